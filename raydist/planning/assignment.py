@@ -1,0 +1,45 @@
+"""TaskAssignment: everything one task is told before it may import TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raydist.spec.job import JobSpec, KerasFlavour, Strategy
+from raydist.spec.tasks import ClusterSpec, TaskId
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskAssignment:
+    """One task's part in one attempt.
+
+    Attributes:
+      strategy: The plan's choice, never AUTO. `keras` likewise.
+      address: `host:port` that this task's TensorFlow server listens at; None where it needs none.
+      cluster_spec: The addresses of all tasks; empty for a single-host strategy.
+      attempt: 0 for the first life of the run.
+      run_uri: URI of the run's folder on storage.
+      run_name: The run's name.
+      num_workers: Tasks of type worker.
+      devices: Logical CPU devices to create; None leaves TensorFlow's one.
+      tpu_name: TPU to connect to, for strategy tpu.
+    """
+
+    task: TaskId
+    job: JobSpec
+    strategy: Strategy
+    keras: KerasFlavour
+    cluster_spec: ClusterSpec
+    attempt: int
+    run_uri: str
+    num_workers: int
+    num_cpus: float = 1.0
+    num_gpus: int = 0
+    address: str | None = None
+    devices: int | None = None
+    tpu_name: str | None = None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task writes checkpoints and summaries: chief/0, else worker/0."""
+        chief = self.cluster_spec.jobs[0][0] if self.cluster_spec.jobs else self.task.task_type
+        return self.task.task_type is chief and self.task.index == 0

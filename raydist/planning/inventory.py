@@ -1,0 +1,49 @@
+"""What the hosts have, as data: the planner's only view of the hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """One host of the Ray cluster.
+
+    Attributes:
+      name: Its address as Ray knows it, or a placeholder for an embedded Ray that is not started yet.
+      node_id: Ray's node id; None when no Ray runs yet.
+      num_cpus: Logical CPUs in all, whether busy or free. `num_gpus`, `num_tpus` likewise.
+    """
+
+    name: str
+    node_id: str | None = None
+    num_cpus: float = 1.0
+    num_gpus: int = 0
+    num_tpus: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """The hosts that a plan may use.
+
+    Attributes:
+      is_embedded: Whether Ray is to be started by raydist on this machine; its logical CPUs are then
+        what the plan needs, up to 8 per core.
+      can_grow: Whether an autoscaler may add hosts, so that what does not fit may still be waited for.
+      tpu_name: TPU reached by name (TPU_NAME or COLAB_TPU_ADDR of the driver); None without one.
+      source: Where it comes from, for messages: `this machine`, `Ray at 10.0.0.1:6379`.
+    """
+
+    hosts: tuple[Host, ...]
+    is_embedded: bool = False
+    can_grow: bool = False
+    tpu_name: str | None = None
+    source: str = "this machine"
+
+    @property
+    def num_cpus(self) -> float:
+        return sum(host.num_cpus for host in self.hosts)
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(host.num_gpus for host in self.hosts)

@@ -1,0 +1,40 @@
+"""Plan: what will be launched, decided, nothing started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raydist.planning.inventory import Inventory
+from raydist.spec.job import JobSpec, KerasFlavour, Strategy
+from raydist.spec.tasks import Resources, Role, TaskId
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What will be launched for one attempt.
+
+    Attributes:
+      strategy: The strategy, chosen; never AUTO. `keras` likewise.
+      reason: One sentence: why this strategy.
+      roles: What to start; a single-host strategy has the one task worker/0.
+      devices: Logical CPU devices per task; None leaves TensorFlow's one.
+      embedded_cpus: Logical CPUs to start an embedded Ray with; None on a running Ray.
+      notes: Sentences about what was chosen on the user's behalf.
+    """
+
+    job: JobSpec
+    inventory: Inventory
+    strategy: Strategy
+    keras: KerasFlavour
+    reason: str
+    roles: tuple[Role, ...]
+    devices: int | None = None
+    embedded_cpus: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        return tuple(task for role in self.roles for task in role.tasks)
+
+    def resources_of(self, task: TaskId) -> Resources:
+        return next(role.resources for role in self.roles if role.task_type is task.task_type)

@@ -1,0 +1,244 @@
+"""JobSpec: the frozen, validated description of one run of a job."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raydist.errors import SpecError
+
+MAX_NAME_LENGTH = 100
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Strategy(enum.Enum):
+    """The tf.distribute strategy that a run trains under; AUTO leaves it to the plan."""
+
+    AUTO = "auto"
+    ONE_DEVICE = "one_device"
+    MIRRORED = "mirrored"
+    CENTRAL_STORAGE = "central_storage"
+    TPU = "tpu"
+    MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
+    PARAMETER_SERVER = "parameter_server"
+
+    @property
+    def is_single_host(self) -> bool:
+        return self in (Strategy.ONE_DEVICE, Strategy.MIRRORED, Strategy.CENTRAL_STORAGE, Strategy.TPU)
+
+
+class KerasFlavour(enum.Enum):
+    """What `tf.keras` is inside the tasks."""
+
+    AUTO = "auto"
+    KERAS_3 = "3"
+    LEGACY = "legacy"
+
+
+class CheckpointUnit(enum.Enum):
+    STEPS = "steps"
+    EPOCHS = "epochs"
+    SECONDS = "seconds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointEvery:
+    """When to save: every `count` steps, epochs or seconds. Written `100`, `epoch` or `60s`."""
+
+    count: int = 1
+    unit: CheckpointUnit = CheckpointUnit.EPOCHS
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise SpecError(f"checkpoint_every is {self}; the number has to be at least 1")
+
+    def __str__(self) -> str:
+        match self.unit:
+            case CheckpointUnit.STEPS:
+                return str(self.count)
+            case CheckpointUnit.SECONDS:
+                return f"{self.count}s"
+            case CheckpointUnit.EPOCHS:
+                return "epoch"
+
+    @classmethod
+    def parse(cls, text: str) -> CheckpointEvery:
+        if text == "epoch":
+            return cls()
+        if re.fullmatch(r"\d+", text):
+            return cls(count=int(text), unit=CheckpointUnit.STEPS)
+        if re.fullmatch(r"\d+s", text):
+            return cls(count=int(text[:-1]), unit=CheckpointUnit.SECONDS)
+        raise SpecError(f"checkpoint_every is {text!r}; write 100 (steps), epoch, or 60s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRange:
+    """How many workers a run may have, both ends included. Written `2` or `2:4`."""
+
+    minimum: int = 1
+    maximum: int = 1
+
+    def __post_init__(self) -> None:
+        if self.minimum < 1:
+            raise SpecError(f"workers is {self}; need at least 1")
+        if self.minimum > self.maximum:
+            raise SpecError(f"workers is {self}; MIN must not exceed MAX, write {self.maximum}:{self.minimum}")
+
+    def __str__(self) -> str:
+        return str(self.minimum) if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
+
+    @classmethod
+    def parse(cls, value: str | int) -> WorkerRange:
+        match = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", str(value))
+        if match is None or isinstance(value, bool):
+            raise SpecError(f"workers is {value!r}; write a number, or MIN:MAX such as 2:4")
+        minimum = int(match[1])
+        return cls(minimum=minimum, maximum=int(match[2]) if match[2] is not None else minimum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortRange:
+    """Ports that TensorFlow's servers may use, both ends included. Written `20000-20099`."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if not 1024 <= self.low <= self.high <= 65535:
+            raise SpecError(f"ports is {self}; write LOW-HIGH with 1024 <= LOW <= HIGH <= 65535")
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}"
+
+    @classmethod
+    def parse(cls, text: str) -> PortRange:
+        match = re.fullmatch(r"(\d{1,6})-(\d{1,6})", str(text))
+        if match is None:
+            raise SpecError(f"ports is {text!r}; write LOW-HIGH, such as 20000-20099")
+        return cls(low=int(match[1]), high=int(match[2]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryPoint:
+    """Where a task finds the train function, once its environment is set.
+
+    Exactly one of `file`, `module` and `pickled` is given.
+
+    Attributes:
+      function: Name of the function, as in `path/to/file.py:function`; empty for a pickled function.
+      file: Path of the job file, relative to the working directory that travels.
+      module: Dotted module name, importable from the working directory or installed.
+      pickled: A cloudpickled function (from `__main__`, a notebook, a closure), kept shut until the
+        task's environment is set, because unpickling user code imports TensorFlow.
+    """
+
+    function: str
+    file: str | None = None
+    module: str | None = None
+    pickled: bytes | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        where = self.file or self.module or "<function>"
+        return f"{where}:{self.function}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """One run of a job. Field names are the command line's options with `_`, except the first three.
+
+    Attributes:
+      name: The run's name, a path name on storage.
+      entry_point: The train function.
+      params: The job's params, each with its final value.
+      working_dir: Folder (on the driver) whose files travel to every task; None ships nothing.
+      address: Ray address; None means RAY_ADDRESS, else a running Ray, else an embedded one.
+      workers: Workers; a single-host strategy has exactly the one task worker/0.
+      ps: Parameter server tasks.
+      evaluator: Whether a side-car evaluator follows the checkpoints.
+      cpus_per_worker: Logical CPUs of each worker; likewise for the other roles.
+      gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
+      devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
+      ports: Ports for TensorFlow's servers; None takes any free port.
+      keras: What `tf.keras` is.
+      mend_keras: Whether raydist mends what is broken in Keras under tf.distribute (the off switch).
+      sync_batchnorm: Whether BatchNormalization normalises with the statistics of the global batch.
+      seed: Seed of Python, NumPy, TensorFlow and Keras, the same in each task.
+      storage: Where runs are kept: a path or a URI.
+      max_failures: Attempts that may be lost to failures before the run fails.
+      timeout: Limit for the whole run in seconds; None sets none.
+      start_timeout: Limit for an attempt's start in seconds.
+      resume: Whether to go on from the run of that name.
+      checkpoint_every: When to save.
+      keep: Checkpoints to keep, the newest ones; None keeps all.
+      keep_best: Metric whose best checkpoint is kept too, `val_accuracy`; the lowest for names with `loss` or `error`, else the highest.
+      partitioner: Variable partitioner (ParameterServer), `min_size:BYTES`, `max_shards:N`, `fixed_shards:N`.
+      auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
+      detach: Whether submit returns once the cluster has accepted the run.
+    """
+
+    name: str
+    entry_point: EntryPoint
+    params: Mapping[str, Any] = field(default_factory=dict)
+    working_dir: str | None = None
+    address: str | None = None
+    strategy: Strategy = Strategy.AUTO
+    workers: WorkerRange = WorkerRange()
+    ps: int = 0
+    evaluator: bool = False
+    cpus_per_worker: float = 1.0
+    cpus_per_ps: float = 1.0
+    cpus_per_chief: float = 1.0
+    cpus_per_evaluator: float = 1.0
+    gpus_per_worker: int | None = None
+    devices: int | None = None
+    ports: PortRange | None = None
+    keras: KerasFlavour = KerasFlavour.AUTO
+    mend_keras: bool = True
+    sync_batchnorm: bool = False
+    seed: int = 0
+    storage: str = "./raydist_runs"
+    max_failures: int = 3
+    timeout: float | None = None
+    start_timeout: float = 300.0
+    resume: bool = False
+    checkpoint_every: CheckpointEvery = CheckpointEvery()
+    keep: int | None = 3
+    keep_best: str | None = None
+    partitioner: str | None = None
+    auto_shard: str = "data"
+    detach: bool = False
+
+    def __post_init__(self) -> None:
+        check_run_name(self.name)
+        _check_at_least("ps", self.ps, 0)
+        _check_at_least("max_failures", self.max_failures, 0)
+        _check_at_least("seed", self.seed, 0)
+        for field_name in ("gpus_per_worker", "timeout"):
+            if getattr(self, field_name) is not None:
+                _check_at_least(field_name, getattr(self, field_name), 0)
+        for field_name in ("devices", "keep"):
+            if getattr(self, field_name) is not None:
+                _check_at_least(field_name, getattr(self, field_name), 1)
+        for field_name in ("cpus_per_worker", "cpus_per_ps", "cpus_per_chief", "cpus_per_evaluator"):
+            _check_at_least(field_name, getattr(self, field_name), 0)
+        if self.start_timeout <= 0:
+            raise SpecError(f"start_timeout is {self.start_timeout}; need more than 0 seconds")
+
+
+def check_run_name(name: str) -> None:
+    """Raises SpecError unless `name` can be one folder's name on every storage."""
+    if not _NAME_PATTERN.fullmatch(name) or len(name) > MAX_NAME_LENGTH or ".." in name:
+        shown = name if len(name) <= MAX_NAME_LENGTH else f"{name[:20]}… ({len(name)} characters)"
+        raise SpecError(
+            f"name is {shown!r}; use letters, digits, '-', '_' and single '.', "
+            f"starting with a letter or digit, at most {MAX_NAME_LENGTH} characters"
+        )
+
+
+def _check_at_least(field_name: str, value: float, minimum: int) -> None:
+    if value < minimum:
+        raise SpecError(f"{field_name} is {value}; need at least {minimum}")

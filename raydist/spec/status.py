@@ -1,0 +1,102 @@
+"""What a task tells the controller, and what the controller tells it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from raydist.spec.tasks import TaskId
+
+
+class TaskState(enum.Enum):
+    """Where a task stands in one attempt."""
+
+    PENDING = "PENDING"  # asked for, no process yet
+    STARTING = "STARTING"  # process up: importing TensorFlow, building the strategy
+    RUNNING = "RUNNING"  # inside the user's train function
+    FINISHED = "FINISHED"  # the train function returned
+    FAILED = "FAILED"  # the train function raised, or the process died
+    STOPPED = "STOPPED"  # ended by raydist
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED)
+
+
+class FailureKind(enum.Enum):
+    """Why a task failed, which decides who pays for the next attempt."""
+
+    USER = "USER"  # the train function raised
+    MISTAKE = "MISTAKE"  # a MistakeError: asking again cannot help
+    STORAGE = "STORAGE"  # a StorageError
+    COLLATERAL = "COLLATERAL"  # raised because a peer failed
+    LOST = "LOST"  # the process died without a word
+    START = "START"  # it did not start in time
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFailure:
+    """Why one task failed.
+
+    Attributes:
+      error_type: Class name of the exception, or of what ended the process.
+      message: One sentence or more; never a traceback.
+      traceback: The Python traceback of the user's code; None for mistakes and dead processes.
+      step: The step that the task had completed when it failed.
+      at_s: Unix time, seconds.
+    """
+
+    task: TaskId
+    kind: FailureKind
+    error_type: str
+    message: str
+    traceback: str | None = None
+    step: int = 0
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStatus:
+    """One push of a task to the mailbox, about twice a second.
+
+    Attributes:
+      step: Steps completed by the run, those before a restore included.
+      epoch: Epochs completed; None where the train function knows none.
+      num_steps: Steps that the run will take, None while unknown. `num_epochs` likewise.
+      steps_per_s: Rate since the last push; None before the first step.
+      restored_step: The step that this attempt was restored at; 0 without a checkpoint.
+      first_step_at_s: Unix time at the end of the attempt's first step; None before it.
+      metrics: The last report: name to value.
+      local_metrics: Running values of this task alone, for the progress line.
+      checkpoint: URI of the newest checkpoint that this task committed; None before the first.
+      notes: Sentences about what was chosen on the user's behalf inside the task.
+      at_s: Unix time of the push, seconds.
+    """
+
+    task: TaskId
+    state: TaskState
+    pid: int
+    host: str
+    address: str | None = None
+    step: int = 0
+    epoch: int | None = None
+    num_steps: int | None = None
+    num_epochs: int | None = None
+    steps_per_s: float | None = None
+    restored_step: int = 0
+    first_step_at_s: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    local_metrics: Mapping[str, float] = field(default_factory=dict)
+    checkpoint: str | None = None
+    notes: tuple[str, ...] = ()
+    failure: TaskFailure | None = None
+    at_s: float = 0.0
+
+
+class Order(enum.Enum):
+    """What the controller may ask of a running task, through the mailbox."""
+
+    STOP = "STOP"  # end the process now
+    DUMP_STACKS = "DUMP_STACKS"  # write every thread's stack to the task's log
+    SAVE = "SAVE"  # commit a checkpoint at the next step boundary

@@ -1,0 +1,99 @@
+"""Tasks, the roles they form, and what they ask of a host."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from raydist.errors import SpecError
+
+
+class TaskType(enum.Enum):
+    """TensorFlow's four task types."""
+
+    CHIEF = "chief"
+    WORKER = "worker"
+    PS = "ps"
+    EVALUATOR = "evaluator"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class TaskId:
+    """One task of an attempt, written `worker/0`; in path names `worker-0`."""
+
+    task_type: TaskType
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.task_type.value}/{self.index}"
+
+    @property
+    def path_name(self) -> str:
+        return f"{self.task_type.value}-{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Returns the task that `text` (`worker/0`) names; raises SpecError for anything else."""
+        task_type, _, index = text.partition("/")
+        if task_type not in {member.value for member in TaskType} or not index.isdecimal():
+            raise SpecError(f"{text!r} is no task; write TYPE/INDEX, such as worker/0")
+        return cls(task_type=TaskType(task_type), index=int(index))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What one task asks of its host.
+
+    Attributes:
+      num_cpus: Logical CPUs.
+      num_gpus: Whole GPUs; 0 hides every GPU from the task.
+      num_tpus: TPU chips of Ray's `TPU` resource; 0 for a TPU that is reached by name.
+    """
+
+    num_cpus: float = 1.0
+    num_gpus: int = 0
+    num_tpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field_name in ("num_cpus", "num_gpus", "num_tpus"):
+            value = getattr(self, field_name)
+            if value < 0:
+                raise SpecError(f"{field_name} is {value}; need 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """A group of like tasks.
+
+    Attributes:
+      num_tasks: Processes to start; each one gets its own actor and `resources`.
+    """
+
+    task_type: TaskType
+    num_tasks: int = 1
+    resources: Resources = Resources()
+
+    def __post_init__(self) -> None:
+        if self.num_tasks < 1:
+            raise SpecError(f"{self.task_type.value}.num_tasks is {self.num_tasks}; need at least 1")
+        if self.task_type in (TaskType.CHIEF, TaskType.EVALUATOR) and self.num_tasks > 1:
+            raise SpecError(f"{self.task_type.value}.num_tasks is {self.num_tasks}; TensorFlow allows one")
+
+    @property
+    def tasks(self) -> tuple[TaskId, ...]:
+        return tuple(TaskId(task_type=self.task_type, index=index) for index in range(self.num_tasks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """TensorFlow's map from task type to the addresses of its tasks.
+
+    Attributes:
+      jobs: Pairs of task type and `host:port` list, in TensorFlow's order (chief, worker, ps);
+        empty for a single-host strategy, whose task gets no TF_CONFIG.
+    """
+
+    jobs: tuple[tuple[TaskType, tuple[str, ...]], ...] = ()
+
+    def as_dict(self) -> dict[str, list[str]]:
+        return {task_type.value: list(addresses) for task_type, addresses in self.jobs}

@@ -1,0 +1,93 @@
+"""TrainContext: what a train function is given. Imports neither ray nor tensorflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from raydist.spec.tasks import TaskId
+
+
+class TrainContext(Protocol):
+    """What a train function is given.
+
+    Attributes:
+      strategy: The `tf.distribute.Strategy` of this run, already built.
+      coordinator: The `ClusterCoordinator` under ParameterServer; None under every other strategy.
+      params: The job's params, each with its final value.
+      task: This task.
+      is_chief: Whether this task writes checkpoints and summaries. False in an evaluator, where
+        TensorFlow's own `is_chief` is true.
+      num_workers: Tasks of type worker.
+      attempt: 0 for the first life of the run, one more after each failure.
+      run_name: The run's name.
+      storage: URI of the run's folder.
+    """
+
+    strategy: Any
+    coordinator: Any
+    params: Mapping[str, Any]
+    task: TaskId
+    is_chief: bool
+    num_workers: int
+    attempt: int
+    run_name: str
+    storage: str
+
+    def fit(
+        self,
+        model: Any,
+        train_data: Any,
+        *,
+        epochs: int,
+        steps_per_epoch: int | None = None,
+        validation_data: Any = None,
+        callbacks: Sequence[Any] = (),
+    ) -> Any:
+        """Trains a compiled Keras 3 or tf_keras model and returns its `History`.
+
+        Reports, checkpoints, and goes on where the last checkpoint ended. `train_data` is a
+        `tf.data.Dataset` batched with the global batch size, a function without arguments that
+        returns one, or a function of a `tf.distribute.InputContext` that shards for itself and
+        batches per replica. A global batch that the replicas do not divide is weighted by each
+        replica's number of examples.
+
+        Raises:
+          UnsupportedError: The model asks for something that cannot work under this strategy.
+        """
+
+    def callbacks(self) -> list[Any]:
+        """Returns Keras callbacks that report, checkpoint and restore (at epoch granularity).
+
+        For those who call `model.fit` themselves.
+        """
+
+    def train_steps(
+        self,
+        step_fn: Callable[[Any], Mapping[str, Any]],
+        train_data: Any,
+        *,
+        num_steps: int,
+        steps_per_call: int = 10,
+    ) -> Mapping[str, float]:
+        """Runs `step_fn(batch)` on each replica, `num_steps` times, `steps_per_call` in one `tf.function`.
+
+        Gradients are summed over replicas, so a loss divides by the global batch size. The scalars
+        that `step_fn` returns are averaged over replicas (by their number of examples) and over the
+        steps of a call, and reported. Returns those of the last call.
+        """
+
+    def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
+        """Reports values that hold after `step` steps; never waits for another task."""
+
+    def save(self, *, step: int, **trackables: Any) -> None:
+        """Commits a checkpoint of the given models, optimizers and variables. Every task calls it."""
+
+    def restore(self, **trackables: Any) -> int | None:
+        """Restores the newest whole checkpoint; returns its step, or None where there is none."""
+
+    def global_batch_size(self, per_replica: int) -> int:
+        """Returns `per_replica` times the number of replicas."""
+
+    def scale_learning_rate(self, base: float, *, base_batch_size: int, batch_size: int) -> float:
+        """Returns `base * batch_size / base_batch_size`, the linear rule of arXiv 1706.02677."""
