@@ -18,7 +18,6 @@ class TaskAssignment:
       cluster_spec: The addresses of all tasks; empty for a single-host strategy.
       attempt: 0 for the first life of the run.
       run_uri: URI of the run's folder on storage.
-      run_name: The run's name.
       num_workers: Tasks of type worker.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
       tpu_name: TPU to connect to, for strategy tpu.

@@ -15,7 +15,8 @@ class Plan:
 
     Attributes:
       strategy: The strategy, chosen; never AUTO. `keras` likewise.
-      reason: One sentence: why this strategy.
+      reason: One sentence: why this strategy. `keras_reason` likewise.
+      job: What was asked, without what the strategy has no use for.
       roles: What to start; a single-host strategy has the one task worker/0.
       devices: Logical CPU devices per task; None leaves TensorFlow's one.
       embedded_cpus: Logical CPUs to start an embedded Ray with; None on a running Ray.
@@ -27,6 +28,7 @@ class Plan:
     strategy: Strategy
     keras: KerasFlavour
     reason: str
+    keras_reason: str = ""
     roles: tuple[Role, ...]
     devices: int | None = None
     embedded_cpus: int | None = None

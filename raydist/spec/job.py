@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from raydist.errors import SpecError
@@ -68,9 +68,9 @@ class CheckpointEvery:
     def parse(cls, text: str) -> CheckpointEvery:
         if text == "epoch":
             return cls()
-        if re.fullmatch(r"\d+", text):
+        if re.fullmatch(r"[0-9]{1,12}", text):
             return cls(count=int(text), unit=CheckpointUnit.STEPS)
-        if re.fullmatch(r"\d+s", text):
+        if re.fullmatch(r"[0-9]{1,12}s", text):
             return cls(count=int(text[:-1]), unit=CheckpointUnit.SECONDS)
         raise SpecError(f"checkpoint_every is {text!r}; write 100 (steps), epoch, or 60s")
 
@@ -86,14 +86,16 @@ class WorkerRange:
         if self.minimum < 1:
             raise SpecError(f"workers is {self}; need at least 1")
         if self.minimum > self.maximum:
-            raise SpecError(f"workers is {self}; MIN must not exceed MAX, write {self.maximum}:{self.minimum}")
+            raise SpecError(
+                f"workers is {self}; MIN must not exceed MAX, write {self.maximum}:{self.minimum}"
+            )
 
     def __str__(self) -> str:
         return str(self.minimum) if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
 
     @classmethod
     def parse(cls, value: str | int) -> WorkerRange:
-        match = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", str(value))
+        match = re.fullmatch(r"(-?[0-9]{1,9})(?::(-?[0-9]{1,9}))?", str(value))
         if match is None or isinstance(value, bool):
             raise SpecError(f"workers is {value!r}; write a number, or MIN:MAX such as 2:4")
         minimum = int(match[1])
@@ -116,7 +118,7 @@ class PortRange:
 
     @classmethod
     def parse(cls, text: str) -> PortRange:
-        match = re.fullmatch(r"(\d{1,6})-(\d{1,6})", str(text))
+        match = re.fullmatch(r"([0-9]{1,6})-([0-9]{1,6})", str(text))
         if match is None:
             raise SpecError(f"ports is {text!r}; write LOW-HIGH, such as 20000-20099")
         return cls(low=int(match[1]), high=int(match[2]))
@@ -174,7 +176,8 @@ class JobSpec:
       resume: Whether to go on from the run of that name.
       checkpoint_every: When to save.
       keep: Checkpoints to keep, the newest ones; None keeps all.
-      keep_best: Metric whose best checkpoint is kept too, `val_accuracy`; the lowest for names with `loss` or `error`, else the highest.
+      keep_best: Metric whose best checkpoint is kept too, `val_accuracy`; the lowest for names with
+        `loss` or `error`, else the highest.
       partitioner: Variable partitioner (ParameterServer), `min_size:BYTES`, `max_shards:N`, `fixed_shards:N`.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
       detach: Whether submit returns once the cluster has accepted the run.
@@ -213,20 +216,37 @@ class JobSpec:
     detach: bool = False
 
     def __post_init__(self) -> None:
-        check_run_name(self.name)
-        _check_at_least("ps", self.ps, 0)
-        _check_at_least("max_failures", self.max_failures, 0)
-        _check_at_least("seed", self.seed, 0)
-        for field_name in ("gpus_per_worker", "timeout"):
-            if getattr(self, field_name) is not None:
-                _check_at_least(field_name, getattr(self, field_name), 0)
-        for field_name in ("devices", "keep"):
-            if getattr(self, field_name) is not None:
-                _check_at_least(field_name, getattr(self, field_name), 1)
-        for field_name in ("cpus_per_worker", "cpus_per_ps", "cpus_per_chief", "cpus_per_evaluator"):
-            _check_at_least(field_name, getattr(self, field_name), 0)
-        if self.start_timeout <= 0:
-            raise SpecError(f"start_timeout is {self.start_timeout}; need more than 0 seconds")
+        for spec_field in fields(self):
+            check_field(spec_field.name, getattr(self, spec_field.name))
+
+
+_LOWEST: Mapping[str, int] = {
+    "ps": 0,
+    "max_failures": 0,
+    "seed": 0,
+    "gpus_per_worker": 0,
+    "cpus_per_worker": 0,
+    "cpus_per_ps": 0,
+    "cpus_per_chief": 0,
+    "cpus_per_evaluator": 0,
+    "devices": 1,
+    "keep": 1,
+}
+_HIGHEST_SEED = 2**32 - 1  # NumPy takes no more
+
+
+def check_field(field_name: str, value: Any) -> None:
+    """Raises SpecError unless `value`, of the right type, is in the range of that field of JobSpec."""
+    if value is None:
+        return
+    if field_name == "name":
+        check_run_name(value)
+    if field_name in _LOWEST and value < _LOWEST[field_name]:
+        raise SpecError(f"{field_name} is {value}; need at least {_LOWEST[field_name]}")
+    if field_name in ("timeout", "start_timeout") and value <= 0:
+        raise SpecError(f"{field_name} is {value:g}; need more than 0 seconds")
+    if field_name == "seed" and value > _HIGHEST_SEED:
+        raise SpecError(f"seed is {value}; need at most {_HIGHEST_SEED}")
 
 
 def check_run_name(name: str) -> None:
@@ -237,8 +257,3 @@ def check_run_name(name: str) -> None:
             f"name is {shown!r}; use letters, digits, '-', '_' and single '.', "
             f"starting with a letter or digit, at most {MAX_NAME_LENGTH} characters"
         )
-
-
-def _check_at_least(field_name: str, value: float, minimum: int) -> None:
-    if value < minimum:
-        raise SpecError(f"{field_name} is {value}; need at least {minimum}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from raydist.errors import SpecError
 from raydist.spec.tasks import TaskId
 
 _CHECKPOINT_PATTERN = re.compile(r"step-(\d+)-a(\d+)")
+_COMMIT_MARKER = "_COMMITTED"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +43,32 @@ class RunLayout:
     def log_segment(self, task: TaskId, *, attempt: int, seq: int) -> str:
         return f"{self.task_logs(task, attempt=attempt)}/{seq:06d}.log"
 
+    @staticmethod
+    def parse_task(path_name: str) -> TaskId | None:
+        """Returns the task that a folder name such as `worker-0` stands for, or None for any other name."""
+        task_type, _, index = path_name.rpartition("-")
+        try:
+            return TaskId.parse(f"{task_type}/{index}")
+        except SpecError:
+            return None
+
     @property
     def metrics(self) -> str:
         return f"{self.run}/metrics"
 
+    @staticmethod
+    def metrics_prefix(task: TaskId, *, attempt: int) -> str:
+        """What the names of one task's metrics files begin with; their `seq` follows."""
+        return f"{attempt}-{task.path_name}-"
+
     def metrics_segment(self, task: TaskId, *, attempt: int, seq: int) -> str:
-        return f"{self.metrics}/{attempt}-{task.path_name}-{seq:06d}.parquet"
+        return f"{self.metrics}/{self.metrics_prefix(task, attempt=attempt)}{seq:06d}.parquet"
+
+    @staticmethod
+    def parse_seq(name: str, *, prefix: str = "") -> int | None:
+        """Returns the number of a segment's file name, or None where `name` is none with that prefix."""
+        match = re.fullmatch(rf"{re.escape(prefix)}(\d+)\.[a-z]+", name)
+        return int(match[1]) if match else None
 
     @property
     def checkpoints(self) -> str:
@@ -55,6 +77,9 @@ class RunLayout:
     def checkpoint(self, *, step: int, attempt: int) -> str:
         """The attempt in the name fences off a chief that was cut away and comes back."""
         return f"{self.checkpoints}/step-{step}-a{attempt}"
+
+    def checkpoint_marker(self, *, step: int, attempt: int) -> str:
+        return f"{self.checkpoint(step=step, attempt=attempt)}/{_COMMIT_MARKER}"
 
     @staticmethod
     def parse_checkpoint(name: str) -> tuple[int, int] | None:

@@ -1,0 +1,95 @@
+"""raydist: runs TensorFlow training that uses tf.distribute on a Ray cluster.
+
+Each name is loaded when it is first used, so that `import raydist` at the top of a job file, or in a process
+that has to set its environment before TensorFlow's import, loads neither ray nor tensorflow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raydist.api import (
+        RunHandle as RunHandle,
+        plan as plan,
+        run as run,
+        submit as submit,
+    )
+    from raydist.controller.result import RunResult as RunResult
+    from raydist.errors import (
+        CheckpointError as CheckpointError,
+        ClusterError as ClusterError,
+        InvalidTransitionError as InvalidTransitionError,
+        JobFileError as JobFileError,
+        MistakeError as MistakeError,
+        RaydistError as RaydistError,
+        SpecError as SpecError,
+        StartTimeoutError as StartTimeoutError,
+        StorageError as StorageError,
+        TaskFailedError as TaskFailedError,
+        TrainingError as TrainingError,
+        UnsupportedError as UnsupportedError,
+    )
+    from raydist.planning.plan import Plan as Plan
+    from raydist.spec.decorator import Job as Job, job as job
+    from raydist.spec.job import JobSpec as JobSpec
+    from raydist.train_context import TrainContext as TrainContext
+
+    __version__: str
+
+__all__ = [
+    "CheckpointError",
+    "ClusterError",
+    "InvalidTransitionError",
+    "Job",
+    "JobFileError",
+    "JobSpec",
+    "MistakeError",
+    "Plan",
+    "RaydistError",
+    "RunHandle",
+    "RunResult",
+    "SpecError",
+    "StartTimeoutError",
+    "StorageError",
+    "TaskFailedError",
+    "TrainContext",
+    "TrainingError",
+    "UnsupportedError",
+    "__version__",
+    "job",
+    "plan",
+    "run",
+    "submit",
+]
+
+_MODULES = {
+    "Job": "raydist.spec.decorator",
+    "JobSpec": "raydist.spec.job",
+    "Plan": "raydist.planning.plan",
+    "RunHandle": "raydist.api",
+    "RunResult": "raydist.controller.result",
+    "TrainContext": "raydist.train_context",
+    "job": "raydist.spec.decorator",
+    "plan": "raydist.api",
+    "run": "raydist.api",
+    "submit": "raydist.api",
+}
+
+if not TYPE_CHECKING:  # else a type checker would believe in any name
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            metadata = importlib.import_module("importlib.metadata")
+            value = metadata.version("raydist")
+        elif name in __all__:
+            value = getattr(importlib.import_module(_MODULES.get(name, "raydist.errors")), name)
+        else:
+            raise AttributeError(f"module 'raydist' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,62 @@
+"""The options of a run, made from the one list in raydist.spec.options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from raydist.spec.options import OPTIONS, Option, OptionKind
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+json_option = click.option("--json", "is_json", is_flag=True, help="Print one JSON object to stdout, nothing else.")
+
+
+def storage_option(function: _Function) -> _Function:
+    """Adds `--storage` to a command that reads runs."""
+    option = next(option for option in OPTIONS if option.name == "storage")
+    return click.option("--storage", metavar=option.metavar, default=str(option.default), help=option.help)(function)
+
+
+def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Function]:
+    """Adds `-p`, `-c` and every option of a run except those named; all are None when not given.
+
+    None is what tells "not given" from "given as its default": a config file stands in between.
+    """
+    left_out = set(without)
+
+    def add(function: _Function) -> _Function:
+        for option in reversed([option for option in OPTIONS if option.name not in left_out]):
+            function = _click_option(option)(function)
+        function = click.option(
+            "-c", "--config", metavar="FILE", type=click.Path(path_type=Path), help="A file of cluster_configs/."
+        )(function)
+        return click.option(
+            "-p", "param_texts", metavar="KEY=VALUE", multiple=True, help="A param of the job; repeatable."
+        )(function)
+
+    return add
+
+
+def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that were given, typed; raises SpecError for one that cannot be read."""
+    return {
+        option.name: option.parse(values[option.name])
+        for option in OPTIONS
+        if values.get(option.name) is not None
+    }
+
+
+def default_storage() -> str:
+    """Returns where runs are kept when nothing says otherwise."""
+    return os.fspath(next(option.default for option in OPTIONS if option.name == "storage"))
+
+
+def _click_option(option: Option) -> Callable[[_Function], _Function]:
+    if option.kind is OptionKind.VALUE:
+        return click.option(option.flag, option.name, metavar=option.metavar, default=None, help=option.help)
+    return click.option(option.flag, option.name, is_flag=True, default=None, help=option.help)

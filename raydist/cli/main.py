@@ -1,0 +1,102 @@
+"""The `raydist` command: finds the sub-command, and turns how it ended into an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from raydist.cli import output
+from raydist.errors import RaydistError
+
+INTERRUPTED = 130
+
+# Loaded when called, because `raydist plan` ends within a second and `status` needs no Ray.
+_COMMANDS = {
+    "submit": "raydist.cli.submit",
+    "plan": "raydist.cli.plan",
+    "list": "raydist.cli.list_runs",
+    "status": "raydist.cli.status",
+    "logs": "raydist.cli.logs",
+    "metrics": "raydist.cli.metrics",
+    "checkpoints": "raydist.cli.checkpoints",
+    "resume": "raydist.cli.resume",
+    "stop": "raydist.cli.stop",
+    "doctor": "raydist.cli.doctor",
+}
+
+
+class _LazyGroup(click.Group):
+    """A group whose sub-commands are modules, each with one `command`, imported when asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(_COMMANDS[cmd_name]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not args[0].startswith("-") and args[0] not in _COMMANDS:
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(_COMMANDS)}"
+            raise click.UsageError(f"no command {args[0]!r}; {remedy}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from raydist import __version__
+
+        click.echo(f"raydist {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+def cli() -> None:
+    """Runs TensorFlow training that uses tf.distribute on a Ray cluster."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command and returns its exit code; every error that is no bug ends up as one sentence."""
+    is_json = "--json" in arguments
+    try:
+        code = cli.main(args=list(arguments), prog_name="raydist", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        return 2
+    except click.ClickException as error:
+        return output.print_error(_usage_sentence(error), type_name="UsageError", code=2, is_json=is_json)
+    except RaydistError as error:
+        return output.print_raydist_error(error, is_json=is_json)
+    except (KeyboardInterrupt, click.Abort):
+        return output.print_error(
+            "stopped by Ctrl-C", type_name="KeyboardInterrupt", code=INTERRUPTED, is_json=is_json, state="CANCELLED"
+        )
+    return code if isinstance(code, int) else 0
+
+
+def _usage_sentence(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    remedy = f" (see `{context.command_path} --help`)" if context else ""
+    return error.format_message().rstrip(".") + remedy
+
+
+def main() -> NoReturn:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

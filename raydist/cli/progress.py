@@ -1,0 +1,151 @@
+"""What a person sees while a run goes on: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    import rich.live
+
+PLAIN_EVERY_S = 5.0
+_MAX_METRICS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run stands, as far as its line needs it.
+
+    Attributes:
+      phase: What it does before the first step (`waiting for 2 tasks`); unused once steps go on.
+      epoch: Epochs completed; None where the train function knows none.
+      num_epochs: None while unknown. `num_steps`, `steps_per_s` likewise.
+      metrics: The newest values, the ones to be shown first at the front.
+      run_s: Seconds since the run was submitted.
+    """
+
+    phase: str = "starting"
+    attempt: int = 0
+    epoch: int | None = None
+    num_epochs: int | None = None
+    step: int = 0
+    num_steps: int | None = None
+    steps_per_s: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    run_s: float = 0.0
+
+
+def progress_line(progress: Progress) -> str:
+    """Returns `epoch 2/3  step 340/1200  212 steps/s  loss 0.3112  0:01:12`, of what is known."""
+    parts = [f"attempt {progress.attempt}"] if progress.attempt else []
+    if progress.step == 0:
+        return "  ".join([*parts, progress.phase, duration(progress.run_s)])
+    if progress.epoch is not None:
+        parts.append(f"epoch {_of(_epoch_in_work(progress), progress.num_epochs)}")
+    parts.append(f"step {_of(progress.step, progress.num_steps)}")
+    if progress.steps_per_s is not None:
+        parts.append(f"{rate(progress.steps_per_s)} steps/s")
+    parts += [f"{name} {value:.4g}" for name, value in _ordered(progress.metrics)[:_MAX_METRICS]]
+    return "  ".join([*parts, duration(progress.run_s)])
+
+
+def metrics_line(metrics: Mapping[str, float]) -> str:
+    """Returns `loss 0.3112  accuracy 0.89  …`, the loss first."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in _ordered(metrics))
+
+
+def duration(seconds: float) -> str:
+    """Returns `0:01:12`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}"
+
+
+def rate(per_s: float) -> str:
+    """Returns a rate with the digits that mean something: `0.52`, `9.8`, `212`."""
+    if per_s >= 100:
+        return f"{per_s:.0f}"
+    return f"{per_s:.1f}" if per_s >= 1 else f"{per_s:.2f}"
+
+
+def _epoch_in_work(progress: Progress) -> int:
+    completed = progress.epoch or 0
+    return completed + 1 if progress.num_epochs is None else min(completed + 1, progress.num_epochs)
+
+
+def _of(count: int, total: int | None) -> str:
+    return str(count) if total is None else f"{count}/{total}"
+
+
+def _ordered(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+    # Stable: behind the loss, the names stand as the train function reported them.
+    return sorted(metrics.items(), key=lambda item: item[0] != "loss")
+
+
+class ProgressView(Protocol):
+    """Shows a run while it goes on."""
+
+    def show(self, progress: Progress) -> None:
+        """Shows the newest state; called as often as there is news."""
+
+    def say(self, sentence: str) -> None:
+        """Prints a sentence that stays."""
+
+
+class PlainView:
+    """Lines for a log file: one at each finished epoch and change of phase, else one every 5 s."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._last: Progress | None = None
+        self._shown_at_s = 0.0
+
+    def show(self, progress: Progress) -> None:
+        if self._last is not None and not self._is_due(progress, self._last):
+            return
+        self._last, self._shown_at_s = progress, self._clock()
+        self.say(progress_line(progress))
+
+    def say(self, sentence: str) -> None:
+        print(sentence, file=self._stream, flush=True)
+
+    def _is_due(self, progress: Progress, last: Progress) -> bool:
+        if progress.step == 0:
+            return (progress.phase, progress.attempt) != (last.phase, last.attempt)
+        if (progress.epoch, progress.attempt) != (last.epoch, last.attempt) or last.step == 0:
+            return True
+        return progress.step != last.step and self._clock() - self._shown_at_s >= PLAIN_EVERY_S
+
+
+class LiveView:
+    """One line at the foot of a terminal that is written over; sentences scroll by above it."""
+
+    def __init__(self, live: rich.live.Live) -> None:
+        self._live = live
+
+    def show(self, progress: Progress) -> None:
+        import rich.text
+
+        line = rich.text.Text(progress_line(progress), style="cyan", no_wrap=True, overflow="ellipsis")
+        self._live.update(line)
+
+    def say(self, sentence: str) -> None:
+        self._live.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def open_view(stream: TextIO) -> Iterator[ProgressView]:
+    """Opens the view that fits `stream`."""
+    if not stream.isatty():
+        yield PlainView(stream)
+        return
+    import rich.console
+    import rich.live
+
+    console = rich.console.Console(file=stream)
+    with rich.live.Live(console=console, refresh_per_second=4, transient=True) as live:
+        yield LiveView(live)

@@ -1,0 +1,259 @@
+"""The loop that starts, watches, retries and stops a run: does what the RunMachine decides."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from raydist.controller import journal
+from raydist.controller.clock import Clock
+from raydist.controller.events import (
+    Action,
+    AwaitCollateral,
+    CancelRequested,
+    Crashed,
+    Event,
+    GraceDeadlinePassed,
+    GroupBroken,
+    GroupStopped,
+    GroupUpdated,
+    RunDeadlinePassed,
+    StartAttempt,
+    StartDeadlinePassed,
+    StopGroup,
+)
+from raydist.controller.machine import RunMachine
+from raydist.controller.result import RunPlaces, RunResult, result_of
+from raydist.controller.states import RunState
+from raydist.controller.task_group import GroupUpdate, TaskGroup, TaskGroupStarter
+from raydist.errors import RaydistError, StorageError
+
+logger = logging.getLogger(__name__)
+
+# Bounds how late a stop that is asked for from another thread is noticed.
+POLL_S = 0.5
+# How long a consequence waits for its cause: a dead process is known within a second.
+GRACE_S = 1.0
+RECORD_EVERY_S = 1.0
+
+Sink = Callable[[dict[str, Any]], None]
+
+
+class Controller:
+    """Brings one run to its end, in the thread that calls `run`."""
+
+    def __init__(
+        self,
+        machine: RunMachine,
+        *,
+        starter: TaskGroupStarter,
+        clock: Clock,
+        places: RunPlaces,
+        record: Sink,
+        on_event: Sink,
+        ray_s: float = 0.0,
+    ) -> None:
+        """Takes what the controller works with.
+
+        Args:
+          record: Replaces run.json; called at each change of state and about once a second in between.
+          on_event: Takes what happens, as `journal` describes it. `record` and it may raise
+            StorageError, which does not end the run.
+          ray_s: Seconds that the call had taken already, when Ray was connected.
+        """
+        self._machine = machine
+        self._starter = starter
+        self._clock = clock
+        self._places = places
+        self._record = record
+        self._on_event = on_event
+        self._ray_s = ray_s
+        self._group: TaskGroup | None = None
+        self._actions: collections.deque[Action] = collections.deque()
+        self._stop_requested = threading.Event()
+        self._started_s = self._started_unix_s = self._attempt_started_s = self._recorded_s = 0.0
+        self._start_deadline_s: float | None = None
+        self._grace_deadline_s: float | None = None
+        self._timings: dict[str, float] = {}
+        self._latest = result_of(machine, places=places, timings={})
+
+    def run(self) -> RunResult:
+        """Runs until the run has ended and its processes are gone, and returns how it ended.
+
+        Ctrl-C cancels the run; another one while it stops makes it stop at once.
+
+        Raises:
+          Exception: A bug, or what an injected callable raised; the run is recorded as FAILED.
+        """
+        self._started_s = self._clock.now() - self._ray_s
+        self._started_unix_s = self._clock.unix() - self._ray_s
+        self._timings["ray"] = self._ray_s
+        self._actions.extend(self._machine.start())
+        try:
+            self._tell_state()
+            while not self._machine.state.is_terminal:
+                try:
+                    self._step()
+                except KeyboardInterrupt:
+                    self.request_stop()
+        except BaseException as error:
+            if not self._machine.state.is_terminal:
+                self._handle(Crashed(error))
+            raise
+        finally:
+            self._stop_group()
+            self._write_last_record()
+        return self._latest
+
+    def request_stop(self) -> None:
+        """Asks for the run to be cancelled, from any thread; harmless when it has ended."""
+        self._stop_requested.set()
+
+    def status(self) -> RunResult:
+        """Returns where the run stands, from any thread."""
+        return self._latest
+
+    def _step(self) -> None:
+        if self._stop_requested.is_set():
+            self._stop_requested.clear()
+            # Whatever was about to be done is replaced; an interrupted stop is asked for again.
+            self._actions.clear()
+            self._handle(CancelRequested())
+        elif self._actions:
+            self._perform(self._actions.popleft())
+        else:
+            self._listen()
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case StartAttempt(number):
+                self._start_attempt(number)
+            case AwaitCollateral():
+                self._grace_deadline_s = self._clock.now() + GRACE_S
+            case StopGroup():
+                self._start_deadline_s = self._grace_deadline_s = None
+                self._handle(GroupStopped(self._stop_group()))
+
+    def _start_attempt(self, number: int) -> None:
+        self._attempt_started_s = self._clock.now()
+        self._start_deadline_s = self._attempt_started_s + self._machine.plan.job.start_timeout
+        try:
+            self._group = self._starter(number)
+        except RaydistError as error:
+            self._handle(GroupBroken(error))
+
+    def _listen(self) -> None:
+        assert self._group is not None
+        try:
+            update = self._group.poll(timeout_s=self._poll_timeout_s())
+        except RaydistError as error:
+            self._handle(GroupBroken(error))
+            return
+        self._note_timings(update)
+        self._handle(GroupUpdated(update))
+        # After the news, which may have come while something else took long.
+        due = None if self._actions else self._due_event()
+        if due is not None:
+            self._handle(due)
+        self._report_progress()
+
+    def _handle(self, event: Event) -> None:
+        machine = self._machine
+        state, failures, notes = machine.state, machine.attempt.failures, machine.notes
+        self._actions.extend(machine.handle(event))
+        at_s = self._clock.unix()
+        if isinstance(event, GroupUpdated):
+            for failure in machine.attempt.failures:
+                if failure not in failures:
+                    self._tell(journal.failure_event(machine, failure, at_s=at_s))
+        for note in machine.notes[len(notes) :]:
+            self._tell(journal.attempt_lost_event(machine, note, at_s=at_s))
+        if machine.state is not state:
+            name, number = machine.plan.job.name, machine.attempt.number
+            logger.info("run %s attempt %d: %s -> %s", name, number, state.name, machine.state.name)
+            self._tell_state()
+
+    def _due_event(self) -> Event | None:
+        now_s = self._clock.now()
+        for limit_s, event in self._deadlines():
+            if now_s >= limit_s:
+                return event
+        return None
+
+    def _poll_timeout_s(self) -> float:
+        remaining = [limit_s - self._clock.now() for limit_s, _ in self._deadlines()]
+        return max(0.0, min([POLL_S, *remaining]))
+
+    def _deadlines(self) -> list[tuple[float, Event]]:
+        """Returns the limits that hold in this state, each with the event of its passing."""
+        state, timeout_s = self._machine.state, self._machine.plan.job.timeout
+        if state is RunState.STOPPING:
+            return [] if self._grace_deadline_s is None else [(self._grace_deadline_s, GraceDeadlinePassed())]
+        deadlines: list[tuple[float, Event]] = []
+        if timeout_s is not None:
+            deadlines.append((self._started_s + timeout_s, RunDeadlinePassed()))
+        if state is RunState.STARTING and self._start_deadline_s is not None:
+            deadlines.append((self._start_deadline_s, StartDeadlinePassed()))
+        return deadlines
+
+    def _stop_group(self) -> str | None:
+        """Stops the group, if there is one; returns why it could not be stopped, or None."""
+        if self._group is None:
+            return None
+        try:
+            self._group.stop()
+        except Exception as error:
+            # Whatever stopping meets, the run ends with the result it had. Kept, to be tried once more.
+            logger.exception("attempt %d could not be stopped", self._machine.attempt.number)
+            return f"{type(error).__name__}: {error}"
+        self._group = None
+        return None
+
+    def _note_timings(self, update: GroupUpdate) -> None:
+        # Of the first attempt that got so far: what a retry takes is no part of the launch.
+        offset_s = self._attempt_started_s - self._started_s
+        for name, seconds in update.timings:
+            self._timings.setdefault(name, offset_s + seconds)
+        first_steps = [s.first_step_at_s for s in update.statuses if s.first_step_at_s is not None]
+        if first_steps:
+            # Another host's clock may be behind ours.
+            self._timings.setdefault("first_step", max(0.0, min(first_steps) - self._started_unix_s))
+
+    def _report_progress(self) -> None:
+        now_s = self._clock.now()
+        if now_s - self._recorded_s >= RECORD_EVERY_S:
+            self._write_record()
+        run_s = now_s - self._started_s
+        self._tell(journal.progress_event(self._machine, at_s=self._clock.unix(), run_s=run_s))
+
+    def _tell_state(self) -> None:
+        self._tell(journal.state_event(self._machine, at_s=self._clock.unix()))
+        self._write_record()
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        try:
+            self._on_event(event)
+        except StorageError as error:
+            logger.warning("the events of the run could not be written: %s", error)
+
+    def _write_record(self) -> StorageError | None:
+        """Replaces the record; returns why it could not, since a run outlives a storage that stutters."""
+        self._recorded_s = self._clock.now()
+        timings = {**self._timings, "total": self._recorded_s - self._started_s}
+        self._latest = result_of(self._machine, places=self._places, timings=timings)
+        try:
+            self._record(self._latest.as_dict())
+        except StorageError as error:
+            logger.warning("the record of the run could not be written: %s", error)
+            return error
+        return None
+
+    def _write_last_record(self) -> None:
+        problem = self._write_record()
+        if problem is not None:
+            note = f"run.json is not up to date, it could not be written: {problem}"
+            self._latest = dataclasses.replace(self._latest, notes=(*self._latest.notes, note))

@@ -1,0 +1,57 @@
+"""Whether an attempt that failed is followed by another one: budgets by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raydist.errors import ClusterError
+from raydist.spec.status import FailureKind, TaskFailure
+
+# What ended an attempt: a task's failure, or that nothing can be heard of the tasks any more.
+AttemptEnd = TaskFailure | ClusterError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What follows a failure.
+
+    Attributes:
+      reason: Half a sentence, which goes on after `retried:` or `not retried:`.
+    """
+
+    is_retry: bool
+    reason: str
+
+
+def decide(end: AttemptEnd, *, restored_step: int, history: Sequence[AttemptEnd], max_failures: int) -> Decision:
+    """Decides what follows `end`.
+
+    Args:
+      restored_step: The step that the attempt was restored at; 0 without a checkpoint.
+      history: What ended the attempts before, of this submit.
+    """
+    match end:
+        case TaskFailure(kind=FailureKind.MISTAKE | FailureKind.STORAGE):
+            return _final("another attempt would end the same way")
+        case TaskFailure(kind=FailureKind.USER) if end.step <= restored_step:
+            return _final(f"no step was completed since step {restored_step}, where the attempt began")
+        case TaskFailure(kind=FailureKind.USER) if any(_is_same_exception(end, before) for before in history):
+            return _final(f"{end.error_type} was raised at step {end.step} before")
+    num_lost = len(history) + 1
+    if num_lost > max_failures:
+        attempts = "attempt" if num_lost == 1 else "attempts"
+        return _final(f"{num_lost} {attempts} lost, --max-failures is {max_failures}")
+    return Decision(is_retry=True, reason=f"failure {num_lost} of {max_failures} allowed")
+
+
+def _final(reason: str) -> Decision:
+    return Decision(is_retry=False, reason=reason)
+
+
+def _is_same_exception(failure: TaskFailure, before: AttemptEnd) -> bool:
+    return (
+        isinstance(before, TaskFailure)
+        and before.kind is failure.kind
+        and (before.error_type, before.step) == (failure.error_type, failure.step)
+    )

@@ -1,0 +1,119 @@
+"""Which task of an attempt failed first, when all of them fail together."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raydist.controller.attempt import Attempt, name_tasks
+from raydist.errors import StartTimeoutError
+from raydist.spec.status import FailureKind, TaskFailure
+from raydist.spec.tasks import TaskId, TaskType
+
+# What TensorFlow says in a task whose peer failed; the error's class varies (TF_NOTES.md 4.5).
+_ABORT_MARKERS = (
+    "Collective ops is aborted by",
+    "[type.googleapis.com/tensorflow.CoordinationServiceError",
+    "Error reported from /job:",
+    "stopped sending heartbeats",
+)
+# A user's own download may say this too, so it counts only in an error of TensorFlow's.
+_TRANSPORT_MARKERS = ("Connection reset by peer", "Socket closed")
+_TRANSPORT_ERRORS = (
+    "AbortedError",
+    "CancelledError",
+    "DeadlineExceededError",
+    "InternalError",
+    "UnavailableError",
+    "UnknownError",
+)
+_BARRIER_MARKER = "Barrier timed out"
+_BARRIER_CULPRITS = re.compile(r"timed out task names:(.*)", re.DOTALL)
+_TASK_NAME = re.compile(r"/job:(chief|worker|ps|evaluator)/replica:\d+/task:(\d+)")
+
+# The train function's own exception explains the rest; a dead process explains what its peers saw.
+_RANKS = {
+    FailureKind.USER: 0,
+    FailureKind.MISTAKE: 0,
+    FailureKind.STORAGE: 0,
+    FailureKind.LOST: 1,
+    FailureKind.START: 2,
+    FailureKind.COLLATERAL: 3,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootCause:
+    """Why an attempt ended.
+
+    Attributes:
+      failure: The first failure, with its kind corrected by what its text shows.
+      collateral: The tasks that ended because of it.
+    """
+
+    failure: TaskFailure
+    collateral: tuple[TaskId, ...] = ()
+
+    def sentence(self, *, attempt: int) -> str:
+        """Returns `worker/1 failed first (attempt 0): ValueError: …; also stopped: worker/0`.
+
+        Mistakes and storage errors are sentences already, alike in every task.
+        """
+        failure = self.failure
+        if failure.kind in (FailureKind.MISTAKE, FailureKind.STORAGE):
+            return failure.message
+        first = " first" if self.collateral else ""
+        also = f"; also stopped: {name_tasks(self.collateral)}" if self.collateral else ""
+        return f"{failure.task} failed{first} (attempt {attempt}): {failure.error_type}: {failure.message}{also}"
+
+
+def find_root_cause(attempt: Attempt) -> RootCause:
+    """Returns the root cause of an attempt in which at least one task failed."""
+    order = {task: index for index, task in enumerate(attempt.tasks)}
+    failures = [_with_true_kind(failure, attempt) for failure in attempt.failures]
+    first = min(failures, key=lambda failure: (_RANKS[failure.kind], failure.at_s, order.get(failure.task, 0)))
+    return RootCause(failure=first, collateral=attempt.unfinished_besides(first.task))
+
+
+def is_decisive(failure: TaskFailure) -> bool:
+    """Whether `failure` explains itself, so that nothing is gained by hearing of others."""
+    return kind_of(failure) not in (FailureKind.COLLATERAL, FailureKind.START)
+
+
+def kind_of(failure: TaskFailure) -> FailureKind:
+    """Returns the kind of a failure, also where a task took a consequence for an exception of its own."""
+    if failure.kind not in (FailureKind.USER, FailureKind.COLLATERAL):
+        return failure.kind
+    # The traceback too: a train function may catch TensorFlow's error and raise its own from it.
+    text = f"{failure.message}\n{failure.traceback or ''}"
+    if _BARRIER_MARKER in text:
+        return FailureKind.START
+    is_transport = failure.error_type in _TRANSPORT_ERRORS and any(mark in text for mark in _TRANSPORT_MARKERS)
+    if is_transport or any(mark in text for mark in _ABORT_MARKERS):
+        return FailureKind.COLLATERAL
+    return failure.kind
+
+
+def _with_true_kind(failure: TaskFailure, attempt: Attempt) -> TaskFailure:
+    kind = kind_of(failure)
+    if kind is not FailureKind.START or failure.kind is FailureKind.START:
+        return dataclasses.replace(failure, kind=kind)
+    # TensorFlow's barrier fails in those that came to it, and names those that did not.
+    missing = _tasks_missing_at_barrier(failure.message)
+    named = ", ".join(map(attempt.describe, missing)) or failure.message
+    return dataclasses.replace(
+        failure,
+        kind=kind,
+        task=missing[0] if missing else failure.task,
+        error_type=StartTimeoutError.__name__,
+        message=f"not at TensorFlow's start-up barrier in time: {named}",
+        traceback=None,
+    )
+
+
+def _tasks_missing_at_barrier(message: str) -> tuple[TaskId, ...]:
+    match = _BARRIER_CULPRITS.search(message)
+    names = _TASK_NAME.findall(match[1]) if match else []
+    return tuple(TaskId(task_type=TaskType(task_type), index=int(index)) for task_type, index in names)

@@ -1,0 +1,24 @@
+"""When an attempt has succeeded, by strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raydist.spec.job import Strategy
+from raydist.spec.status import TaskState
+from raydist.spec.tasks import TaskId, TaskType
+
+# Parameter servers never return, and a worker only serves what the chief schedules.
+_DECISIVE_UNDER_PARAMETER_SERVER = (TaskType.CHIEF, TaskType.EVALUATOR)
+
+
+def has_succeeded(strategy: Strategy, states: Mapping[TaskId, TaskState]) -> bool:
+    """Whether the attempt whose tasks, all of them, are in `states` has done its work.
+
+    Synchronous training is done when every task has returned: a run with a dead worker is no success.
+    """
+    return all(
+        state is TaskState.FINISHED
+        for task, state in states.items()
+        if strategy is not Strategy.PARAMETER_SERVER or task.task_type in _DECISIVE_UNDER_PARAMETER_SERVER
+    )

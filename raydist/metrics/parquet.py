@@ -1,0 +1,119 @@
+"""Metrics as Parquet files on storage: written by tasks, read from storage alone."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raydist.errors import StorageError
+from raydist.metrics.records import MetricRow, Scope
+from raydist.spec.tasks import TaskId
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.segments import SegmentWriter, next_seq
+
+SCHEMA = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("task", pa.string(), nullable=False),  # worker/0
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("epoch", pa.int32()),
+        pa.field("wall_time", pa.float64(), nullable=False),  # Unix time, seconds
+        pa.field("scope", pa.string(), nullable=False),  # global or local
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+    ]
+)
+_ROW_BYTES = 100  # about what a row takes in memory; files are far smaller
+
+
+class MetricsWriter:
+    """Writes one task's metrics in one attempt, as files that are complete and never written again.
+
+    Starts no thread: whoever owns it calls `tick()` about once a second, and `flush()` at the end.
+    Safe to use from several threads; `append` never waits for storage.
+    """
+
+    def __init__(self, segments: SegmentWriter[MetricRow]) -> None:
+        self._segments = segments
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        layout: RunLayout,
+        *,
+        task: TaskId,
+        attempt: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> MetricsWriter:
+        """Goes on after the files that this task wrote in this attempt already."""
+        return cls(
+            SegmentWriter(
+                storage,
+                segment_key=lambda seq: layout.metrics_segment(task, attempt=attempt, seq=seq),
+                encode=_encode,
+                item_bytes=lambda _: _ROW_BYTES,
+                first_seq=next_seq(
+                    storage, layout.metrics, prefix=layout.metrics_prefix(task, attempt=attempt)
+                ),
+                clock=clock,
+            )
+        )
+
+    def append(self, rows: Iterable[MetricRow]) -> None:
+        self._segments.append(*rows)
+
+    def tick(self) -> None:
+        """Writes a file once the oldest row that waits is 5 s old, or 4 MB wait."""
+        self._segments.tick()
+
+    def flush(self) -> None:
+        """Writes what waits; raises StorageError, and keeps it, where that cannot be done."""
+        self._segments.flush()
+
+
+def read_metrics(storage: Storage, layout: RunLayout) -> list[MetricRow]:
+    """Returns every stored row of every attempt, unordered; `merge_rows` makes a curve of them."""
+    keys = [f"{layout.metrics}/{name}" for name in storage.list_names(layout.metrics)]
+    return [row for key in keys if key.endswith(".parquet") for row in _read_file(storage, key)]
+
+
+def _encode(rows: Sequence[MetricRow]) -> bytes:
+    table = pa.Table.from_pylist([_as_record(row) for row in rows], schema=SCHEMA)
+    target = io.BytesIO()
+    pq.write_table(table, target, compression="zstd")
+    return target.getvalue()
+
+
+def _as_record(row: MetricRow) -> dict[str, Any]:
+    return {
+        "run": row.run,
+        "attempt": row.attempt,
+        "task": str(row.task),
+        "step": row.step,
+        "epoch": row.epoch,
+        "wall_time": row.wall_time,
+        "scope": row.scope.value,
+        "name": row.name,
+        "value": float(row.value),
+    }
+
+
+def _read_file(storage: Storage, key: str) -> list[MetricRow]:
+    content = storage.read_bytes(key)
+    try:
+        records = pq.read_table(pa.BufferReader(content), schema=SCHEMA).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise StorageError(f"{storage.uri(key)} is damaged: {error}") from error
+    return [_as_row(record) for record in records]
+
+
+def _as_row(record: dict[str, Any]) -> MetricRow:
+    return MetricRow(**{**record, "task": TaskId.parse(record["task"]), "scope": Scope(record["scope"])})

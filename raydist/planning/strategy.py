@@ -1,0 +1,121 @@
+"""Which tf.distribute strategy a run trains under, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raydist.errors import ClusterError, SpecError, UnsupportedError
+from raydist.planning.inventory import Inventory
+from raydist.spec.job import JobSpec, Strategy, WorkerRange
+from raydist.spec.layers import Source
+
+Sources = Mapping[str, Source]
+"""Where each option was set, as `resolve` tells it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyChoice:
+    """The strategy that a run trains under.
+
+    Attributes:
+      strategy: Never AUTO.
+      reason: One sentence without an end stop.
+      job: The job without what the strategy has no use for: of lower precedence than the strategy.
+      notes: What was left out of the job.
+    """
+
+    strategy: Strategy
+    reason: str
+    job: JobSpec
+    notes: tuple[str, ...] = ()
+
+
+def choose_strategy(job: JobSpec, sources: Sources, inventory: Inventory) -> StrategyChoice:
+    """Returns the strategy that was asked for, or for AUTO the one that fits.
+
+    Raises:
+      SpecError: Options contradict each other.
+      UnsupportedError: parameter_server, which does not exist yet.
+      ClusterError: A TPU is asked for and there is none.
+    """
+    if job.strategy is Strategy.AUTO:
+        strategy, reason = _fitting(job, inventory)
+    else:
+        strategy, reason = job.strategy, f"strategy {job.strategy.value} was set {sources['strategy'].words}"
+    if strategy is Strategy.PARAMETER_SERVER:
+        raise _parameter_server_error(job, sources)
+    if strategy is Strategy.TPU and not has_tpu(inventory):
+        raise ClusterError(
+            f"strategy tpu is asked for, but {inventory.source} has no TPU: no TPU_NAME, no COLAB_TPU_ADDR "
+            "and no Ray resource TPU; set one of them, or use --strategy auto"
+        )
+    notes: list[str] = []
+    if job.ps > 0:
+        job = _without("ps", 0, job, sources, strategy, "has no parameter servers", notes)
+    if job.workers.maximum > 1 and strategy.is_single_host:
+        job = _without("workers", WorkerRange(), job, sources, strategy, "runs on one host", notes)
+    if job.evaluator:
+        raise SpecError(
+            f"evaluator is on, but strategy {strategy.value} has no evaluator task; "
+            "use --no-evaluator and give ctx.fit validation_data"
+        )
+    return StrategyChoice(strategy=strategy, reason=reason, job=job, notes=tuple(notes))
+
+
+def has_tpu(inventory: Inventory) -> bool:
+    return inventory.tpu_name is not None or any(host.num_tpus > 0 for host in inventory.hosts)
+
+
+def most_gpus(inventory: Inventory) -> int:
+    """GPUs of the host that has most of them."""
+    return max((host.num_gpus for host in inventory.hosts), default=0)
+
+
+def _fitting(job: JobSpec, inventory: Inventory) -> tuple[Strategy, str]:
+    if job.ps > 0:
+        return Strategy.PARAMETER_SERVER, f"ps is {job.ps}"
+    if job.workers.maximum > 1:
+        return Strategy.MULTI_WORKER_MIRRORED, f"workers is {job.workers}"
+    if has_tpu(inventory):
+        name = inventory.tpu_name or "as a Ray resource"
+        return Strategy.TPU, f"one worker, and there is a TPU ({name})"
+    num_gpus = most_gpus(inventory) if job.gpus_per_worker is None else job.gpus_per_worker
+    if num_gpus > 1:
+        return Strategy.MIRRORED, f"one worker with {num_gpus} GPUs"
+    if num_gpus == 0 and (job.devices or 1) > 1:
+        return Strategy.MIRRORED, f"one worker with {job.devices} logical CPU devices"
+    return Strategy.ONE_DEVICE, f"one worker with {'one GPU' if num_gpus else 'no GPU'}"
+
+
+def _parameter_server_error(job: JobSpec, sources: Sources) -> SpecError | UnsupportedError:
+    if job.ps == 0:
+        return SpecError("ps is 0; strategy parameter_server needs at least 1: --ps 1")
+    if sources["workers"] is Source.BUILT_IN:
+        return SpecError(f"ps is {job.ps} without workers; say how many train: --workers N")
+    return UnsupportedError(
+        "strategy parameter_server is not available yet; "
+        "use --ps 0 with --strategy multi_worker_mirrored, which trains on several workers too"
+    )
+
+
+def _without(
+    field: str,
+    default: Any,
+    job: JobSpec,
+    sources: Sources,
+    strategy: Strategy,
+    why: str,
+    notes: list[str],
+) -> JobSpec:
+    """Returns the job without a setting that the strategy outranks; any other rank is a mistake."""
+    value = getattr(job, field)
+    if sources[field] >= sources["strategy"]:
+        raise SpecError(
+            f"{field} is {value}, but strategy {strategy.value} {why}; "
+            f"drop --{field}, or use --strategy {'parameter_server' if field == 'ps' else 'auto'}"
+        )
+    notes.append(f"{field} {value}, set {sources[field].words}, is not used: {strategy.value} {why}")
+    return dataclasses.replace(job, **{field: default})

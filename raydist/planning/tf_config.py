@@ -1,0 +1,77 @@
+"""From the tasks' addresses to TensorFlow's cluster spec, each task's TF_CONFIG and its assignment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from raydist.planning.assignment import TaskAssignment
+from raydist.planning.plan import Plan
+from raydist.spec.job import Strategy
+from raydist.spec.tasks import ClusterSpec, TaskId, TaskType
+
+_TYPES_IN_ORDER = (TaskType.CHIEF, TaskType.WORKER, TaskType.PS)
+
+
+def cluster_spec(strategy: Strategy, addresses: Mapping[TaskId, str]) -> ClusterSpec:
+    """Returns who is in TensorFlow's cluster; nobody under a single-host strategy.
+
+    An evaluator never is: it trains nothing and no collective may wait for it. A ps in the spec of
+    MultiWorkerMirrored would be made the leader of the coordination service (multi_worker_util.py).
+
+    Args:
+      addresses: `host:port` of each task, IPv6 hosts in brackets.
+    """
+    if strategy.is_single_host:
+        return ClusterSpec()
+    types = _TYPES_IN_ORDER if strategy is Strategy.PARAMETER_SERVER else (TaskType.WORKER,)
+    by_type = {
+        task_type: tuple(addresses[task] for task in _in_order(addresses) if task.task_type is task_type)
+        for task_type in types
+    }
+    return ClusterSpec(jobs=tuple((task_type, found) for task_type, found in by_type.items() if found))
+
+
+def placeholder_addresses(plan: Plan) -> dict[TaskId, str]:
+    """Returns `worker-0:0` and the like, for a plan whose tasks have no address yet."""
+    return {task: f"{task.path_name}:0" for task in plan.tasks}
+
+
+def tf_config(spec: ClusterSpec, task: TaskId) -> str | None:
+    """Returns the task's TF_CONFIG as JSON; None for a task outside of any cluster, which must have none."""
+    if task.task_type not in {task_type for task_type, _ in spec.jobs}:
+        return None
+    own = {"type": task.task_type.value, "index": task.index}
+    return json.dumps({"cluster": spec.as_dict(), "task": own})
+
+
+def make_assignments(
+    plan: Plan, addresses: Mapping[TaskId, str], *, attempt: int, run_uri: str
+) -> dict[TaskId, TaskAssignment]:
+    """Returns what each task of an attempt is told before it may import TensorFlow."""
+    spec = cluster_spec(plan.strategy, addresses)
+    num_workers = sum(task.task_type is TaskType.WORKER for task in plan.tasks)
+    is_tpu = plan.strategy is Strategy.TPU
+    return {
+        task: TaskAssignment(
+            task=task,
+            job=plan.job,
+            strategy=plan.strategy,
+            keras=plan.keras,
+            cluster_spec=spec,
+            attempt=attempt,
+            run_uri=run_uri,
+            num_workers=num_workers,
+            num_cpus=plan.resources_of(task).num_cpus,
+            num_gpus=plan.resources_of(task).num_gpus,
+            address=addresses.get(task) if spec.jobs else None,
+            devices=plan.devices,
+            # "local" is TPUClusterResolver's word for the chips of the task's own host.
+            tpu_name=(plan.inventory.tpu_name or "local") if is_tpu else None,
+        )
+        for task in plan.tasks
+    }
+
+
+def _in_order(addresses: Mapping[TaskId, str]) -> list[TaskId]:
+    return sorted(addresses, key=lambda task: task.index)

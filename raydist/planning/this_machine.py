@@ -1,0 +1,55 @@
+"""What this machine has, for an embedded Ray and for `raydist plan`; asks neither ray nor tensorflow."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from raydist.planning.inventory import Host, Inventory
+
+
+def this_machine(
+    *, environ: Mapping[str, str] | None = None, dev: Path = Path("/dev"), num_cores: int | None = None
+) -> Inventory:
+    """Returns this machine as the one host of an embedded Ray.
+
+    Args:
+      environ: os.environ when omitted.
+      dev: Where GPUs show as `nvidia0`, ….
+      num_cores: The cores that this process may use when omitted.
+    """
+    environ = os.environ if environ is None else environ
+    num_cores = _num_usable_cores() if num_cores is None else num_cores
+    host = Host(name="this machine", num_cpus=float(num_cores), num_gpus=_num_gpus(environ, dev))
+    return Inventory(hosts=(host,), is_embedded=True, tpu_name=tpu_name(environ), source="this machine")
+
+
+def tpu_name(environ: Mapping[str, str]) -> str | None:
+    """Returns the TPU to connect to as TPUClusterResolver takes it; None without one."""
+    if environ.get("TPU_NAME"):
+        return environ["TPU_NAME"]
+    address = environ.get("COLAB_TPU_ADDR")
+    if not address:
+        return None
+    return address if "://" in address else f"grpc://{address}"
+
+
+def _num_usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS
+
+
+def _num_gpus(environ: Mapping[str, str], dev: Path) -> int:
+    present = [entry for entry in dev.glob("nvidia*") if re.fullmatch(r"nvidia[0-9]+", entry.name)]
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return len(present)
+    num_visible = 0
+    for device in visible.split(","):
+        if device.strip() in ("", "-1", "NoDevFiles"):  # CUDA ends the list at the first invalid one
+            break
+        num_visible += 1
+    return min(num_visible, len(present))

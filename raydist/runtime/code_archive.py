@@ -1,0 +1,130 @@
+"""The user's code as bytes: how the working directory travels to every host."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import os
+import stat
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from raydist.errors import MistakeError
+
+IGNORE_FILE = ".raydistignore"
+MAX_BYTES = 100 * 1024 * 1024
+
+_IGNORED_NAMES = frozenset(
+    (".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__", "raydist_runs")
+)
+# What makes a folder a virtual environment, or a run on storage.
+_IGNORED_FOLDERS_WITH = ("pyvenv.cfg", "run.json")
+# Zip knows no earlier date; a fixed one makes equal code equal bytes.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def pack(working_dir: Path) -> bytes:
+    """Returns the files below `working_dir` as a zip; the same files give the same bytes.
+
+    Left out are version control, caches, virtual environments, run folders, and what
+    `.raydistignore` names: one pattern a line as in .gitignore, `name`, `folder/`, `/from/the/top`,
+    `*.ckpt`, `!but/not/this`.
+
+    Raises:
+      MistakeError: `working_dir` is no folder, or holds more than 100 MB.
+    """
+    if not working_dir.is_dir():
+        raise MistakeError(f"working_dir is {str(working_dir)!r}, which is no folder")
+    paths = sorted(_files_within_limit(working_dir), key=str)
+    buffer = io.BytesIO()
+    # Level 1: a launch waits for it, and code is small.
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for path in paths:
+            entry = zipfile.ZipInfo(path.relative_to(working_dir).as_posix(), date_time=_EPOCH)
+            entry.external_attr = (stat.S_IFREG | (0o755 if os.access(path, os.X_OK) else 0o644)) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, path.read_bytes())
+    return buffer.getvalue()
+
+
+def unpack(data: bytes, folder: Path) -> None:
+    """Writes what `pack` returned into `folder`, making it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for entry in archive.infolist():
+            # extractall would forget which files can be run.
+            os.chmod(archive.extract(entry, folder), (entry.external_attr >> 16) & 0o777)
+
+
+def _files_within_limit(working_dir: Path) -> Iterator[Path]:
+    num_bytes_by_entry: Counter[str] = Counter()
+    for path in _files(working_dir):
+        num_bytes_by_entry[path.relative_to(working_dir).parts[0]] += path.stat().st_size
+        if num_bytes_by_entry.total() > MAX_BYTES:
+            # Stopping here keeps a home folder from being read to its end just to be refused.
+            raise _too_large(working_dir, num_bytes_by_entry)
+        yield path
+
+
+def _too_large(working_dir: Path, num_bytes_by_entry: Counter[str]) -> MistakeError:
+    largest = ", ".join(
+        f"{name} ({num_bytes / 2**20:.0f} MB)" for name, num_bytes in num_bytes_by_entry.most_common(3)
+    )
+    return MistakeError(
+        f"working_dir {working_dir} holds more than {MAX_BYTES // 2**20} MB, most of it in {largest}; "
+        f"name what is no code in {working_dir / IGNORE_FILE}, or give a smaller folder with --working-dir"
+    )
+
+
+def _files(working_dir: Path) -> Iterator[Path]:
+    patterns = _read_patterns(working_dir / IGNORE_FILE)
+    seen = {working_dir.resolve()}
+    # Links are followed, as an import does on the driver.
+    for parent, folders, names in os.walk(working_dir, followlinks=True):
+        here = Path(parent)
+        folders[:] = sorted(
+            name for name in folders if _is_wanted_folder(here / name, working_dir, patterns, seen)
+        )
+        for name in names:
+            path = here / name
+            is_cache = name.endswith((".pyc", ".pyo"))
+            if not is_cache and not _is_ignored(path, working_dir, patterns) and path.is_file():
+                yield path
+
+
+def _is_wanted_folder(folder: Path, working_dir: Path, patterns: Sequence[str], seen: set[Path]) -> bool:
+    if folder.name in _IGNORED_NAMES or any((folder / name).exists() for name in _IGNORED_FOLDERS_WITH):
+        return False
+    target = folder.resolve()
+    if target in seen:
+        return False  # a link back up would never end
+    seen.add(target)
+    return not _is_ignored(folder, working_dir, patterns)
+
+
+def _read_patterns(ignore_file: Path) -> list[str]:
+    if not ignore_file.is_file():
+        return []
+    lines = (line.strip() for line in ignore_file.read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _is_ignored(path: Path, working_dir: Path, patterns: Sequence[str]) -> bool:
+    """Whether the last pattern that fits `path` names it, as in .gitignore."""
+    is_ignored = False
+    relative = path.relative_to(working_dir).as_posix()
+    for pattern in patterns:
+        if _matches(relative, pattern.removeprefix("!"), is_folder=path.is_dir()):
+            is_ignored = not pattern.startswith("!")
+    return is_ignored
+
+
+def _matches(relative: str, pattern: str, *, is_folder: bool) -> bool:
+    if pattern.endswith("/") and not is_folder:
+        return False
+    pattern = pattern.rstrip("/")
+    is_anchored = "/" in pattern
+    subject = relative if is_anchored else relative.rpartition("/")[2]
+    return fnmatch.fnmatchcase(subject, pattern.removeprefix("/"))

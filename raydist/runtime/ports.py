@@ -1,0 +1,112 @@
+"""PortLease: a port that stays ours until TensorFlow takes it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from types import TracebackType
+
+from raydist.errors import ClusterError
+from raydist.spec.job import PortRange
+
+
+class PortLease:
+    """Holds a port of this host by a bound socket that does not listen.
+
+    TensorFlow, with TF_GRPC_REUSE_PORT=true, binds the same port while the lease still stands; a
+    port that is only looked up and released again may go to somebody else in between (TF_NOTES 4.7).
+    The body closes the lease once TensorFlow has the port.
+    """
+
+    def __init__(self, *, bound: socket.socket, lock: socket.socket | None = None) -> None:
+        self._bound = bound
+        self._lock = lock
+        self.port: int = bound.getsockname()[1]
+
+    @classmethod
+    def acquire(cls, ports: PortRange | None = None) -> PortLease:
+        """Leases the first free port of `ports`; None takes any free port.
+
+        Raises:
+          ClusterError: Every port of the range is in use.
+        """
+        if ports is None:
+            # The kernel never hands out a port that is bound already, not even to SO_REUSEPORT.
+            return cls(bound=_bind(0, reuse_port=True))
+        for port in range(ports.low, ports.high + 1):
+            lease = cls._try(port)
+            if lease is not None:
+                return lease
+        raise ClusterError(
+            f"every port of --ports {ports} is in use on {socket.gethostname()}; "
+            "give a wider range, one port for each task that may share a host"
+        )
+
+    @classmethod
+    def _try(cls, port: int) -> PortLease | None:
+        lock = _lock(port)
+        if lock is None:
+            return None
+        try:
+            # Without SO_REUSEPORT first: with it, the bind would succeed beside a server of the same user.
+            _bind(port, reuse_port=False).close()
+            return cls(bound=_bind(port, reuse_port=True), lock=lock)
+        except OSError as error:
+            lock.close()
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return None
+            raise
+
+    def close(self) -> None:
+        """Gives the port up. Idempotent."""
+        self._bound.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def __enter__(self) -> PortLease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _bind(port: int, *, reuse_port: bool) -> socket.socket:
+    """Binds all interfaces, as TensorFlow's server does: it listens at [::], or 0.0.0.0 without IPv6."""
+    try:
+        bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    except OSError:
+        return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0", port, reuse_port)
+    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return _bound(bound, "::", port, reuse_port)
+
+
+def _bound(unbound: socket.socket, host: str, port: int, reuse_port: bool) -> socket.socket:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(unbound.close)
+        # A port whose last connections are in TIME_WAIT is free; a listening one still conflicts.
+        unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        unbound.bind((host, port))
+        on_error.pop_all()
+    return unbound
+
+
+def _lock(port: int) -> socket.socket | None:
+    """Returns the lock of `port`, or None while another lease holds it.
+
+    Two leases could bind one port, so an abstract unix socket named after the port decides; it
+    lives as long as its process, and once per network namespace, as ports do.
+    """
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        lock.bind(f"\0raydist-port-{port}")
+    except OSError as error:
+        lock.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return lock

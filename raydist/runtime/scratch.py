@@ -1,0 +1,124 @@
+"""Scratch: a task's folder on its host's own disk, for unpacked code and the log's spool."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from raydist.errors import ClusterError
+
+# A dead task's folder is left alone this long, so that its own run can salvage its log first.
+STALE_AFTER_S = 60.0
+
+_LOCK_NAME = "lock"
+_LOCK_POLL_S = 0.02
+
+
+class Scratch:
+    """One task's folder. Its lock is held as long as the process lives, however that ends."""
+
+    def __init__(self, path: Path, *, lock_fd: int) -> None:
+        self.path = path
+        self._lock_fd: int | None = lock_fd
+
+    @classmethod
+    def create(cls, name: str) -> Scratch:
+        """Makes the folder, and sweeps what dead tasks of earlier runs left on this host.
+
+        Raises:
+          ClusterError: This host's temporary folder cannot be written.
+        """
+        root = scratch_root()
+        try:
+            _make_private(root)
+            sweep(root)
+            path = root / name
+            path.mkdir()
+            lock_fd = _open_lock(path)
+            fcntl.flock(lock_fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raise ClusterError(f"cannot make the scratch folder {root / name}: {error}") from error
+        return cls(path, lock_fd=lock_fd)
+
+    @property
+    def code_path(self) -> Path:
+        return self.path / "code"
+
+    @property
+    def spool_path(self) -> Path:
+        return spool_path(self.path)
+
+    def remove(self) -> None:
+        """Deletes the folder and releases its lock. Idempotent."""
+        if self._lock_fd is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+def scratch_root() -> Path:
+    return Path(tempfile.gettempdir()) / f"raydist-{os.getuid()}"
+
+
+def spool_path(scratch_path: Path) -> Path:
+    return scratch_path / "log"
+
+
+@contextmanager
+def adopted(path: Path, *, timeout_s: float) -> Iterator[bool]:
+    """Waits until the owner of the folder is dead, then holds its lock; False when it lives on.
+
+    The folder has to exist; deleting it is the caller's to do, inside.
+    """
+    deadline = time.monotonic() + timeout_s
+    lock_fd = _open_lock(path)
+    try:
+        while not (is_ours := _try_lock(lock_fd)) and time.monotonic() < deadline:
+            time.sleep(_LOCK_POLL_S)
+        yield is_ours
+    finally:
+        os.close(lock_fd)
+
+
+def sweep(root: Path, *, stale_after_s: float = STALE_AFTER_S) -> None:
+    """Deletes the folders below `root` whose owners are dead and that were last written that long ago."""
+    oldest = time.time() - stale_after_s
+    for path in root.iterdir():
+        # Another task of this host may be sweeping too.
+        with suppress(FileNotFoundError):
+            if _last_write_s(path) > oldest:
+                continue
+            with adopted(path, timeout_s=0) as is_dead:
+                if is_dead:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _last_write_s(path: Path) -> float:
+    spool = spool_path(path)
+    return max(path.stat().st_mtime, spool.stat().st_mtime if spool.exists() else 0.0)
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _try_lock(lock_fd: int) -> bool:
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _make_private(root: Path) -> None:
+    """Makes the folder, readable by its user only: it holds the user's code and logs."""
+    root.mkdir(mode=0o700, exist_ok=True)
+    status = root.lstat()
+    if status.st_uid != os.getuid() or root.is_symlink():
+        raise PermissionError(f"{root} belongs to another user")

@@ -1,0 +1,91 @@
+"""What a checkpoint's commit marker says, and the JSON state beside it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+STATE_FILE = "state.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile:
+    """One file of a checkpoint, as its marker describes it."""
+
+    name: str
+    size_bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A committed checkpoint.
+
+    Attributes:
+      info: What the writer said about it: epoch, metrics. A part of the marker, read without its files.
+    """
+
+    step: int
+    attempt: int
+    uri: str
+    files: tuple[StoredFile, ...]
+    info: Mapping[str, Any]
+
+
+def encode_state(state: Mapping[str, Any]) -> bytes:
+    """Returns the content of a checkpoint's state.json; NaN and infinities come back as they were."""
+    return json.dumps(state, ensure_ascii=False, default=_number).encode()
+
+
+def decode_state(content: bytes) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(content)
+    return state
+
+
+def encode_marker(*, step: int, attempt: int, files: Sequence[StoredFile], info: Mapping[str, Any]) -> bytes:
+    described = {file.name: {"size_bytes": file.size_bytes, "crc32": file.crc32} for file in files}
+    marker = {"step": step, "attempt": attempt, "files": described, "info": dict(info)}
+    # Through JSON once, so that keys and numbers are what a reader will see and sum up.
+    marker = json.loads(json.dumps(marker, default=_number))
+    return _canonical({**marker, "crc32": zlib.crc32(_canonical(marker))})
+
+
+def decode_marker(content: bytes, *, step: int, attempt: int, uri: str) -> Checkpoint:
+    """Raises ValueError, KeyError, TypeError or AttributeError where `content` is not what was written."""
+    marker = json.loads(content)
+    crc32 = marker.pop("crc32")
+    if crc32 != zlib.crc32(_canonical(marker)) or (marker["step"], marker["attempt"]) != (step, attempt):
+        raise ValueError("the marker's checksum does not fit")
+    files = tuple(StoredFile(name=_safe_name(name), **entry) for name, entry in marker["files"].items())
+    return Checkpoint(step=step, attempt=attempt, uri=uri, files=files, info=marker["info"])
+
+
+def _canonical(marker: Mapping[str, Any]) -> bytes:
+    return json.dumps(marker, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _safe_name(name: str) -> str:
+    """Returns `name` unless it would lead out of the folder that it is fetched into."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{name!r} leads out of the checkpoint")
+    return name
+
+
+def describe_file(name: str, chunks: Iterable[bytes]) -> StoredFile:
+    """Sums up a file. CRC-32 finds damage at 6 GB/s, three times SHA-256's rate; tampering is no concern."""
+    size_bytes = crc32 = 0
+    for chunk in chunks:
+        size_bytes, crc32 = size_bytes + len(chunk), zlib.crc32(chunk, crc32)
+    return StoredFile(name=name, size_bytes=size_bytes, crc32=crc32)
+
+
+def _number(value: Any) -> Any:
+    """Lets NumPy's scalars pass as numbers; raises TypeError for what JSON cannot hold."""
+    if getattr(value, "ndim", None) != 0:
+        raise TypeError(f"{type(value).__name__} {value!r} is no JSON value")
+    return value.item()

@@ -1,0 +1,242 @@
+"""Storage: a folder on a local disk or in an object store, behind one set of verbs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import urllib.parse
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from raydist.errors import StorageError
+from raydist.storage.failures import storage_error, storage_errors
+from raydist.storage.redaction import redact
+
+_CHUNK_BYTES = 8 * 1024 * 1024
+_SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_TEMPORARY_PATTERN = re.compile(r"\..*\.tmp")
+
+
+class Storage:
+    """A root folder and what it holds, named by keys relative to it with `/` between parts.
+
+    Every method raises StorageError, naming the URI, where storage cannot do what is asked. Safe
+    to use from several threads. Credentials of the URI show up in no message and in no `uri()`,
+    so another process opens the same storage by the URI that the user gave, not by `uri()`.
+    """
+
+    def __init__(
+        self, *, filesystem: pafs.FileSystem, root: str, uri_prefix: str, uri_query: str = ""
+    ) -> None:
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+        self._uri_prefix = uri_prefix.rstrip("/")
+        self._uri_query = uri_query
+        self._is_local = isinstance(filesystem, pafs.LocalFileSystem)
+
+    @classmethod
+    def open(cls, uri: str) -> Storage:
+        """Opens a path, `file://`, `s3://`, `gs://` or `hdfs://`; writes nothing and asks no server.
+
+        A plain path is taken relative to the current folder and made absolute. S3 takes
+        `region`, `scheme` and `endpoint_override` in the URI's query, and AWS's own environment
+        variables (AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3, credentials).
+        """
+        match = _SCHEME_PATTERN.match(uri)
+        if match is None:
+            return cls._open_path(uri)
+        if match[1] == "file":
+            return cls._open_file_uri(uri)
+        return cls._open_remote(uri, scheme=match[1])
+
+    @classmethod
+    def _open_path(cls, path: str) -> Storage:
+        if not path or "\0" in path:
+            raise StorageError(f"storage is {path!r}; write a path, or a URI such as s3://bucket/runs")
+        root = os.path.abspath(os.path.expanduser(path))
+        return cls(filesystem=pafs.LocalFileSystem(), root=root, uri_prefix=root)
+
+    @classmethod
+    def _open_file_uri(cls, uri: str) -> Storage:
+        host, slash, path = uri.removeprefix("file://").partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise StorageError(f"storage is {redact(uri)!r}; write file:/// and an absolute path")
+        root = os.path.abspath("/" + urllib.parse.unquote(path))
+        return cls(
+            filesystem=pafs.LocalFileSystem(), root=root, uri_prefix=f"file://{urllib.parse.quote(root)}"
+        )
+
+    @classmethod
+    def _open_remote(cls, uri: str, *, scheme: str) -> Storage:
+        address, mark, query = uri.partition("?")
+        address = urllib.parse.quote(address, safe=":/@%!$&'()*+,;=[]~")  # a space would be no URI
+        try:
+            filesystem, root = pafs.FileSystem.from_uri(
+                f"{address}?{_with_defaults(scheme, query)}".rstrip("?")
+            )
+        except (OSError, pa.ArrowException) as error:
+            # Unchained: pyarrow's own text quotes the URI with its credentials.
+            raise storage_error("open", redact(uri), error) from None
+        if not root.strip("/") and scheme != "hdfs":
+            raise StorageError(f"storage is {redact(uri)!r}; name a bucket, as in {scheme}://bucket/runs")
+        return cls(
+            filesystem=filesystem, root=root, uri_prefix=redact(address), uri_query=redact(mark + query)
+        )
+
+    def __repr__(self) -> str:
+        return f"Storage({self.uri()!r})"
+
+    def uri(self, key: str = "") -> str:
+        """Returns the URI of `key`, without credentials; a path stays a path."""
+        joined = f"{self._uri_prefix}/{key}" if key else self._uri_prefix
+        return (joined or "/") + self._uri_query
+
+    def exists(self, key: str) -> bool:
+        return self._info(key).type is not pafs.FileType.NotFound
+
+    def size(self, key: str) -> int:
+        """Returns the size in bytes; a missing file is an error."""
+        info = self._info(key)
+        if info.type is not pafs.FileType.File:
+            raise StorageError(f"cannot read {self.uri(key)}: it is no file")
+        return int(info.size)
+
+    def list_names(self, key: str) -> list[str]:
+        """Returns the names of files and folders right below `key`, sorted; none where it is missing."""
+        selector = pafs.FileSelector(self._path(key), allow_not_found=True)
+        with self._errors("list", key):
+            names = [info.base_name for info in self._filesystem.get_file_info(selector)]
+        return sorted(name for name in names if name and not _TEMPORARY_PATTERN.fullmatch(name))
+
+    def read_bytes(self, key: str) -> bytes:
+        return b"".join(self.read_chunks(key))
+
+    def read_text(self, key: str) -> str:
+        return self.read_bytes(key).decode("utf-8", errors="replace")
+
+    def read_chunks(self, key: str) -> Iterator[bytes]:
+        """Yields the file's bytes in order, some MB at a time."""
+        with self._errors("read", key):
+            # Without compression=None pyarrow would unpack a file by its name's ending.
+            with self._filesystem.open_input_stream(self._path(key), compression=None) as stream:
+                while chunk := stream.read(_CHUNK_BYTES):
+                    yield chunk
+
+    def open_input(self, key: str) -> Any:
+        """Opens `key` for random access (a `pyarrow.NativeFile`, whose own errors stay pyarrow's)."""
+        with self._errors("read", key):
+            return self._filesystem.open_input_file(self._path(key))
+
+    def write_bytes(self, key: str, data: bytes, *, is_durable: bool = False) -> None:
+        """Creates or replaces a file, whole or not at all; folders are made as needed.
+
+        Args:
+          is_durable: Whether the file has to outlive a loss of power, which costs an fsync on a
+            local disk. Being whole does not depend on it.
+        """
+        with self._errors("write", key):
+            if self._is_local:
+                _write_aside(Path(self._path(key)), lambda target: target.write(data), is_durable=is_durable)
+            else:
+                with self._filesystem.open_output_stream(self._path(key), compression=None) as stream:
+                    stream.write(data)
+
+    def write_text(self, key: str, text: str, *, is_durable: bool = False) -> None:
+        self.write_bytes(key, text.encode(), is_durable=is_durable)
+
+    def upload(self, local_path: Path, key: str, *, is_durable: bool = False) -> None:
+        """Copies a local file to `key`, like `write_bytes` but without holding it in memory."""
+        with self._errors("upload to", key), local_path.open("rb") as source:
+            if self._is_local:
+                _write_aside(
+                    Path(self._path(key)),
+                    lambda target: shutil.copyfileobj(source, target, _CHUNK_BYTES),
+                    is_durable=is_durable,
+                )
+            else:
+                self._put_file(source, self._path(key))
+
+    def download(self, key: str, local_path: Path) -> None:
+        """Copies `key` to a local file, making its folder."""
+        with self._errors("download", key):
+            local_path.parent.mkdir(parents=True, exist_ok=True)
+            with local_path.open("wb") as target:
+                for chunk in self.read_chunks(key):
+                    target.write(chunk)
+
+    def delete(self, key: str) -> None:
+        """Deletes a file or a folder with all it holds; what is missing already is fine."""
+        kind = self._info(key).type
+        with self._errors("delete", key), suppress(FileNotFoundError):
+            if kind is pafs.FileType.Directory:
+                self._filesystem.delete_dir(self._path(key))
+            elif kind is not pafs.FileType.NotFound:
+                self._filesystem.delete_file(self._path(key))
+
+    def check_writable(self) -> None:
+        """Proves by a probe file that this host can write here, making the root folder where needed."""
+        probe = f".raydist-probe-{uuid.uuid4().hex}.tmp"
+        self.write_bytes(probe, b"raydist", is_durable=True)
+        self.delete(probe)
+
+    def _info(self, key: str) -> Any:
+        with self._errors("read", key):
+            return self._filesystem.get_file_info(self._path(key))
+
+    def _put_file(self, source: BinaryIO, path: str) -> None:
+        stream = self._filesystem.open_output_stream(path, compression=None)
+        try:
+            shutil.copyfileobj(source, stream, _CHUNK_BYTES)
+        except BaseException:
+            # Closing makes an object of what got through, and pyarrow offers no abort.
+            with suppress(OSError, pa.ArrowException):
+                stream.close()
+                self._filesystem.delete_file(path)
+            raise
+        stream.close()
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if key else self._root or "/"
+
+    def _errors(self, doing: str, key: str) -> AbstractContextManager[None]:
+        return storage_errors(doing, self.uri(key))
+
+
+def _with_defaults(scheme: str, query: str) -> str:
+    """Lets S3 write a small object with one request instead of the three of a multipart upload."""
+    if scheme != "s3" or "allow_delayed_open=" in query:
+        return query
+    return "&".join(part for part in (query, "allow_delayed_open=true") if part)
+
+
+def _write_aside(path: Path, write: Callable[[BinaryIO], object], *, is_durable: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as target:
+            write(target)
+            if is_durable:
+                target.flush()
+                os.fsync(target.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if is_durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename inside `folder` outlive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

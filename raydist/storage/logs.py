@@ -1,0 +1,185 @@
+"""Task logs: a growing local file goes to storage as closed segments, and is read back joined."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from raydist.spec.tasks import TaskId
+from raydist.storage.failures import storage_errors
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.segments import SEGMENT_MAX_AGE_S, SEGMENT_MAX_BYTES, segment_numbers
+
+
+class LogUploader:
+    """Uploads what is new in a task's local log (its spool) as segments.
+
+    How far it got is kept in a small file beside the spool, so that another process of the host
+    can make a second uploader for the same spool and salvage what a killed task left behind. A
+    segment's number is derived from that file: an upload that was cut off before the file was
+    replaced is done again under the same name, so no byte is stored twice or lost.
+
+    Starts no thread: whoever owns it calls `tick()` about once a second. Safe to use from several
+    threads, but not by two living processes at once.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        layout: RunLayout,
+        *,
+        task: TaskId,
+        attempt: int,
+        spool_path: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._storage = storage
+        self._layout = layout
+        self._task = task
+        self._attempt = attempt
+        self._spool_path = spool_path
+        self._clock = clock
+        self._uploaded_at_s: float | None = None
+        self._lock = threading.Lock()
+
+    def tick(self) -> None:
+        """Uploads up to the last line end when the last upload was 5 s ago, or 4 MB are new.
+
+        New bytes without any line end are uploaded as they are, so that a task which hangs in the
+        middle of a line does not hide it.
+        """
+        with self._lock:
+            now_s = self._clock()
+            is_due = self._uploaded_at_s is None or now_s - self._uploaded_at_s >= SEGMENT_MAX_AGE_S
+            if not is_due and self._num_new_bytes() < SEGMENT_MAX_BYTES:
+                return
+            while self._upload_segment(is_final=False):
+                self._uploaded_at_s = now_s
+                if self._num_new_bytes() < SEGMENT_MAX_BYTES:
+                    return
+
+    def flush(self) -> None:
+        """Uploads everything up to the end of the spool, an unfinished last line too."""
+        with self._lock:
+            while self._upload_segment(is_final=True):
+                self._uploaded_at_s = self._clock()
+
+    def _num_new_bytes(self) -> int:
+        with storage_errors("read", str(self._spool_path)):
+            return (
+                self._spool_path.stat().st_size - self._read_progress()[1] if self._spool_path.exists() else 0
+            )
+
+    def _upload_segment(self, *, is_final: bool) -> bool:
+        """Uploads the next segment; returns whether there was one."""
+        with storage_errors("read", str(self._spool_path)):
+            seq, offset = self._read_progress()
+            chunk = _read_chunk(self._spool_path, offset, is_final=is_final)
+        if not chunk:
+            return False
+        key = self._layout.log_segment(self._task, attempt=self._attempt, seq=seq)
+        self._storage.write_bytes(key, chunk)
+        with storage_errors("write", str(self._progress_path)):
+            self._write_progress(seq + 1, offset + len(chunk))
+        return True
+
+    @property
+    def _progress_path(self) -> Path:
+        return self._spool_path.with_name(f"{self._spool_path.name}.uploaded")
+
+    def _read_progress(self) -> tuple[int, int]:
+        """Returns the number of the next segment and the offset of its first byte."""
+        if not self._progress_path.exists():
+            return 0, 0
+        progress = json.loads(self._progress_path.read_text())
+        return progress["seq"], progress["offset"]
+
+    def _write_progress(self, seq: int, offset: int) -> None:
+        aside = self._progress_path.with_name(f"{self._progress_path.name}.tmp")
+        aside.write_text(json.dumps({"seq": seq, "offset": offset}))
+        os.replace(aside, self._progress_path)
+
+
+class LogReader:
+    """Reads one task's log from storage, and then only what was added since."""
+
+    def __init__(self, storage: Storage, layout: RunLayout, *, task: TaskId, attempt: int) -> None:
+        self._storage = storage
+        self._layout = layout
+        self._task = task
+        self._attempt = attempt
+        self._seq = 0
+        self._num_read = 0  # bytes of segment `_seq`: a salvage may write the last one again, longer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read_new(self) -> str:
+        """Returns what was added since the last call, the whole log at first; "" where there is none."""
+        folder = self._layout.task_logs(self._task, attempt=self._attempt)
+        numbers = [number for number in segment_numbers(self._storage, folder) if number >= self._seq]
+        return self._decoder.decode(b"".join(map(self._read_segment, numbers)))
+
+    def _read_segment(self, seq: int) -> bytes:
+        key = self._layout.log_segment(self._task, attempt=self._attempt, seq=seq)
+        num_read = self._num_read if seq == self._seq else 0
+        if num_read and self._storage.size(key) <= num_read:
+            return b""
+        data = self._storage.read_bytes(key)
+        self._seq, self._num_read = seq, len(data)
+        return data[num_read:]
+
+
+def read_log(
+    storage: Storage, layout: RunLayout, *, task: TaskId, attempt: int, tail_bytes: int | None = None
+) -> str:
+    """Returns a task's log, or its whole lines within the last `tail_bytes` (None: all of it)."""
+    if tail_bytes is None:
+        return LogReader(storage, layout, task=task, attempt=attempt).read_new()
+    tail = b""
+    numbers = segment_numbers(storage, layout.task_logs(task, attempt=attempt))
+    while numbers and len(tail) <= tail_bytes:
+        tail = storage.read_bytes(layout.log_segment(task, attempt=attempt, seq=numbers.pop())) + tail
+    return _last_lines(tail, tail_bytes).decode("utf-8", errors="replace")
+
+
+def list_log_tasks(storage: Storage, layout: RunLayout) -> list[tuple[int, TaskId]]:
+    """Returns (attempt, task) of every log that is stored, by attempt, then by task."""
+    attempts = sorted(int(name) for name in storage.list_names(layout.logs) if name.isdecimal())
+    return [
+        (attempt, task)
+        for attempt in attempts
+        for task in sorted(
+            _tasks_of(storage, layout, attempt), key=lambda task: (task.task_type.value, task.index)
+        )
+    ]
+
+
+def _tasks_of(storage: Storage, layout: RunLayout, attempt: int) -> list[TaskId]:
+    names = storage.list_names(f"{layout.logs}/{attempt}")
+    return [task for task in map(layout.parse_task, names) if task is not None]
+
+
+def _read_chunk(path: Path, offset: int, *, is_final: bool) -> bytes:
+    """Returns the bytes of the next segment, cut at a line end where there is one."""
+    if not path.exists():
+        return b""
+    with path.open("rb") as spool:
+        spool.seek(offset)
+        chunk = spool.read(SEGMENT_MAX_BYTES)
+    reaches_end = is_final and len(chunk) < SEGMENT_MAX_BYTES
+    cut = 0 if reaches_end else chunk.rfind(b"\n") + 1
+    return chunk[:cut] if cut else chunk
+
+
+def _last_lines(data: bytes, num_bytes: int) -> bytes:
+    """Returns the last `num_bytes` from a line start on, or just those bytes when they hold no line start."""
+    if len(data) <= num_bytes:
+        return data
+    start = len(data) - num_bytes
+    line_start = data.find(b"\n", start - 1) + 1
+    return data[line_start if 0 < line_start < len(data) else start :]

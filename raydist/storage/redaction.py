@@ -1,0 +1,40 @@
+"""Keeps credentials out of messages and out of what a run leaves on storage."""
+
+from __future__ import annotations
+
+import re
+
+REDACTED = "***"
+
+_AUTHORITY_PATTERN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user_info>[^/?#\s'\"]*)@")
+_QUERY_PATTERN = re.compile(r"(?P<name>[?&][A-Za-z0-9_.-]+)=(?P<value>[^&#\s'\"]*)")
+# What a storage URI's query may say openly; any other value could be a key or a signature.
+_OPEN_QUERY_NAMES = frozenset(
+    {"allow_bucket_creation", "allow_delayed_open", "endpoint_override", "region", "replication", "scheme"}
+)
+_URI_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
+_SECRET_KEY_PATTERN = re.compile(
+    r"(?i)(^|_)(password|passwd|secret|api_?key|access_?key|secret_?key|(auth|access|api)_?token)$"
+)
+
+
+def redact(uri: str) -> str:
+    """Returns `uri` with its user part and every query value that is not known to be harmless as `***`."""
+    without_user = _AUTHORITY_PATTERN.sub(rf"\g<scheme>{REDACTED}@", uri)
+    return _QUERY_PATTERN.sub(_redact_query_value, without_user)
+
+
+def redact_text(text: str) -> str:
+    """Returns `text` with each URI in it redacted."""
+    return _URI_PATTERN.sub(lambda match: redact(match[0]), text)
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a mapping's key, such as the param `api_key`, says that its text is a secret."""
+    return _SECRET_KEY_PATTERN.search(key) is not None
+
+
+def _redact_query_value(match: re.Match[str]) -> str:
+    name, value = match["name"], match["value"]
+    is_open = name[1:] in _OPEN_QUERY_NAMES and "@" not in value
+    return match[0] if is_open else f"{name}={REDACTED}"

@@ -1,0 +1,125 @@
+"""run.json: what a run is and how far it is, readable from any shell while it goes on."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raydist.errors import MistakeError, StorageError
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.plain_json import dump_plain_json
+
+# Every key of run.json with its value before anything is known; `status --json` prints all but the
+# last four. A writer may add keys (`steps_repeated`).
+_EMPTY_RECORD: Mapping[str, Any] = {
+    "run": None,
+    "state": None,
+    "strategy": None,
+    "keras": None,
+    "attempts": 0,
+    "steps": 0,
+    "metrics": {},
+    "checkpoint": None,
+    "storage": None,
+    "tasks": [],  # {task, host, pid, address, state, steps} of the last attempt
+    "error": None,  # {type, message, task, attempt, log}
+    "notes": [],
+    "timings": {},
+    "spec": {},
+    "plan": {},
+    "created_at_s": None,  # Unix time, as is `updated_at_s`; both are set by RunRecordStore
+    "updated_at_s": None,
+}
+
+
+class RunRecordStore:
+    """Replaces one run's run.json; used by the run's controller alone."""
+
+    def __init__(
+        self, storage: Storage, layout: RunLayout, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._storage = storage
+        self._layout = layout
+        self._clock = clock
+        self._created_at_s: float | None = None
+
+    def replace(self, record: Mapping[str, Any]) -> None:
+        """Writes `record` as the whole run.json, with secrets taken out.
+
+        Keys that `record` leaves out get their empty value. The time of creation is that of the
+        run's first record, also after a resume.
+        """
+        now_s = self._clock()
+        if self._created_at_s is None:
+            self._created_at_s = self._stored_creation() or now_s
+        times = {"created_at_s": self._created_at_s, "updated_at_s": now_s}
+        defaults = {**_EMPTY_RECORD, "run": self._layout.run, "storage": self._storage.uri(self._layout.run)}
+        text = dump_plain_json({**defaults, **record, **times}, indent=1)
+        self._storage.write_text(self._layout.record, text)
+
+    def exists(self) -> bool:
+        return self._storage.exists(self._layout.record)
+
+    def read(self) -> dict[str, Any]:
+        """Returns the stored record; raises like `read_record`."""
+        return read_record(self._storage, self._layout.run)
+
+    def _stored_creation(self) -> float | None:
+        return self.read()["created_at_s"] if self.exists() else None
+
+
+def read_record(storage: Storage, run: str) -> dict[str, Any]:
+    """Returns run.json of the run of that name, with every key present.
+
+    Raises:
+      MistakeError: There is no such run; the message gives the near names.
+      StorageError: The record cannot be read, or is no JSON object.
+    """
+    layout = RunLayout(run=run)
+    if not storage.exists(layout.record):
+        raise MistakeError(_no_such_run(storage, run))
+    try:
+        record = json.loads(storage.read_text(layout.record))
+    except ValueError as error:
+        raise StorageError(f"{storage.uri(layout.record)} is damaged: {error}") from error
+    if not isinstance(record, dict):
+        raise StorageError(f"{storage.uri(layout.record)} is damaged: it holds no JSON object")
+    return {**_EMPTY_RECORD, **record}
+
+
+def run_names(storage: Storage) -> list[str]:
+    """Returns the names of the runs kept here, sorted."""
+    return [name for name in storage.list_names("") if storage.exists(RunLayout(run=name).record)]
+
+
+def list_runs(storage: Storage) -> list[dict[str, Any]]:
+    """Returns the record of each run, the newest first.
+
+    A run whose run.json is damaged is listed with state None and the reason as its `error`.
+    """
+    records = [_record_or_damage(storage, name) for name in run_names(storage)]
+    return sorted(records, key=lambda record: record["created_at_s"] or 0.0, reverse=True)
+
+
+def _record_or_damage(storage: Storage, name: str) -> dict[str, Any]:
+    try:
+        return read_record(storage, name)
+    except StorageError as error:
+        damage = {"type": "StorageError", "message": str(error), "task": None, "attempt": None, "log": None}
+        return {**_EMPTY_RECORD, "run": name, "storage": storage.uri(name), "error": damage}
+
+
+def _no_such_run(storage: Storage, run: str) -> str:
+    names = run_names(storage)
+    near = difflib.get_close_matches(run, names, n=3)
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif names:
+        hint = "`raydist list` shows the runs that are there"
+    else:
+        hint = "no runs are kept there; give their place with --storage"
+    return f"no run named {run!r} in {storage.uri()}; {hint}"

@@ -1,0 +1,144 @@
+"""Closed segments: how events and metrics grow on object stores, which cannot append."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from raydist.errors import StorageError
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.plain_json import dump_plain_json
+
+SEGMENT_MAX_AGE_S = 5.0
+SEGMENT_MAX_BYTES = 4 * 1024 * 1024
+
+Item = TypeVar("Item")
+
+
+class SegmentWriter(Generic[Item]):
+    """Gathers items and writes them as numbered files, each complete and never written again.
+
+    Starts no thread: whoever owns it calls `tick()` about once a second. Safe to use from several
+    threads; `append` never waits for storage.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        segment_key: Callable[[int], str],
+        encode: Callable[[Sequence[Item]], bytes],
+        item_bytes: Callable[[Item], int],
+        first_seq: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes how to name segment number `seq`, how to encode items, and about how large each is.
+
+        Args:
+          first_seq: The first number that is free, from `next_seq`.
+          clock: Seconds, from any start.
+        """
+        self._storage = storage
+        self._segment_key = segment_key
+        self._encode = encode
+        self._item_bytes = item_bytes
+        self._seq = first_seq
+        self._clock = clock
+        self._pending: list[Item] = []
+        self._pending_bytes = 0
+        self._pending_since_s = 0.0
+        self._pending_lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+
+    def append(self, *items: Item) -> None:
+        with self._pending_lock:
+            if not self._pending:
+                self._pending_since_s = self._clock()
+            self._pending.extend(items)
+            self._pending_bytes += sum(map(self._item_bytes, items))
+
+    def tick(self) -> None:
+        """Writes a segment once what is pending is 5 s old or 4 MB large."""
+        with self._pending_lock:
+            age_s = self._clock() - self._pending_since_s
+            is_due = age_s >= SEGMENT_MAX_AGE_S or self._pending_bytes >= SEGMENT_MAX_BYTES
+        if is_due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is pending as one segment; what cannot be written stays pending."""
+        with self._flush_lock:
+            with self._pending_lock:
+                items = list(self._pending)
+            if not items:
+                return
+            self._storage.write_bytes(self._segment_key(self._seq), self._encode(items))
+            self._seq += 1
+            with self._pending_lock:
+                del self._pending[: len(items)]
+                self._pending_bytes -= sum(map(self._item_bytes, items))
+                self._pending_since_s = self._clock()
+
+
+class EventWriter:
+    """Writes what happens to a run as JSON lines; used by the run's controller alone."""
+
+    def __init__(self, segments: SegmentWriter[bytes]) -> None:
+        self._segments = segments
+
+    @classmethod
+    def open(
+        cls, storage: Storage, layout: RunLayout, *, clock: Callable[[], float] = time.monotonic
+    ) -> EventWriter:
+        """Goes on after the segments that the run has already."""
+        return cls(
+            SegmentWriter(
+                storage,
+                segment_key=layout.event_segment,
+                encode=b"".join,
+                item_bytes=len,
+                first_seq=next_seq(storage, layout.events),
+                clock=clock,
+            )
+        )
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Takes one event as it is now; secrets in it are not stored."""
+        self._segments.append(dump_plain_json(record).encode() + b"\n")
+
+    def tick(self) -> None:
+        self._segments.tick()
+
+    def flush(self) -> None:
+        self._segments.flush()
+
+
+def read_events(storage: Storage, layout: RunLayout) -> list[dict[str, Any]]:
+    """Returns the events of all segments in the order they were appended; none for a missing run."""
+    return [
+        event
+        for seq in segment_numbers(storage, layout.events)
+        for event in _parse_lines(storage, layout.event_segment(seq))
+    ]
+
+
+def segment_numbers(storage: Storage, folder_key: str, *, prefix: str = "") -> list[int]:
+    """Returns the numbers of the segments in a folder whose names begin with `prefix`, ascending."""
+    numbers = (RunLayout.parse_seq(name, prefix=prefix) for name in storage.list_names(folder_key))
+    return sorted(number for number in numbers if number is not None)
+
+
+def next_seq(storage: Storage, folder_key: str, *, prefix: str = "") -> int:
+    """Returns the number of the segment to write next."""
+    return max(segment_numbers(storage, folder_key, prefix=prefix), default=-1) + 1
+
+
+def _parse_lines(storage: Storage, key: str) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in storage.read_bytes(key).splitlines()]
+    except ValueError as error:
+        raise StorageError(f"{storage.uri(key)} is damaged: {error}") from error

@@ -1,0 +1,141 @@
+"""A task's checkpoints: what goes in, when one is due, and taking it out again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raydist.errors import UnsupportedError
+from raydist.spec.job import CheckpointEvery, CheckpointUnit
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.strategies import variables
+from raydist.strategies.progress import TaskProgress
+
+logger = logging.getLogger(__name__)
+
+STATE_NAME = "state.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedState:
+    """What a checkpoint says beside its variables.
+
+    Attributes:
+      step: Steps completed by the run. `epoch`: epochs completed.
+      step_in_epoch: Steps completed in the epoch after that.
+      history: Logs of each epoch so far, in order.
+      files: The checkpoint's files.
+      uri: Where it is, for messages.
+    """
+
+    step: int
+    epoch: int = 0
+    step_in_epoch: int = 0
+    history: tuple[Mapping[str, float], ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    uri: str = ""
+
+
+class TaskCheckpoints:
+    """Saves and restores for one task. The chief writes; the others take part where TensorFlow needs them."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        attempt: int,
+        is_chief: bool,
+        keep: int | None,
+        progress: TaskProgress,
+    ) -> None:
+        self._store = store
+        self._attempt = attempt
+        self._is_chief = is_chief
+        self._keep = keep
+        self._progress = progress
+        self._newest: SavedState | None = None
+        self._is_read = False
+        self.last_saved_step: int | None = None
+
+    def newest(self) -> SavedState | None:
+        """Returns the newest whole checkpoint of the run's earlier attempts; None without one."""
+        if not self._is_read:
+            self._newest = self._read_newest()
+            self._is_read = True
+        return self._newest
+
+    def _read_newest(self) -> SavedState | None:
+        with tempfile.TemporaryDirectory(prefix="raydist-restore-") as folder:
+            found = self._store.latest_whole(fetch_to=Path(folder))
+            files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        for damaged in found.damaged:
+            self._progress.note(f"skipped: {damaged.reason}")
+        if found.checkpoint is None:
+            return None
+        state = json.loads(files[STATE_NAME])
+        self.last_saved_step = state["step"]
+        return SavedState(
+            step=state["step"],
+            epoch=state["epoch"],
+            step_in_epoch=state["step_in_epoch"],
+            history=tuple(state["history"]),
+            files=files,
+            uri=found.checkpoint.uri,
+        )
+
+    def restore(self, state: SavedState, trackables: Mapping[str, Any]) -> None:
+        """Assigns the variables of `trackables` from `state`, in every task."""
+        variables.write(_groups(trackables), state.files, checkpoint=state.uri)
+        self._progress.restored(state.step)
+        logger.info("restored step %d from %s", state.step, state.uri)
+
+    def save(
+        self,
+        trackables: Mapping[str, Any],
+        *,
+        step: int,
+        epoch: int = 0,
+        step_in_epoch: int = 0,
+        history: tuple[Mapping[str, float], ...] = (),
+    ) -> None:
+        """Commits a checkpoint after `step` steps. Every task calls it at the same step."""
+        files = variables.read(_groups(trackables), is_chief=self._is_chief)
+        self.last_saved_step = step
+        if files is None:
+            return
+        state = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "history": list(history)}
+        files[STATE_NAME] = json.dumps(state).encode()
+        checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info={"epoch": epoch})
+        self._store.prune(keep=self._keep)
+        self._progress.committed(checkpoint.uri)
+        logger.info("committed %s", checkpoint.uri)
+
+
+class Cadence:
+    """When the next checkpoint is due. Decides by steps and epochs alone, so that all tasks decide alike."""
+
+    def __init__(self, every: CheckpointEvery) -> None:
+        if every.unit is CheckpointUnit.SECONDS:
+            raise UnsupportedError(
+                f"checkpoint_every is {every}; saving by seconds is not available yet: "
+                "give a number of steps, or epoch"
+            )
+        self._every = every
+
+    def is_due(self, *, step_before: int, step: int) -> bool:
+        """Whether a checkpoint is due within an epoch, after a call that took the run to `step`."""
+        count = self._every.count
+        return self._every.unit is CheckpointUnit.STEPS and step_before // count < step // count
+
+    def is_due_at_epoch_end(self, epoch: int) -> bool:
+        """Whether one is due when `epoch` epochs are completed."""
+        return self._every.unit is CheckpointUnit.EPOCHS and epoch % self._every.count == 0
+
+
+def _groups(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: variables.variables_of(name, trackable) for name, trackable in trackables.items()}

@@ -1,0 +1,171 @@
+"""TaskContext: the TrainContext of a task that runs TensorFlow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from raydist.metrics.parquet import MetricsWriter
+from raydist.metrics.records import MetricRow, Scope
+from raydist.planning.assignment import TaskAssignment
+from raydist.spec.job import CheckpointUnit
+from raydist.strategies.checkpoints import Cadence, TaskCheckpoints
+from raydist.strategies.progress import TaskProgress
+
+
+class TaskContext:
+    """What the train function is given; see raydist.train_context.TrainContext.
+
+    Beside the public surface it carries what `fit` and `train_steps` share: `progress`,
+    `checkpoints`, `cadence`, and the steps completed.
+    """
+
+    def __init__(
+        self,
+        assignment: TaskAssignment,
+        *,
+        strategy: tf.distribute.Strategy,
+        progress: TaskProgress,
+        checkpoints: TaskCheckpoints,
+        metrics: MetricsWriter,
+    ) -> None:
+        job = assignment.job
+        self.strategy = strategy
+        self.coordinator = None
+        self.params = job.params
+        self.task = assignment.task
+        self.is_chief = assignment.is_chief
+        self.num_workers = assignment.num_workers
+        self.attempt = assignment.attempt
+        self.run_name = assignment.job.name
+        self.storage = assignment.run_uri
+        self.progress = progress
+        self.checkpoints = checkpoints
+        self.cadence = Cadence(job.checkpoint_every)
+        self.step = 0
+        self.loop_step = 0  # where the next train_steps begins
+        self._every = job.checkpoint_every
+        self._metrics = metrics
+        self._registered: dict[str, Any] = {}
+
+    def fit(
+        self,
+        model: Any,
+        train_data: Any,
+        *,
+        epochs: int,
+        steps_per_epoch: int | None = None,
+        validation_data: Any = None,
+        callbacks: Sequence[Any] = (),
+    ) -> Any:
+        from raydist.strategies import fit  # Keras: a job with a custom loop may do without
+
+        return fit.fit(
+            self,
+            model,
+            train_data,
+            epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
+            validation_data=validation_data,
+            callbacks=callbacks,
+        )
+
+    def callbacks(self) -> list[Any]:
+        from raydist.strategies import fit
+
+        return fit.callbacks_of(self)
+
+    def train_steps(
+        self,
+        step_fn: Callable[[Any], Mapping[str, Any]],
+        train_data: Any,
+        *,
+        num_steps: int,
+        steps_per_call: int = 10,
+    ) -> Mapping[str, float]:
+        from raydist.strategies import loop
+
+        return loop.train_steps(self, step_fn, train_data, num_steps=num_steps, steps_per_call=steps_per_call)
+
+    def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
+        values = {name: _float(name, value) for name, value in metrics.items()}
+        at_step = self.step if step is None else step
+        self.progress.completed(at_step)
+        if self.is_chief:
+            self.report_global(values, step=at_step)
+        else:
+            self.progress.reported(values)
+            self._append(values, step=at_step, epoch=None, scope=Scope.LOCAL)
+
+    def save(self, *, step: int, **trackables: Any) -> None:
+        self._registered = dict(trackables)
+        self.step = max(self.step, step)
+        self.checkpoints.save(trackables, step=step)
+
+    def restore(self, **trackables: Any) -> int | None:
+        self._registered = dict(trackables)
+        state = self.checkpoints.newest()
+        if state is None:
+            return None
+        self.checkpoints.restore(state, trackables)
+        self.step = state.step
+        return state.step
+
+    def global_batch_size(self, per_replica: int) -> int:
+        return per_replica * self.strategy.num_replicas_in_sync
+
+    def scale_learning_rate(self, base: float, *, base_batch_size: int, batch_size: int) -> float:
+        return base * batch_size / base_batch_size
+
+    def report_global(self, metrics: Mapping[str, float], *, step: int, epoch: int | None = None) -> None:
+        """Records values that hold for the whole run; every task calls it, the chief writes."""
+        self.step = max(self.step, step)
+        self.progress.reported(metrics)
+        if self.is_chief:
+            self._append(metrics, step=step, epoch=epoch, scope=Scope.GLOBAL)
+
+    def record_local(self, metrics: Mapping[str, float], *, step: int, epoch: int | None) -> None:
+        """Records this task's own running values."""
+        self.step = max(self.step, step)
+        self._append(metrics, step=step, epoch=epoch, scope=Scope.LOCAL)
+
+    def steps_to_checkpoint(self, step: int) -> int:
+        """Returns how many steps may run from `step` on before a checkpoint is due, at least 1."""
+        if self._every.unit is not CheckpointUnit.STEPS or not self._registered:
+            return 1 << 30
+        return self._every.count - step % self._every.count
+
+    def save_registered(self) -> None:
+        """Saves what the train function gave to `restore` or `save`, if anything, and if it is new."""
+        if self._registered and self.checkpoints.last_saved_step != self.step:
+            self.checkpoints.save(self._registered, step=self.step)
+
+    def _append(self, metrics: Mapping[str, float], *, step: int, epoch: int | None, scope: Scope) -> None:
+        now = time.time()
+        self._metrics.append(
+            MetricRow(
+                run=self.run_name,
+                attempt=self.attempt,
+                task=self.task,
+                step=step,
+                epoch=epoch,
+                wall_time=now,
+                scope=scope,
+                name=name,
+                value=value,
+            )
+            for name, value in metrics.items()
+        )
+
+
+def _float(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedError(
+            f"ctx.report got {name}={value!r}, which is no number; report scalars"
+        ) from error

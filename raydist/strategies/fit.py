@@ -1,0 +1,209 @@
+"""ctx.fit: Keras's own `fit`, with reports, checkpoints and restore around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+import tf_keras
+
+from raydist.errors import UnsupportedError
+from raydist.strategies import keras3, layers, legacy_keras, resume, train_data
+from raydist.strategies.checkpoints import SavedState
+
+if TYPE_CHECKING:
+    from raydist.strategies.context import TaskContext
+
+LOCAL_REPORT_INTERVAL_S = 0.5
+
+
+def fit(
+    context: TaskContext,
+    model: Any,
+    data: Any,
+    *,
+    epochs: int,
+    steps_per_epoch: int | None,
+    validation_data: Any,
+    callbacks: Sequence[Any],
+) -> Any:
+    """Trains `model` from where the newest checkpoint ended; see TrainContext.fit."""
+    base = callback_base(model)
+    _check_model(model, context)
+    dataset = train_data.read(data, context.strategy)
+    if validation_data is not None and (
+        callable(validation_data) or isinstance(validation_data, tf.data.Dataset)
+    ):
+        validation_data = train_data.read(validation_data, context.strategy)
+    state = context.checkpoints.newest()
+    start = resume.Start(epoch=state.epoch, step=state.step_in_epoch) if state else resume.Start()
+    resume.set_start(start)
+    before, after = _run_callbacks(context, base, element_spec=dataset.element_spec, state=state)
+    try:
+        return model.fit(
+            dataset,
+            epochs=epochs,
+            initial_epoch=min(start.epoch, epochs),
+            steps_per_epoch=steps_per_epoch,
+            validation_data=validation_data,
+            callbacks=[before, *callbacks, after],
+            verbose=2 if context.is_chief else 0,
+        )
+    finally:
+        resume.take_start()
+
+
+def callbacks_of(context: TaskContext) -> list[Any]:
+    """Returns callbacks for the user's own `model.fit`; see TrainContext.callbacks."""
+    base = tf.keras.callbacks.Callback
+    return list(_run_callbacks(context, base, element_spec=None, state=context.checkpoints.newest()))
+
+
+def callback_base(model: Any) -> type:
+    """Returns the Callback class of the model's Keras; raises UnsupportedError for what is no model."""
+    if isinstance(model, keras.Model):
+        return keras.callbacks.Callback
+    if isinstance(model, tf_keras.Model):
+        return tf_keras.callbacks.Callback
+    raise UnsupportedError(
+        f"ctx.fit got {type(model).__name__}; give a compiled keras.Model or tf_keras.Model"
+    )
+
+
+def _check_model(model: Any, context: TaskContext) -> None:
+    if getattr(model, "optimizer", None) is None:
+        raise UnsupportedError(f"model {model.name} is not compiled; call model.compile(...) before ctx.fit")
+    if isinstance(model, keras.Model):
+        keras3.check_supported(model, context.strategy)
+    if model.distribute_strategy is not context.strategy:
+        raise UnsupportedError(
+            f"model {model.name} was made outside the strategy; build and compile it inside "
+            "`with ctx.strategy.scope():`"
+        )
+
+
+def _run_callbacks(
+    context: TaskContext, base: type, *, element_spec: Any, state: SavedState | None
+) -> tuple[Any, Any]:
+    before = type("RaydistProgress", (_Progress, base), {"_supports_tf_logs": True})
+    after = type("RaydistCheckpoint", (_Checkpoint, base), {"_supports_tf_logs": True})
+    counter = _Counter(context, state)
+    return before(counter, element_spec), after(counter)
+
+
+class _Counter:
+    """Where this `fit` stands: shared by the callback that runs before the user's and the one after."""
+
+    def __init__(self, context: TaskContext, state: SavedState | None) -> None:
+        self.context = context
+        self.state = state
+        self.step = state.step if state else 0
+        self.epoch = state.epoch if state else 0
+        self.step_in_epoch = state.step_in_epoch if state else 0
+        self.step_before = self.step
+        self.history: list[Mapping[str, float]] = list(state.history) if state else []
+
+    def trackables(self, model: Any) -> dict[str, Any]:
+        return {"model": model, "optimizer": model.optimizer}
+
+    def save(self, model: Any) -> None:
+        if self.context.checkpoints.last_saved_step != self.step:
+            self.context.checkpoints.save(
+                self.trackables(model),
+                step=self.step,
+                epoch=self.epoch,
+                step_in_epoch=self.step_in_epoch,
+                history=tuple(self.history),
+            )
+
+
+class _Progress:
+    """Restores before training, and counts and reports before the user's callbacks run."""
+
+    def __init__(self, counter: _Counter, element_spec: Any) -> None:
+        super().__init__()
+        self._counter = counter
+        self._element_spec = element_spec
+        self._first_batch = 0
+        self._reported_at_s = 0.0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        counter, model = self._counter, self.model
+        if not isinstance(model, keras.Model):
+            if self._element_spec is not None:
+                legacy_keras.build(model, self._element_spec)
+            model._raydist_start = resume.Start(epoch=counter.epoch, step=counter.step_in_epoch)
+        elif self._element_spec is None:
+            # keras: `fit` reads it right after on_train_begin, for BackupAndRestore.
+            model._initial_epoch = counter.epoch
+        for sentence in layers.notes_on(model, counter.context.strategy):
+            counter.context.progress.note(sentence)
+        if counter.state is not None:
+            counter.context.checkpoints.restore(counter.state, counter.trackables(model))
+        steps, epochs = self.params.get("steps"), self.params.get("epochs")
+        counter.context.progress.expect(
+            num_steps=steps * epochs if steps and epochs else None, num_epochs=epochs
+        )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        counter = self._counter
+        if epoch == counter.epoch and counter.history and not self.model.history.epoch:
+            # The History of the epochs before the restore belongs to the same training.
+            for past, past_logs in enumerate(counter.history):
+                self.model.history.epoch.append(past)
+                for name, value in past_logs.items():
+                    self.model.history.history.setdefault(name, []).append(value)
+        self._first_batch = counter.step_in_epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        counter = self._counter
+        # `batch` counts from where this process began the epoch, and is the last step of a call.
+        step_in_epoch = batch + 1
+        counter.step_before = counter.step
+        counter.step += step_in_epoch - counter.step_in_epoch
+        counter.step_in_epoch = step_in_epoch
+        now = time.monotonic()
+        metrics = None
+        if now - self._reported_at_s >= LOCAL_REPORT_INTERVAL_S:
+            self._reported_at_s = now
+            metrics = _floats(logs)
+            counter.context.record_local(metrics, step=counter.step, epoch=counter.epoch)
+        counter.context.progress.completed(counter.step, epoch=counter.epoch, local_metrics=metrics)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        counter = self._counter
+        metrics = _floats(logs)
+        counter.epoch, counter.step_in_epoch = epoch + 1, 0
+        counter.history.append(metrics)
+        counter.context.progress.completed(counter.step, epoch=counter.epoch)
+        counter.context.report_global(metrics, step=counter.step, epoch=counter.epoch)
+
+
+class _Checkpoint:
+    """Saves after the user's callbacks have run, so that what they changed is in it."""
+
+    def __init__(self, counter: _Counter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        counter = self._counter
+        if counter.context.cadence.is_due(step_before=counter.step_before, step=counter.step):
+            counter.save(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._counter.context.cadence.is_due_at_epoch_end(self._counter.epoch):
+            self._counter.save(self.model)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._counter.save(self.model)
+
+
+def _floats(logs: Any) -> dict[str, float]:
+    values = tf.nest.map_structure(
+        lambda value: value.numpy() if hasattr(value, "numpy") else value, dict(logs or {})
+    )
+    return {name: float(value) for name, value in values.items() if getattr(value, "ndim", 0) == 0}

@@ -1,0 +1,300 @@
+"""Cuts each global batch into one slice per replica, and weighs each slice by its number of examples.
+
+TensorFlow re-batches a global batch of 128 on 3 replicas to 43, 43 and 42 examples and weighs each
+local mean a third, which is not the mean over 128 (TF_NOTES 7); a batch with fewer examples than
+replicas leaves some of them an empty batch, and Keras 3's BatchNormalization turns that into NaN
+(TF_NOTES 1.6). Here the replicas know their share of the global batch, and a replica without
+examples gets a copy of one with the share 0.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+
+class Slice(NamedTuple):
+    """One replica's part of a global batch.
+
+    Attributes:
+      batch: The examples, in the structure of the data set; a stand-in of one example where
+        `num_examples` is 0.
+      num_examples: Genuine examples in `batch`, scalar int32.
+      num_global: Examples in the global batch, scalar int32.
+    """
+
+    batch: Any
+    num_examples: tf.Tensor
+    num_global: tf.Tensor
+
+    @property
+    def share(self) -> tf.Tensor:
+        """This replica's part of the global batch, scalar float32; sums to 1 over the replicas."""
+        return tf.math.divide_no_nan(
+            tf.cast(self.num_examples, tf.float32), tf.cast(self.num_global, tf.float32)
+        )
+
+
+class _ReplicaShare(threading.local):
+    """The share of the replica that is being traced; MirroredStrategy traces each replica in a thread."""
+
+    value: tf.Tensor | None = None
+
+
+_replica_share = _ReplicaShare()
+
+
+def current_share() -> tf.Tensor | None:
+    """Returns the share of the replica being traced, or None where every replica has an equal one."""
+    return _replica_share.value
+
+
+class use_share:
+    """Sets `current_share` inside a `with` block. A class, so that AutoGraph need not convert a generator."""
+
+    def __init__(self, share: tf.Tensor | None) -> None:
+        self._share = share
+        self._outer: tf.Tensor | None = None
+
+    def __enter__(self) -> None:
+        self._outer = _replica_share.value
+        _replica_share.value = self._share
+
+    def __exit__(self, *exc_info: object) -> None:
+        _replica_share.value = self._outer
+
+
+def scale_by_share(loss: tf.Tensor, num_replicas: int) -> tf.Tensor:
+    """Scales a local mean so that its sum over replicas is the mean over the global batch."""
+    if num_replicas == 1:
+        return loss
+    share = current_share()
+    return loss * (tf.cast(1.0 / num_replicas, loss.dtype) if share is None else tf.cast(share, loss.dtype))
+
+
+def unscale_by_share(loss: tf.Tensor, num_replicas: int) -> tf.Tensor:
+    """Undoes `scale_by_share`: returns the local mean, and 0 for a stand-in."""
+    if num_replicas == 1:
+        return loss
+    share = current_share()
+    if share is None:
+        return loss * tf.cast(num_replicas, loss.dtype)
+    return tf.math.divide_no_nan(loss, tf.cast(share, loss.dtype))
+
+
+def distribute(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, endless: bool) -> Any:
+    """Returns `dataset`, batched with the global batch size, as a distributed data set.
+
+    Every worker runs the whole pipeline and keeps its own slice of each global batch, so that the
+    order of examples does not depend on the number of workers. Elements are `Slice`s, or bare
+    batches where the batch size is static and the replicas divide it. A pipeline whose options name
+    an auto-shard policy is left to TensorFlow.
+
+    Args:
+      endless: Promise that no more elements are taken than there are. TensorFlow then saves the
+        all-reduce per step by which the workers agree that all still have data (input_lib.py,
+        `get_next_as_optional`).
+    """
+    if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
+        return strategy.experimental_distribute_dataset(dataset)
+    num_replicas = strategy.num_replicas_in_sync
+    is_even = _is_even(dataset.element_spec, num_replicas)
+
+    def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        num_local = num_replicas // context.num_input_pipelines
+        first = context.input_pipeline_id * num_local
+
+        def cut(*elements: Any) -> tuple[Any, ...]:
+            batch = (
+                elements[0]
+                if len(elements) == 1 and not isinstance(dataset.element_spec, tuple)
+                else elements
+            )
+            slices = tuple(_slice_of(batch, first + local, num_replicas) for local in range(num_local))
+            return tuple(one.batch for one in slices) if is_even else slices
+
+        # One element per local replica, in the order in which TensorFlow hands them out.
+        pieces = dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        local = pieces.map(lambda *slices: slices[0]) if num_local == 1 else pieces.flat_map(_in_turn)
+        if endless:
+            local = local.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        return local.prefetch(tf.data.AUTOTUNE)
+
+    return strategy.distribute_datasets_from_function(pipeline)
+
+
+def batch_of(element: Any) -> Any:
+    """Returns the batch in an element of `distribute`'s data set."""
+    return element.batch if isinstance(element, Slice) else element
+
+
+def run_slice(step_fn: Callable[[Any], Any], element: Any) -> Any:
+    """Runs `step_fn` on one replica's batch, with its share known to the losses. Returns what it returns."""
+    if not isinstance(element, Slice):
+        return step_fn(element)
+    with use_share(element.share):
+        return step_fn(element.batch)
+
+
+def drop_stand_in(outputs: Any, element: Any) -> Any:
+    """Cuts the rows that a stand-in made off the outputs (a structure of `[batch, ...]` tensors)."""
+    if not isinstance(element, Slice):
+        return outputs
+    return tf.nest.map_structure(lambda output: output[: element.num_examples], outputs)
+
+
+def keep_on_stand_in(variables: Sequence[tf.Variable], element: Any, run: Callable[[], Any]) -> Any:
+    """Returns `run()`, and gives `variables` (metrics) their old values back where the batch is a stand-in."""
+    if not isinstance(element, Slice) or not variables:
+        return run()
+    before = [tf.identity(variable) for variable in variables]
+    outputs = run()
+
+    def put_back() -> tf.Tensor:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+        return tf.constant(0)
+
+    tf.cond(element.num_examples > 0, lambda: tf.constant(0), put_back)
+    return outputs
+
+
+class StepCall:
+    """The data of one call of a step function: an iterator that ends after `num_steps` elements.
+
+    Attributes:
+      may_end: Whether the data may end before; they are then taken one by one.
+    """
+
+    def __init__(self, iterator: Any, num_steps: int, *, may_end: bool = False) -> None:
+        self.iterator = iterator
+        self.num_steps = num_steps
+        self.may_end = may_end
+        self._num_taken = 0
+
+    def __iter__(self) -> StepCall:
+        return self
+
+    def __next__(self) -> Any:
+        if self._num_taken >= self.num_steps:
+            raise StopIteration
+        self._num_taken += 1
+        return next(self.iterator)
+
+
+def call_of_steps(
+    one_step: Callable[[Any], Any], *, run_eagerly: bool, jit_compile: bool, steps_per_call: int
+) -> Callable[[Any], Any]:
+    """Returns a function of a `StepCall` that runs its steps in one `tf.function`.
+
+    The loop holds `strategy.run` directly: in a nested function the collectives lose their instance
+    key, a call-time capture (keras#19246). Also takes a plain Python iterator of batches, as
+    `train_on_batch` gives.
+    """
+
+    def single(iterator: Any) -> Any:
+        return one_step(next(iterator))
+
+    def several(iterator: Any, num_steps: tf.Tensor) -> Any:
+        outputs = one_step(next(iterator))
+        for _ in tf.range(num_steps - 1):
+            outputs = one_step(next(iterator))
+        return outputs
+
+    on_element = one_step
+    if not run_eagerly:
+        on_element = tf.function(one_step, reduce_retracing=True, jit_compile=jit_compile)
+        single = tf.function(single, reduce_retracing=True)
+        several = tf.function(several, reduce_retracing=True)
+
+    def until_end(call: StepCall) -> Any:
+        outputs = single(call.iterator)
+        for _ in range(call.num_steps - 1):
+            try:
+                outputs = single(call.iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                break
+        return outputs
+
+    def function(call: Any) -> Any:
+        if not isinstance(call, StepCall):
+            for _, element in zip(range(steps_per_call), call, strict=False):
+                outputs = on_element(element)
+            return outputs
+        if call.may_end:
+            return until_end(call)
+        return (
+            single(call.iterator)
+            if call.num_steps == 1
+            else several(call.iterator, tf.constant(call.num_steps))
+        )
+
+    return function
+
+
+def _in_turn(*slices: Any) -> tf.data.Dataset:
+    dataset = tf.data.Dataset.from_tensors(slices[0])
+    for one in slices[1:]:
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(one))
+    return dataset
+
+
+def _slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
+    num_global = _num_rows(tf.nest.flatten(batch, expand_composites=False)[0])
+    base, extra = num_global // num_replicas, num_global % num_replicas
+    start = replica * base + tf.minimum(replica, extra)
+    size = base + tf.cast(replica < extra, tf.int32)
+    # A stand-in for an empty slice: the first example of the batch, which always exists.
+    first = tf.where(size > 0, start, 0)
+    taken = tf.maximum(size, 1)
+    cut = tf.nest.map_structure(lambda component: _rows(component, first, taken, num_replicas), batch)
+    return Slice(batch=cut, num_examples=size, num_global=num_global)
+
+
+def _rows(component: Any, start: tf.Tensor, size: tf.Tensor, num_replicas: int) -> Any:
+    if isinstance(component, tf.SparseTensor):
+        rank = tf.shape(component.dense_shape)[0]
+        begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros([rank - 1], tf.int64)], axis=0)
+        extent = tf.concat([[tf.cast(size, tf.int64)], component.dense_shape[1:]], axis=0)
+        return tf.sparse.slice(component, begin, extent)
+    rows = component[start : start + size]
+    if isinstance(component, tf.Tensor) and component.shape[0] is not None:
+        is_even = component.shape[0] % num_replicas == 0
+        rows = tf.ensure_shape(
+            rows, [component.shape[0] // num_replicas if is_even else None, *component.shape[1:]]
+        )
+    return rows
+
+
+def _num_rows(component: Any) -> tf.Tensor:
+    if isinstance(component, tf.SparseTensor):
+        return tf.cast(component.dense_shape[0], tf.int32)
+    if isinstance(component, tf.RaggedTensor):
+        return tf.cast(component.nrows(), tf.int32)
+    return tf.shape(component)[0]
+
+
+def _can_slice(dataset: Any, strategy: tf.distribute.Strategy) -> bool:
+    if not isinstance(dataset, tf.data.Dataset):
+        return False
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy not in (
+        None,
+        tf.data.experimental.AutoShardPolicy.AUTO,
+        tf.data.experimental.AutoShardPolicy.DATA,
+    ):
+        return False
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not specs or any(getattr(spec, "shape", tf.TensorShape(None)).rank in (None, 0) for spec in specs):
+        return False
+    # TPUs need static shapes, which only an even cut has.
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    return not is_tpu or _is_even(dataset.element_spec, strategy.num_replicas_in_sync)
+
+
+def _is_even(element_spec: Any, num_replicas: int) -> bool:
+    sizes = {spec.shape[0] for spec in tf.nest.flatten(element_spec)}
+    return len(sizes) == 1 and None not in sizes and sizes.pop() % num_replicas == 0

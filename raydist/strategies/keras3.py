@@ -1,0 +1,403 @@
+"""Everything that raydist changes in Keras 3, and all that it must know of its inside.
+
+Stock Keras 3.15 cannot `fit` under MultiWorkerMirroredStrategy (keras#20585), nor run several steps
+per execution under any strategy with several replicas (keras#19246). TF_NOTES 1 has the causes by
+file and line; each replacement below names its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src import tree
+from keras.src.backend.tensorflow import core, trainer as tf_trainer
+from keras.src.layers import BatchNormalization
+from keras.src.losses import loss as loss_module
+from keras.src.optimizers import base_optimizer
+from tensorflow.python.distribute import values
+
+from raydist.errors import UnsupportedError
+from raydist.strategies import global_batch, replacement, resume
+from raydist.strategies.replacement import Replacement
+
+VERSION = "3.15"
+
+
+def mend(*, sync_batchnorm: bool) -> None:
+    """Replaces what is broken. Call once in a process, before user code is imported.
+
+    Raises:
+      UnsupportedError: This Keras is not the one that the replacements were written for.
+    """
+    if not keras.__version__.startswith(f"{VERSION}."):
+        raise UnsupportedError(
+            f"keras is {keras.__version__}; raydist mends {VERSION}. Install keras=={VERSION}.*, "
+            "or go without with --no-mend-keras"
+        )
+    replacement.apply(replacements(), library="keras", version=keras.__version__)
+    if sync_batchnorm:
+        _synchronize_batchnorm()
+
+
+def replacements() -> tuple[Replacement, ...]:
+    """Returns all that `mend` replaces."""
+    trainer, epoch_iterator = tf_trainer.TensorFlowTrainer, tf_trainer.TFEpochIterator
+    return (
+        Replacement(
+            owner=trainer,
+            name="_maybe_symbolic_build",
+            fingerprint="92a504f5eba9",
+            make=_make_symbolic_build,
+            reason="strategy.reduce takes no nests: fit fails with `PerReplica … unsupported type` (keras#20585)",
+        ),
+        Replacement(
+            owner=trainer,
+            name="_make_function",
+            fingerprint="bb33b7a0da3d",
+            make=_make_step_function,
+            reason="scalars are reduced on axis 0 (keras#20585); several steps lose a capture (keras#19246)",
+        ),
+        Replacement(
+            owner=trainer,
+            name="make_predict_function",
+            fingerprint="a772a2efdd90",
+            make=_make_predict_function,
+            reason="global batches arrive as slices, whose stand-ins must not be predicted",
+        ),
+        Replacement(
+            owner=trainer,
+            name="fit",
+            fingerprint="a9a6dc02a7dd",
+            make=_make_checked_fit,
+            reason="what cannot work is refused before training (keras#20582)",
+        ),
+        Replacement(
+            owner=trainer,
+            name="evaluate",
+            fingerprint="a1facf652816",
+            make=_make_with_equal_statistics,
+            reason="BatchNormalization's moving statistics drift apart per replica (TF_NOTES 1.5)",
+        ),
+        Replacement(
+            owner=trainer,
+            name="predict",
+            fingerprint="ee5831d7d217",
+            make=_make_with_equal_statistics,
+            reason="as for evaluate",
+        ),
+        Replacement(
+            owner=epoch_iterator,
+            name="__init__",
+            fingerprint="901af2700297",
+            make=_make_epoch_iterator_init,
+            reason="an uneven global batch is weighted wrongly, an empty one becomes NaN (TF_NOTES 1.6, 7)",
+        ),
+        Replacement(
+            owner=epoch_iterator,
+            name="_enumerate_iterator",
+            fingerprint="376e3e16a928",
+            make=lambda original: _enumerate_iterator,
+            reason="the last call of an epoch runs only the steps that are left; a resumed run starts inside one",
+        ),
+        Replacement(
+            owner=loss_module,
+            name="scale_loss_for_distribution",
+            fingerprint="143cd8a5efb6",
+            make=lambda original: _scale_loss,
+            reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=loss_module,
+            name="unscale_loss_for_distribution",
+            fingerprint="3903c7ed7f69",
+            make=lambda original: _unscale_loss,
+            reason="as for scale_loss_for_distribution",
+        ),
+        Replacement(
+            owner=base_optimizer.BaseOptimizer,
+            name="_clip_gradients",
+            fingerprint="152b956e23c9",
+            make=_make_clip_gradients,
+            reason="local gradients are clipped before they are summed (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=core.Variable,
+            name="_initialize",
+            fingerprint="ab759c22f87f",
+            make=_make_initialize,
+            reason="CentralStorageStrategy needs an aggregation for what layers assign in a step (TF_NOTES 1.5)",
+        ),
+    )
+
+
+def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
+    """Raises UnsupportedError for what cannot work with several replicas (TF_NOTES 1.4)."""
+    optimizer = getattr(model, "optimizer", None)
+    if strategy.num_replicas_in_sync == 1 or optimizer is None:
+        return
+    if getattr(optimizer, "gradient_accumulation_steps", None):
+        raise UnsupportedError(
+            f"optimizer {optimizer.name} has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}, "
+            f"which Keras 3 cannot do on {strategy.num_replicas_in_sync} replicas (keras#20582); "
+            "accumulate in a step_fn of ctx.train_steps, or use a larger global batch"
+        )
+    if getattr(optimizer, "use_ema", False) and getattr(optimizer, "ema_overwrite_frequency", None):
+        raise UnsupportedError(
+            f"optimizer {optimizer.name} has ema_overwrite_frequency={optimizer.ema_overwrite_frequency}, "
+            f"which Keras 3 cannot do on {strategy.num_replicas_in_sync} replicas (keras#20582); "
+            "set ema_overwrite_frequency=None: the averages are written over the weights at the end of fit"
+        )
+
+
+def equalize_statistics(model: Any) -> None:
+    """Replaces moving statistics by their mean over replicas. Every worker calls it at the same point."""
+    strategy = model.distribute_strategy
+    if strategy.num_replicas_in_sync == 1 or isinstance(
+        strategy, tf.distribute.experimental.CentralStorageStrategy
+    ):
+        return
+    if model not in _equalizers:
+        _equalizers[model] = _make_equalizer(strategy, _moving_statistics(model))
+    _equalizers[model]()
+
+
+# One traced function per model: an epoch's end shall not trace it anew.
+_equalizers: weakref.WeakKeyDictionary[Any, Callable[[], None]] = weakref.WeakKeyDictionary()
+
+
+def _make_equalizer(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Callable[[], None]:
+    if not variables:
+        return lambda: None
+
+    @tf.autograph.experimental.do_not_convert
+    def average() -> None:
+        context = tf.distribute.get_replica_context()
+        means = context.all_reduce(
+            tf.distribute.ReduceOp.MEAN, [tf.identity(variable) for variable in variables]
+        )
+        for variable, mean in zip(variables, means, strict=True):
+            variable.assign(mean)
+
+    return tf.function(lambda: strategy.run(average), autograph=False)
+
+
+def _moving_statistics(model: Any) -> list[tf.Variable]:
+    """Float state that layers write while they train. A frozen layer writes none."""
+    return [
+        variable.value
+        for layer in model._flatten_layers()
+        if layer.trainable
+        for variable in layer._non_trainable_variables
+        if variable.dtype.startswith(("float", "bfloat"))
+    ]
+
+
+def _synchronize_batchnorm() -> None:
+    original = BatchNormalization.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("synchronized", True)
+        original(self, *args, **kwargs)
+
+    BatchNormalization.__init__ = __init__
+
+
+def _make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if self._distribute_strategy is None:
+            return
+        if iterator is not None:
+            # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
+            data_batch = iterator.data_adapter.get_tf_dataset().element_spec
+            if any(isinstance(spec, values.PerReplicaSpec) for spec in tf.nest.flatten(data_batch)):
+                data_batch = tf.nest.map_structure(lambda spec: spec._value_specs[0], data_batch)
+        with self.distribute_strategy.scope():
+            self._symbolic_build(data_batch=data_batch)
+
+    return _maybe_symbolic_build
+
+
+def _make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        strategy = self.distribute_strategy
+        step_on_batch = self._autoconvert_optionals(step_function)
+
+        def replica_step(element: Any) -> Any:
+            metric_variables = [variable.value for variable in self.metrics_variables]
+            return global_batch.keep_on_stand_in(
+                metric_variables, element, lambda: global_batch.run_slice(step_on_batch, element)
+            )
+
+        @tf.autograph.experimental.do_not_convert
+        def one_step(element: Any) -> Any:
+            outputs = strategy.run(replica_step, args=(element,))
+            # The logs of a batch are those of the first local replica: reducing them would cost an
+            # all-reduce per metric and step, and halves the step rate (TF_NOTES 1.2). The logs of an
+            # epoch are read from the metrics, whose variables are summed over all replicas.
+            return tree.map_structure(lambda value: strategy.experimental_local_results(value)[0], outputs)
+
+        return global_batch.call_of_steps(
+            one_step,
+            run_eagerly=self.run_eagerly,
+            jit_compile=self.jit_compile,
+            steps_per_call=self.steps_per_execution,
+        )
+
+    return _make_function
+
+
+def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make_predict_function(self: Any, force: bool = False) -> Callable[[Any], Any] | None:
+        if self.predict_function is not None and not force:
+            return self.predict_function
+        strategy = self.distribute_strategy
+        step_on_batch = self._autoconvert_optionals(self.predict_step)
+
+        def replica_step(element: Any) -> Any:
+            return global_batch.drop_stand_in(global_batch.run_slice(step_on_batch, element), element)
+
+        @tf.autograph.experimental.do_not_convert
+        def predict_function(elements: list[Any]) -> Any:
+            outputs = [
+                tf_trainer.reduce_per_replica(
+                    strategy.run(replica_step, args=(element,)), strategy, reduction="concat"
+                )
+                for element in elements
+            ]
+            return tree.map_structure(lambda *parts: tf_trainer.concat(list(parts)), *outputs)
+
+        if not self.run_eagerly:
+            predict_function = tf.function(predict_function, reduce_retracing=True)
+        self.predict_function = predict_function
+        return None
+
+    return make_predict_function
+
+
+class _EqualStatistics(keras.callbacks.Callback):
+    """Makes moving statistics equal before other callbacks (which may save the model) see the epoch's end."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        equalize_statistics(self.model)
+
+
+def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check_supported(self, self.distribute_strategy)
+        bound = signature.bind(self, *args, **kwargs)
+        callbacks = bound.arguments.get("callbacks")
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            bound.arguments["callbacks"] = [_EqualStatistics(), *tree.flatten(callbacks or [])]
+        return original(*bound.args, **bound.kwargs)
+
+    return fit
+
+
+def _make_with_equal_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def evaluate_or_predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        equalize_statistics(self)
+        return original(self, *args, **kwargs)
+
+    return evaluate_or_predict
+
+
+def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
+        super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
+        self._distribute_strategy = distribute_strategy
+        self._start = resume.take_start()
+        dataset = self.data_adapter.get_tf_dataset()
+        if not isinstance(dataset, tf.distribute.DistributedDataset):
+            dataset = global_batch.distribute(
+                resume.after(dataset, self._start), distribute_strategy, endless=self._num_batches is not None
+            )
+        self._distributed_dataset = dataset
+
+    return __init__
+
+
+def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, global_batch.StepCall]]:
+    """Yields the first and last step of each call of the step function, and its part of the data."""
+    self.data_adapter.on_epoch_begin()
+    num_steps = self.steps_per_epoch or self._num_batches
+    if num_steps is None:
+        yield from _until_exhausted(self)
+    else:
+        yield from _exact_steps(self, num_steps)
+    self.data_adapter.on_epoch_end()
+
+
+def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, global_batch.StepCall]]:
+    if self._current_iterator is None or self.steps_per_epoch is None:
+        self._current_iterator = iter(self._get_iterator())
+        self._steps_seen = 0
+    step = 0
+    while step < num_steps:
+        if self._num_batches and self._steps_seen >= self._num_batches:
+            self._interrupted_warning()
+            break
+        left = min(num_steps - step, self._num_batches - self._steps_seen if self._num_batches else num_steps)
+        count = min(self.steps_per_execution, left)
+        self._steps_seen += count
+        yield step, step + count - 1, global_batch.StepCall(self._current_iterator, count)
+        step += count
+    if self._num_batches and self._steps_seen >= self._num_batches:
+        self._current_iterator = None
+
+
+def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCall]]:
+    iterator = iter(self._get_iterator())
+    step = 0
+    while True:
+        self._steps_seen = step + self.steps_per_execution
+        call = global_batch.StepCall(iterator, self.steps_per_execution, may_end=True)
+        yield step, step + self.steps_per_execution - 1, call
+        step += self.steps_per_execution
+
+
+def _scale_loss(value: Any) -> Any:
+    return global_batch.scale_by_share(value, tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _unscale_loss(value: Any) -> Any:
+    return global_batch.unscale_by_share(value, tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _make_clip_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _clip_gradients(self: Any, grads: list[Any]) -> list[Any]:
+        context = tf.distribute.get_replica_context()
+        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        clips = self.clipnorm or self.global_clipnorm or self.clipvalue
+        if not clips or context is None or num_replicas == 1:
+            return original(self, grads)
+        present = [grad for grad in grads if grad is not None]
+        summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
+        clipped = original(self, [None if grad is None else next(summed) for grad in grads])
+        # The update sums over replicas once more, so each one gives its part of the clipped sum.
+        return [None if grad is None else grad / num_replicas for grad in clipped]
+
+    return _clip_gradients
+
+
+def _make_initialize(original: Callable[..., None]) -> Callable[..., None]:
+    def _initialize(self: Any, value: Any) -> None:
+        strategy = tf.distribute.get_strategy()
+        is_central = isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
+        if is_central and self._aggregation == "none" and not self._trainable:
+            self._aggregation = (
+                "mean" if self._dtype.startswith(("float", "bfloat")) else "only_first_replica"
+            )
+        original(self, value)
+
+    return _initialize

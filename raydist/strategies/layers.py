@@ -1,0 +1,43 @@
+"""Names the layers of a model whose result depends on how a global batch is split over replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+_MAX_NAMES = 5
+
+
+def notes_on(model: Any, strategy: tf.distribute.Strategy) -> Iterator[str]:
+    """Yields a sentence for each kind of layer that keeps raydist's first promise from holding."""
+    if strategy.num_replicas_in_sync == 1:
+        return
+    layers = list(model._flatten_layers(include_self=False))
+    per_replica = [one for one in layers if _is_batchnorm(one) and not getattr(one, "synchronized", False)]
+    if per_replica:
+        yield (
+            f"{_names(per_replica)} normalise each replica's part of the batch by itself, so results depend on "
+            "the number of replicas; --sync-batchnorm takes the statistics of the whole batch"
+        )
+    random = [one for one in layers if _is_random(one)]
+    if random:
+        yield (
+            f"{_names(random)} draw random numbers, so results repeat only with the same number of replicas"
+        )
+
+
+def _is_batchnorm(layer: Any) -> bool:
+    return any(base.__name__ == "BatchNormalization" for base in type(layer).__mro__)
+
+
+def _is_random(layer: Any) -> bool:
+    has_rate = bool(getattr(layer, "rate", None)) and "Dropout" in type(layer).__name__
+    return has_rate or type(layer).__name__.startswith(("Random", "Gaussian", "Alpha"))
+
+
+def _names(layers: list[Any]) -> str:
+    names = [layer.name for layer in layers[:_MAX_NAMES]]
+    more = len(layers) - len(names)
+    return f"layers {', '.join(names)}" + (f" and {more} more" if more else "")

@@ -1,0 +1,244 @@
+"""Everything that raydist changes in tf_keras (Keras 2), and all that it must know of its inside.
+
+Stock tf_keras works under MultiWorkerMirroredStrategy, but reduces each metric over the workers in
+each step, sums what is summed already (batch logs are N times too large), and weighs an uneven batch
+wrongly. TF_NOTES 3.2 and 7 have the causes by file and line.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+from tf_keras.src.engine import data_adapter, training
+from tf_keras.src.utils import losses_utils, metrics_utils
+
+from raydist.errors import UnsupportedError
+from raydist.strategies import global_batch, replacement, resume
+from raydist.strategies.replacement import Replacement
+
+VERSION = "2.21"
+
+
+def mend(*, sync_batchnorm: bool) -> None:
+    """Replaces what is broken. Call once in a process, before user code is imported.
+
+    Raises:
+      UnsupportedError: This tf_keras is not the one that the replacements were written for.
+    """
+    if not tf_keras.__version__.startswith(f"{VERSION}."):
+        raise UnsupportedError(
+            f"tf_keras is {tf_keras.__version__}; raydist mends {VERSION}. Install tf_keras=={VERSION}.*, "
+            "or go without with --no-mend-keras"
+        )
+    replacement.apply(replacements(), library="tf_keras", version=tf_keras.__version__)
+    # Dropout's default generator has a state that cannot be saved (TF_NOTES 12).
+    tf_keras.backend.experimental.enable_tf_random_generator()
+    if sync_batchnorm:
+        _synchronize_batchnorm()
+
+
+def replacements() -> tuple[Replacement, ...]:
+    """Returns all that `mend` replaces."""
+    steps = (("make_train_function", "train_step"), ("make_test_function", "test_step"))
+    return (
+        *(
+            Replacement(
+                owner=training.Model,
+                name=name,
+                fingerprint=_FINGERPRINTS[name],
+                make=functools.partial(_make_with_wrapped_step, step_name=step_name),
+                reason="each step reduces each metric, and logs are summed once more (keras#16286, TF_NOTES 3.2)",
+            )
+            for name, step_name in steps
+        ),
+        Replacement(
+            owner=training.Model,
+            name="make_predict_function",
+            fingerprint=_FINGERPRINTS["make_predict_function"],
+            make=_make_with_wrapped_predict_step,
+            reason="global batches arrive as slices, whose stand-ins must not be predicted",
+        ),
+        Replacement(
+            owner=training.Model,
+            name="_maybe_load_initial_counters_from_ckpt",
+            fingerprint=_FINGERPRINTS["_maybe_load_initial_counters_from_ckpt"],
+            make=_make_load_initial_counters,
+            reason="the hook by which a resumed run starts at its epoch",
+        ),
+        Replacement(
+            owner=data_adapter.DataHandler,
+            name="_configure_dataset_and_inferred_steps",
+            fingerprint=_FINGERPRINTS["_configure_dataset_and_inferred_steps"],
+            make=lambda original: _configure_dataset,
+            reason="an uneven global batch is weighted wrongly (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=losses_utils,
+            name="scale_loss_for_distribution",
+            fingerprint=_FINGERPRINTS["scale_loss_for_distribution"],
+            make=lambda original: _scale_loss,
+            reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=metrics_utils,
+            name="result_wrapper",
+            fingerprint=_FINGERPRINTS["result_wrapper"],
+            make=_make_result_wrapper,
+            reason="reading a metric inside a step is a merge_call with an all-reduce per variable (TF_NOTES 3.2)",
+        ),
+    )
+
+
+_FINGERPRINTS = {
+    "make_train_function": "2c98267ffc1c",
+    "make_test_function": "c0d12feaac61",
+    "make_predict_function": "56a6ae779caf",
+    "_maybe_load_initial_counters_from_ckpt": "fa3b05cb1c73",
+    "_configure_dataset_and_inferred_steps": "b29f05ea7262",
+    "scale_loss_for_distribution": "85abae5f16dc",
+    "result_wrapper": "e266e01cef55",
+}
+
+
+class _LocalResults(threading.local):
+    """Whether `metric.result()` means this replica's own value, in the thread that traces a step."""
+
+    active = False
+
+
+_local_results = _LocalResults()
+
+
+class _local_metric_results:
+    def __enter__(self) -> None:
+        _local_results.active = True
+
+    def __exit__(self, *exc_info: object) -> None:
+        _local_results.active = False
+
+
+def build(model: Any, element_spec: Any) -> None:
+    """Builds a model and its optimizer from the shapes of a batch, so that they can be restored before a step.
+
+    Keras 3 does so at the start of `fit`; tf_keras only inside the first step.
+    """
+    with model.distribute_strategy.scope():
+        if not model.built:
+            inputs = data_adapter.unpack_x_y_sample_weight(element_spec)[0]
+            model(tf.nest.map_structure(_zeros, inputs))
+        if hasattr(model.optimizer, "build"):
+            model.optimizer.build(model.trainable_variables)
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
+
+
+def _synchronize_batchnorm() -> None:
+    layer = tf_keras.layers.BatchNormalization
+    original = layer.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("synchronized", True)
+        original(self, *args, **kwargs)
+
+    layer.__init__ = __init__
+
+
+def _make_with_wrapped_step(original: Callable[..., Any], *, step_name: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make_function(self: Any, force: bool = False) -> Any:
+        if self._distribute_reduction_method is None:
+            # Metrics are aggregated when they are read; the default `sum` counts each replica again.
+            self._distribute_reduction_method = "first"
+        step = getattr(self, step_name)
+        if not hasattr(step, "raydist_step"):
+            object.__setattr__(self, step_name, _sliced_step(self, step))
+        return original(self, force)
+
+    return make_function
+
+
+def _sliced_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def sliced_step(data: Any) -> Any:
+        def run() -> Any:
+            with _local_metric_results():
+                return global_batch.run_slice(step, data)
+
+        metric_variables = [variable for metric in model.metrics for variable in metric.variables]
+        return global_batch.keep_on_stand_in(metric_variables, data, run)
+
+    sliced_step.raydist_step = step
+    return sliced_step
+
+
+def _make_with_wrapped_predict_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make_predict_function(self: Any, force: bool = False) -> Any:
+        step = self.predict_step
+        if not hasattr(step, "raydist_step"):
+
+            def predict_step(data: Any) -> Any:
+                return global_batch.drop_stand_in(global_batch.run_slice(step, data), data)
+
+            predict_step.raydist_step = step
+            object.__setattr__(self, "predict_step", predict_step)
+        return original(self, force)
+
+    return make_predict_function
+
+
+def _make_load_initial_counters(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _maybe_load_initial_counters_from_ckpt(self: Any, steps_per_epoch: Any, initial_epoch: int) -> Any:
+        start = getattr(self, "_raydist_start", None)
+        if start is not None:
+            return start.epoch, start.step
+        return original(self, steps_per_epoch, initial_epoch)
+
+    return _maybe_load_initial_counters_from_ckpt
+
+
+def _configure_dataset(
+    self: Any, strategy: Any, x: Any, steps_per_epoch: int | None, class_weight: Any, distribute: bool
+) -> None:
+    del x
+    dataset = self._adapter.get_dataset()
+    if class_weight:
+        dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
+    self._inferred_steps = self._infer_steps(steps_per_epoch, dataset)
+    if distribute and not data_adapter._is_distributed_dataset(dataset):
+        # Only a new iterator for each epoch surely takes no more than there is.
+        endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
+        dataset = global_batch.distribute(
+            resume.after(dataset, resume.take_start()), strategy, endless=endless
+        )
+    self._dataset = dataset
+    self._validate_data_handler()
+
+
+def _scale_loss(loss_value: Any) -> Any:
+    return global_batch.scale_by_share(loss_value, tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _make_result_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def result_wrapper(result_fn: Callable[..., Any]) -> Callable[..., Any]:
+        merged = original(result_fn)
+
+        def decorated(metric_obj: Any, *args: Any) -> Any:
+            if not _local_results.active:
+                return merged(metric_obj, *args)
+            result = tf.nest.map_structure(tf.identity, result_fn(*args))
+            metric_obj._call_result = result
+            return result
+
+        return tf.__internal__.decorator.make_decorator(result_fn, decorated)
+
+    return result_wrapper

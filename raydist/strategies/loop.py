@@ -1,0 +1,113 @@
+"""ctx.train_steps: a custom loop with several steps in each `tf.function`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from raydist.strategies import global_batch, train_data
+
+if TYPE_CHECKING:
+    from raydist.strategies.context import TaskContext
+
+REPORT_INTERVAL_S = 0.5
+
+
+def train_steps(
+    context: TaskContext,
+    step_fn: Callable[[Any], Mapping[str, Any]],
+    data: Any,
+    *,
+    num_steps: int,
+    steps_per_call: int,
+) -> Mapping[str, float]:
+    """Runs `num_steps` steps, less those that a restored run has behind it; see TrainContext.train_steps."""
+    if num_steps < 1 or steps_per_call < 1:
+        raise UnsupportedError(
+            f"train_steps got num_steps={num_steps} and steps_per_call={steps_per_call}; both have to be at least 1"
+        )
+    first_step = context.loop_step
+    last_step = first_step + num_steps
+    context.loop_step = last_step
+    done = max(context.step, first_step)
+    context.progress.expect(num_steps=last_step)
+    if done >= last_step:
+        return {}
+    dataset = train_data.read(data, context.strategy)
+    call = _make_call(context.strategy, step_fn)
+    iterator = iter(_endless(dataset, context.strategy, skip=done - first_step))
+    metrics: Mapping[str, float] = {}
+    reported_at_s = time.monotonic()
+    while done < last_step:
+        count = min(steps_per_call, last_step - done, context.steps_to_checkpoint(done))
+        metrics = {name: float(value) for name, value in call(iterator, count).items()}
+        done += count
+        context.step = done
+        context.progress.completed(done, local_metrics=metrics)
+        if time.monotonic() - reported_at_s >= REPORT_INTERVAL_S or done == last_step:
+            reported_at_s = time.monotonic()
+            context.report_global(metrics, step=done)
+        if context.cadence.is_due(step_before=done - count, step=done):
+            context.save_registered()
+    context.save_registered()
+    return metrics
+
+
+def _endless(dataset: Any, strategy: tf.distribute.Strategy, *, skip: int) -> Any:
+    """Returns the data set over and over. The first pass begins after `skip` batches."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    return global_batch.distribute(dataset.repeat().skip(skip), strategy, endless=True)
+
+
+def _make_call(
+    strategy: tf.distribute.Strategy, step_fn: Callable[[Any], Mapping[str, Any]]
+) -> Callable[[Any, int], Mapping[str, tf.Tensor]]:
+    names: list[str] = []
+    num_local = len(strategy.extended.worker_devices)
+
+    def replica_step(element: Any) -> tf.Tensor:
+        scalars = global_batch.run_slice(step_fn, element)
+        if not isinstance(scalars, Mapping) or not scalars:
+            raise UnsupportedError(
+                f"step_fn returned {type(scalars).__name__}; return a dict of scalars, such as {{'loss': loss}}"
+            )
+        names[:] = sorted(scalars)
+        values = tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float32) for name in names])
+        share = (
+            element.share if isinstance(element, global_batch.Slice) else 1.0 / strategy.num_replicas_in_sync
+        )
+        # The share of a stand-in is 0, but its loss may be anything: 0 * inf would be NaN.
+        return tf.where(share > 0, values * share, tf.zeros_like(values))
+
+    @tf.autograph.experimental.do_not_convert
+    def one_step(iterator: Any) -> tf.Tensor:
+        outputs = strategy.run(replica_step, args=(next(iterator),))
+        return tf.add_n(list(strategy.experimental_local_results(outputs)))
+
+    @tf.autograph.experimental.do_not_convert
+    def over_workers(total: tf.Tensor) -> tf.Tensor:
+        def reduce(value: tf.Tensor) -> tf.Tensor:
+            return tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.SUM, value / num_local
+            )
+
+        return strategy.experimental_local_results(strategy.run(reduce, args=(total,)))[0]
+
+    @tf.function(reduce_retracing=True)
+    def steps(iterator: Any, count: tf.Tensor) -> tf.Tensor:
+        total = one_step(iterator)
+        for _ in tf.range(count - 1):
+            total += one_step(iterator)
+        # One all-reduce a call, of all scalars at once.
+        return over_workers(total / tf.cast(count, tf.float32))
+
+    def call(iterator: Any, count: int) -> Mapping[str, tf.Tensor]:
+        values = steps(iterator, tf.constant(count)).numpy()
+        return dict(zip(names, values, strict=True))
+
+    return call

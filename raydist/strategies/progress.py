@@ -1,0 +1,88 @@
+"""What a task knows of its own progress: written by the training thread, read by the status thread."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from raydist.spec.status import TaskFailure, TaskState, TaskStatus
+from raydist.spec.tasks import TaskId
+
+
+class TaskProgress:
+    """Holds one task's status. Every method may be called from any thread."""
+
+    def __init__(
+        self, task: TaskId, *, host: str | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._status = TaskStatus(
+            task=task, state=TaskState.STARTING, pid=os.getpid(), host=host or socket.gethostname()
+        )
+        self._rate_step = 0
+        self._rate_at_s: float | None = None
+
+    def status(self) -> TaskStatus:
+        """Returns the status as of now, with the rate of steps since the last call that saw new ones."""
+        with self._lock:
+            now = self._clock()
+            status = self._status
+            if self._rate_at_s is not None and status.step > self._rate_step and now > self._rate_at_s:
+                rate = (status.step - self._rate_step) / (now - self._rate_at_s)
+                self._status = status = replace(status, steps_per_s=rate)
+                self._rate_step, self._rate_at_s = status.step, now
+            return replace(status, at_s=now)
+
+    def set_state(self, state: TaskState, *, address: str | None = None) -> None:
+        with self._lock:
+            self._status = replace(self._status, state=state, address=address or self._status.address)
+
+    def restored(self, step: int) -> None:
+        """Notes that this attempt goes on from `step`."""
+        with self._lock:
+            self._status = replace(self._status, step=step, restored_step=step)
+            self._rate_step, self._rate_at_s = step, None
+
+    def expect(self, *, num_steps: int | None = None, num_epochs: int | None = None) -> None:
+        with self._lock:
+            self._status = replace(self._status, num_steps=num_steps, num_epochs=num_epochs)
+
+    def completed(
+        self, step: int, *, epoch: int | None = None, local_metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """Notes that the run has completed `step` steps and `epoch` epochs."""
+        with self._lock:
+            status, now = self._status, self._clock()
+            if status.first_step_at_s is None and step > status.restored_step:
+                status = replace(status, first_step_at_s=now)
+                self._rate_step, self._rate_at_s = step, now
+            self._status = replace(
+                status,
+                step=max(step, status.step),
+                epoch=status.epoch if epoch is None else epoch,
+                local_metrics=status.local_metrics if local_metrics is None else dict(local_metrics),
+            )
+
+    def reported(self, metrics: Mapping[str, float]) -> None:
+        with self._lock:
+            self._status = replace(self._status, metrics=dict(metrics))
+
+    def committed(self, checkpoint_uri: str) -> None:
+        with self._lock:
+            self._status = replace(self._status, checkpoint=checkpoint_uri)
+
+    def note(self, sentence: str) -> None:
+        """Adds a sentence about what was chosen on the user's behalf, once."""
+        with self._lock:
+            if sentence not in self._status.notes:
+                self._status = replace(self._status, notes=(*self._status.notes, sentence))
+
+    def failed(self, failure: TaskFailure) -> None:
+        with self._lock:
+            failure = replace(failure, step=self._status.step, at_s=self._clock())
+            self._status = replace(self._status, state=TaskState.FAILED, failure=failure)

@@ -1,0 +1,58 @@
+"""Replaces private parts of a library, each only where it is the very source that it was written for."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raydist.errors import UnsupportedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replacement:
+    """One function or method of a library that raydist replaces.
+
+    Attributes:
+      owner: The class or module that holds it.
+      name: Its name there.
+      fingerprint: `fingerprint_of` the source that the replacement was written for.
+      make: Makes the new function from the old one.
+      reason: What is wrong with the old one, with the upstream issue.
+    """
+
+    owner: Any
+    name: str
+    fingerprint: str
+    make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    reason: str
+
+    @property
+    def found(self) -> str:
+        return fingerprint_of(inspect.getattr_static(self.owner, self.name))
+
+    def __str__(self) -> str:
+        return f"{getattr(self.owner, '__qualname__', self.owner.__name__)}.{self.name}"
+
+
+def fingerprint_of(function: Any) -> str:
+    """Returns a short hash of the function's source."""
+    return hashlib.sha256(inspect.getsource(inspect.unwrap(function)).encode()).hexdigest()[:12]
+
+
+def apply(replacements: Sequence[Replacement], *, library: str, version: str) -> None:
+    """Applies all replacements, or none.
+
+    Raises:
+      UnsupportedError: One of them is not what the replacement was written for.
+    """
+    changed = [f"{item} ({item.found})" for item in replacements if item.found != item.fingerprint]
+    if changed:
+        raise UnsupportedError(
+            f"{library} {version} differs from the version that raydist mends in {', '.join(changed)}; "
+            "install the version that raydist's pyproject.toml names, or go without with --no-mend-keras"
+        )
+    for item in replacements:
+        setattr(item.owner, item.name, item.make(getattr(item.owner, item.name)))

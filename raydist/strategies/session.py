@@ -1,0 +1,112 @@
+"""One task's TensorFlow side, from the mended Keras to the context that the train function gets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import keras
+import tensorflow as tf
+
+from raydist.errors import StorageError, UnsupportedError
+from raydist.metrics.parquet import MetricsWriter
+from raydist.planning.assignment import TaskAssignment
+from raydist.spec.job import KerasFlavour
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.strategies import keras3, legacy_keras, tensorflow_internals
+from raydist.strategies.build import build_strategy
+from raydist.strategies.checkpoints import TaskCheckpoints
+from raydist.strategies.context import TaskContext
+from raydist.strategies.progress import TaskProgress
+
+logger = logging.getLogger(__name__)
+
+TICK_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """An open session: the context, valid until the `with` block ends."""
+
+    context: TaskContext
+
+
+@contextmanager
+def open_session(assignment: TaskAssignment, *, progress: TaskProgress | None = None) -> Iterator[Session]:
+    """Prepares TensorFlow and Keras and yields the session; flushes metrics at the end.
+
+    Runs in the main thread, after the environment is set and before user code is imported. An
+    exception in the block is reported to the peers, which would otherwise wait for this task.
+    """
+    progress = progress or TaskProgress(assignment.task)
+    _check_keras(assignment.keras)
+    if assignment.job.mend_keras:
+        for flavour in (keras3, legacy_keras):
+            flavour.mend(sync_batchnorm=assignment.job.sync_batchnorm)
+    strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
+    # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because
+    # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
+    keras.utils.set_random_seed(assignment.job.seed)
+    with ExitStack() as stack:
+        storage = Storage.open(assignment.job.storage)
+        layout = RunLayout(run=assignment.job.name)
+        metrics = MetricsWriter.open(storage, layout, task=assignment.task, attempt=assignment.attempt)
+        stack.enter_context(_ticking(metrics))
+        checkpoints = TaskCheckpoints(
+            CheckpointStore(storage, layout),
+            attempt=assignment.attempt,
+            is_chief=assignment.is_chief,
+            keep=assignment.job.keep,
+            progress=progress,
+        )
+        context = TaskContext(
+            assignment, strategy=strategy, progress=progress, checkpoints=checkpoints, metrics=metrics
+        )
+        try:
+            yield Session(context=context)
+        except BaseException as error:
+            tensorflow_internals.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
+            raise
+
+
+@contextmanager
+def _ticking(metrics: MetricsWriter) -> Iterator[None]:
+    """Uploads metrics in a thread, so that training does not wait for storage, and the rest at the end."""
+    is_done = threading.Event()
+
+    def tick() -> None:
+        while not is_done.wait(TICK_INTERVAL_S):
+            try:
+                metrics.tick()
+            except StorageError as error:
+                # The writer keeps what it could not store; the flush at the end is the last try.
+                logger.warning("metrics are not stored yet: %s", error)
+
+    thread = threading.Thread(target=tick, name="raydist-metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
+        metrics.flush()
+
+
+def _check_keras(flavour: KerasFlavour) -> None:
+    """Raises UnsupportedError when `tf.keras` is not the Keras that was asked for.
+
+    It is chosen by TF_USE_LEGACY_KERAS at its first use (tensorflow/python/util/lazy_loader.py); what
+    touched it before cannot be undone.
+    """
+    found = tf.keras.__version__
+    wanted = "2." if flavour is KerasFlavour.LEGACY else "3."
+    if not found.startswith(wanted):
+        raise UnsupportedError(
+            f"tf.keras is version {found}, asked for was {flavour.value}; something imported it before "
+            "the task's environment was set, such as a sitecustomize or a Ray worker_process_setup_hook"
+        )

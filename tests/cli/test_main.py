@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from raydist.cli import main, output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        pytest.param(["sumbit", "job.py"], "no command 'sumbit'; did you mean submit?", id="near-command"),
+        pytest.param(["fly"], "no command 'fly'; write one of submit, plan, list", id="far-command"),
+        pytest.param(["submit", "j.py", "--worker", "2"], "--workers", id="near-option"),
+        pytest.param(["submit"], "Missing argument 'JOB'", id="no-job"),
+    ],
+)
+def test_usage_error_is_exit_2_and_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert sentence in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.err.startswith("raydist: ")
+
+
+def test_usage_error_with_json_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["submit", "--json"]) == 2
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["state"] == "FAILED"
+    assert printed["error"]["type"] == "UsageError"
+    assert "JOB" in printed["error"]["message"]
+
+
+@pytest.mark.parametrize("command", ["submit", "plan", "resume"])
+def test_help_lists_the_options_of_a_job(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([command, "--help"]) == 0
+    printed = capsys.readouterr().out
+    for option in ("--workers", "--strategy", "--checkpoint-every", "--config", "--json", "--working-dir"):
+        assert option in printed
+
+
+def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("raydist 0.")
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for command in ("submit", "plan", "list", "status", "logs", "metrics", "checkpoints", "resume", "stop", "doctor"):
+        assert f"\n  {command} " in printed
+
+
+def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"metrics": {"loss": float("nan"), "steps": 3}, "rates": (float("inf"),)})
+    assert json.loads(capsys.readouterr().out) == {"metrics": {"loss": None, "steps": 3}, "rates": [None]}
+
+
+def test_table_puts_numbers_right_and_shows_a_dash_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(["name", "steps"], [["a", 7], ["longer", None], ["b", 1234]])
+    assert capsys.readouterr().out.splitlines() == ["name    steps", "a           7", "longer      -", "b        1234"]
+
+
+def test_what_others_write_to_stdout_goes_to_stderr_with_json() -> None:
+    code = (
+        "import os, subprocess, sys\n"
+        "from raydist.cli import output\n"
+        "with output.stdout_kept_for_json(True):\n"
+        "    os.write(1, b'from C\\n'); print('from Python'); subprocess.run(['echo', 'from a child'])\n"
+        "output.print_json({'state': 'SUCCEEDED'})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == {"state": "SUCCEEDED"}
+    assert sorted(done.stderr.split("\n")) == ["", "from C", "from Python", "from a child"]
+
+
+def test_console_script_starts_without_ray_or_tensorflow() -> None:
+    code = "import sys; from raydist.cli import main; main.run(['submit', '--help']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env=dict(os.environ)
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert not loaded & {"ray", "tensorflow", "pyarrow", "rich"}

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.usefixtures("stored_run")
+
+RESULT_KEYS = {
+    *("run", "state", "strategy", "keras", "attempts", "steps", "metrics", "checkpoint", "storage"),
+    *("tasks", "error", "notes", "timings"),
+}
+
+
+def test_status_json_has_the_keys_of_submit(raydist: Run) -> None:
+    code, out, _ = raydist("status", "digits-1", "--json")
+    printed = json.loads(out)
+    assert code == 0
+    assert set(printed) >= RESULT_KEYS
+    assert not {"spec", "plan"} & set(printed)
+    assert printed["steps"] == 20
+    assert {"task", "state", "steps", "pid", "host"} <= set(printed["tasks"][1])
+
+
+def test_status_shows_facts_tasks_and_notes(raydist: Run) -> None:
+    code, out, _ = raydist("status", "digits-1")
+    assert code == 0
+    assert "state       SUCCEEDED" in out
+    assert "loss 0.25  accuracy 0.875" in out
+    assert "note: trained on digits" in out
+    assert any(line.split()[:3] == ["worker/1", "FINISHED", "20"] for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        pytest.param(["status", "digits-2"], 2, "did you mean digits-1?", id="near-run"),
+        pytest.param(["status", "../etc"], 2, "name is '../etc'", id="no-name"),
+        pytest.param(["logs", "digits-1", "--task", "worker"], 2, "write TYPE/INDEX", id="no-task"),
+        pytest.param(["logs", "digits-1", "--task", "ps/0"], 2, "no log of task ps/0", id="missing-task"),
+        pytest.param(["logs", "digits-1", "--attempt", "7"], 2, "in attempt 7", id="missing-attempt"),
+        pytest.param(["checkpoints", "nothing-like-it"], 2, "raydist list", id="far-run"),
+        pytest.param(["list", "--storage", "ftp://host/runs"], 4, "ftp", id="no-storage"),
+    ],
+)
+def test_mistake_is_one_sentence(raydist: Run, arguments: list[str], code: int, sentence: str) -> None:
+    found_code, out, err = raydist(*arguments)
+    assert (found_code, out) == (code, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_damaged_record_is_a_storage_error(raydist: Run, tmp_path: Path) -> None:
+    (tmp_path / "raydist_runs/digits-1/run.json").write_text("{")
+    code, out, _ = raydist("status", "digits-1", "--json")
+    assert code == 4
+    assert json.loads(out)["error"]["type"] == "StorageError"
+
+
+def test_list_json_names_the_runs(raydist: Run) -> None:
+    code, out, _ = raydist("list", "--json")
+    assert code == 0
+    assert [run["run"] for run in json.loads(out)["runs"]] == ["digits-1"]
+
+
+def test_list_of_an_empty_storage_says_so(raydist: Run, tmp_path: Path) -> None:
+    code, out, _ = raydist("list", "--storage", str(tmp_path / "other"))
+    assert (code, out) == (0, f"no runs in {tmp_path / 'other'}\n")
+
+
+def test_logs_show_the_last_attempt_of_every_task(raydist: Run) -> None:
+    _, out, _ = raydist("logs", "digits-1")
+    assert out.splitlines() == [
+        "==> worker/0 (attempt 1) <==",
+        "worker 0 attempt 1",
+        "==> worker/1 (attempt 1) <==",
+        "worker 1 attempt 1",
+    ]
+
+
+def test_logs_of_one_task_are_its_bare_text(raydist: Run) -> None:
+    assert raydist("logs", "digits-1", "--task", "worker/1", "--attempt", "0")[1] == "worker 1 attempt 0\n"
+
+
+def test_logs_followed_end_with_the_run(raydist: Run) -> None:
+    code, out, _ = raydist("logs", "digits-1", "--task", "worker/0", "-f")
+    assert (code, out) == (0, "worker 0 attempt 1\n")
+
+
+def test_logs_json_is_one_object(raydist: Run) -> None:
+    printed = json.loads(raydist("logs", "digits-1", "--json")[1])
+    assert printed["logs"][1] == {"attempt": 1, "task": "worker/1", "text": "worker 1 attempt 1\n"}
+
+
+def test_checkpoints_are_listed_newest_first(raydist: Run, stored_run: dict[str, Any]) -> None:
+    printed = json.loads(raydist("checkpoints", "digits-1", "--json", "--verify")[1])
+    assert [(row["step"], row["epoch"], row["state"]) for row in printed["checkpoints"]] == [
+        (20, 2, "whole"),
+        (10, 1, "whole"),
+    ]
+
+
+def test_damaged_checkpoint_is_named(raydist: Run, tmp_path: Path) -> None:
+    (tmp_path / "raydist_runs/digits-1/checkpoints/step-20-a0/state.json").write_text("{}{}")
+    _, out, _ = raydist("checkpoints", "digits-1", "--verify")
+    assert "damaged" in out
+    assert "state.json" in out
+
+
+def test_metrics_of_a_later_attempt_win(raydist: Run) -> None:
+    printed = json.loads(raydist("metrics", "digits-1", "--json")[1])
+    assert printed["metrics"] == [
+        {"step": 10, "epoch": 1, "task": "worker/0", "loss": 0.5},
+        {"step": 20, "epoch": 2, "task": "worker/0", "loss": 0.25},
+    ]
+
+
+def test_metrics_as_csv_can_be_read_by_others(raydist: Run) -> None:
+    _, out, _ = raydist("metrics", "digits-1", "--format", "csv")
+    assert out.splitlines() == ["step,epoch,task,loss", "10,1,worker/0,0.5", "20,2,worker/0,0.25"]
+
+
+def test_nan_is_shown_and_is_null_in_json(raydist: Run) -> None:
+    assert "nan" in raydist("metrics", "digits-1", "--local")[1]
+    printed = json.loads(raydist("metrics", "digits-1", "--local", "--format", "json")[1])
+    assert printed["metrics"][0]["loss"] is None

@@ -1,0 +1,231 @@
+"""Storage keeps its promises on local folders and on S3 alike."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raydist.errors import StorageError
+from raydist.storage.filesystem import Storage
+
+
+def test_written_bytes_are_read_back(storage: Storage) -> None:
+    storage.write_bytes("run/a/deep.bin", b"\x00\xff raw")
+    assert storage.read_bytes("run/a/deep.bin") == b"\x00\xff raw"
+    assert storage.size("run/a/deep.bin") == 6
+
+
+def test_written_text_is_read_back(storage: Storage) -> None:
+    storage.write_text("note.txt", "größer ✓")
+    assert storage.read_text("note.txt") == "größer ✓"
+
+
+def test_writing_again_replaces_the_file(storage: Storage) -> None:
+    storage.write_bytes("run.json", b"a long first content", is_durable=True)
+    storage.write_bytes("run.json", b"short", is_durable=True)
+    assert storage.read_bytes("run.json") == b"short"
+
+
+def test_file_named_gz_is_not_unpacked(storage: Storage) -> None:
+    storage.write_bytes("data.gz", b"no gzip at all")
+    assert storage.read_bytes("data.gz") == b"no gzip at all"
+
+
+def test_list_names_shows_immediate_children_sorted(storage: Storage) -> None:
+    for key in ("run/b.txt", "run/a/x", "run/a/y"):
+        storage.write_bytes(key, b"1")
+    assert storage.list_names("run") == ["a", "b.txt"]
+    assert storage.list_names("run/a") == ["x", "y"]
+    assert storage.list_names("") == ["run"]
+
+
+def test_list_names_of_a_missing_folder_is_empty(storage: Storage) -> None:
+    assert storage.list_names("nothing/here") == []
+
+
+def test_exists_tells_files_folders_and_nothing_apart(storage: Storage) -> None:
+    storage.write_bytes("run/a.txt", b"1")
+    assert storage.exists("run/a.txt")
+    assert storage.exists("run")
+    assert not storage.exists("run/b.txt")
+
+
+def test_delete_removes_a_file_and_a_tree(storage: Storage) -> None:
+    for key in ("run/a", "run/b/c", "run/b/d/e", "other"):
+        storage.write_bytes(key, b"1")
+    storage.delete("run/a")
+    storage.delete("run/b")
+    assert storage.list_names("run") == []
+    assert storage.list_names("") == ["other", "run"]
+
+
+def test_delete_of_what_is_missing_is_fine(storage: Storage) -> None:
+    storage.delete("never/was")
+    assert not storage.exists("never")
+
+
+def test_file_larger_than_a_multipart_part_survives_upload_and_download(
+    storage: Storage, tmp_path: Path
+) -> None:
+    content = os.urandom(11 * 1024 * 1024 + 7)
+    source, target = tmp_path / "source.bin", tmp_path / "new folder" / "target.bin"
+    source.write_bytes(content)
+    storage.upload(source, "run/big.bin", is_durable=True)
+    storage.download("run/big.bin", target)
+    assert target.read_bytes() == content
+
+
+def test_open_input_reads_from_any_place(storage: Storage) -> None:
+    storage.write_bytes("run/data", b"0123456789")
+    with storage.open_input("run/data") as stream:
+        stream.seek(6)
+        assert stream.read(2) == b"67"
+
+
+def test_missing_file_is_an_error_that_names_the_uri(storage: Storage) -> None:
+    with pytest.raises(StorageError) as caught:
+        storage.read_bytes("run/missing.bin")
+    assert storage.uri("run/missing.bin") in str(caught.value)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_check_writable_makes_the_root_and_leaves_nothing_in_it(storage: Storage) -> None:
+    storage.check_writable()
+    assert storage.list_names("") == []
+
+
+def test_second_storage_of_the_same_uri_sees_the_files(storage: Storage, storage_uri: str) -> None:
+    storage.write_bytes("run/a", b"1")
+    assert Storage.open(storage_uri).read_bytes("run/a") == b"1"
+    assert Storage.open(storage.uri()).read_bytes("run/a") == b"1"
+
+
+def test_check_writable_leaves_no_file_on_the_disk(tmp_path: Path) -> None:
+    Storage.open(str(tmp_path / "new" / "runs")).check_writable()
+    assert list((tmp_path / "new" / "runs").iterdir()) == []
+
+
+def test_file_that_is_being_written_is_not_listed(local_storage: Storage) -> None:
+    local_storage.write_bytes("run/.run.json.0123abcd.tmp", b"half")
+    local_storage.write_bytes("run/.hidden", b"the user's own")
+    assert local_storage.list_names("run") == [".hidden"]
+
+
+def test_failed_write_leaves_the_old_file_and_nothing_else(local_storage: Storage, tmp_path: Path) -> None:
+    local_storage.write_bytes("run.json", b"old")
+    with pytest.raises(TypeError):
+        local_storage.write_bytes("run.json", object())  # type: ignore[arg-type]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run.json"]
+    assert local_storage.read_bytes("run.json") == b"old"
+
+
+def test_plain_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = Storage.open("./raydist_runs")
+    monkeypatch.chdir("/")
+    storage.write_bytes("a", b"1")
+    assert (tmp_path / "raydist_runs" / "a").read_bytes() == b"1"
+    assert storage.uri("a") == f"{tmp_path}/raydist_runs/a"
+
+
+@pytest.mark.parametrize(
+    ("uri", "key", "expected"),
+    [
+        pytest.param("/data/runs/", "r/run.json", "/data/runs/r/run.json", id="path"),
+        pytest.param("/", "r", "/r", id="root"),
+        pytest.param("file:///data/a b", "r", "file:///data/a%20b/r", id="file_uri"),
+        pytest.param(
+            "s3://bucket/runs?region=eu-west-1", "r", "s3://bucket/runs/r?region=eu-west-1", id="query"
+        ),
+        pytest.param(
+            "s3://me:pass@bucket/runs?region=x", "r", "s3://***@bucket/runs/r?region=x", id="credentials"
+        ),
+        pytest.param("gs://bucket/runs", "", "gs://bucket/runs", id="gs"),
+    ],
+)
+def test_uri_of_a_key(uri: str, key: str, expected: str) -> None:
+    assert Storage.open(uri).uri(key) == expected
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        pytest.param("foo://bucket/x", ("foo://bucket/x", "use a path, file://, s3://"), id="unknown_scheme"),
+        pytest.param("", ("''",), id="empty"),
+        pytest.param("s3://", ("name a bucket",), id="no_bucket"),
+        pytest.param("file://host/x", ("file://host/x", "absolute path"), id="file_on_a_host"),
+        pytest.param("s3://bucket/x?colour=red", ("s3://bucket/x?colour=***",), id="unknown_query"),
+    ],
+)
+def test_uri_that_names_no_storage_is_refused(uri: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(StorageError) as caught:
+        Storage.open(uri)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_credentials_are_in_no_message(s3_uri: str) -> None:
+    with_credentials = s3_uri.replace("s3://", "s3://someone:hush@").replace("bucket-", "other-")
+    storage = Storage.open(with_credentials)
+    with pytest.raises(StorageError) as caught:
+        storage.check_writable()
+    assert "hush" not in str(caught.value)
+    assert "hush" not in repr(storage)
+
+
+def test_credentials_of_a_uri_that_cannot_be_parsed_are_in_no_message() -> None:
+    with pytest.raises(StorageError) as caught:
+        Storage.open("foo://someone:hush@bucket/x")
+    assert "hush" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_endpoint_is_taken_from_the_environment(
+    name: str, s3_uri: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.setenv(name, s3_endpoint)
+    storage = Storage.open(s3_uri)
+    storage.write_bytes("a", b"1")
+    assert storage.read_bytes("a") == b"1"
+
+
+def test_missing_bucket_is_named_with_the_remedy(s3_uri: str) -> None:
+    with pytest.raises(StorageError, match=r"s3://other-.*create the bucket first"):
+        Storage.open(s3_uri.replace("bucket-", "other-")).check_writable()
+
+
+def test_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(StorageError, match=r"runs/.*a file stands where a folder is needed"):
+        Storage.open(str(tmp_path / "runs")).check_writable()
+
+
+def test_folder_without_write_access_is_refused() -> None:
+    # Root may write in every ordinary folder, but not in this one.
+    with pytest.raises(StorageError, match=r"/sys/raydist/.*(give this user access|check the name)"):
+        Storage.open("/sys/raydist").check_writable()
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_full_disk_is_a_clear_error_and_leaves_the_old_file(tiny_disk: Path) -> None:
+    storage = Storage.open(str(tiny_disk))
+    storage.write_bytes("run.json", b"old")
+    with pytest.raises(StorageError, match=r"run\.json: No space left on device; free some space there"):
+        storage.write_bytes("run.json", b"x" * 1_000_000)
+    assert storage.read_bytes("run.json") == b"old"
+    assert [path.name for path in tiny_disk.iterdir()] == ["run.json"]
