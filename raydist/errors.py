@@ -42,9 +42,11 @@ class RaydistError(Exception):
       task: The task that it happened in, written `worker/0`; None outside a task.
       attempt: The attempt's number; None outside an attempt.
       log: URI of that task's log folder; None where there is none.
+      result: The RunResult of the run that it ended; None when it was raised before a run was started.
     """
 
     exit_code = 1
+    result: object | None = None
 
     def __init__(
         self,

@@ -91,3 +91,6 @@ class TrainContext(Protocol):
 
     def scale_learning_rate(self, base: float, *, base_batch_size: int, batch_size: int) -> float:
         """Returns `base * batch_size / base_batch_size`, the linear rule of arXiv 1706.02677."""
+
+    def note(self, sentence: str) -> None:
+        """Tells the user, in the run's `notes`, what was chosen on their behalf. Said once."""

@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "controller": {"errors", "spec", "planning"},
     # `task` is what the actor imports once its environment is set.
     "runtime": {"errors", "spec", "planning", "controller", "storage", "task"},
-    "task": {"errors", "spec", "planning", "storage", "metrics", "strategies", "runtime", "train_context"},
+    "task": {"errors", "spec", "planning", "storage", "metrics", "strategies", "train_context"},
     "api": {
         *("errors", "spec", "planning", "storage", "metrics", "controller", "runtime"),
         *("train_context", "__init__"),
@@ -37,6 +37,9 @@ ROOMS: dict[str, set[str]] = {
     "cli": {"errors", "spec", "planning", "storage", "metrics", "controller", "api", "__init__"},
     "__init__": {"errors", "spec", "planning", "controller", "api", "train_context"},
 }
+
+# Of the runtime, what imports no ray: where one may run, and which versions are installed.
+RAY_FREE = {"raydist.runtime.address", "raydist.runtime.versions"}
 
 # Who may import the heavy or the replaceable ones.
 THIRD_PARTY: dict[str, set[str]] = {
@@ -95,6 +98,8 @@ def imports_of(module: Path) -> Iterator[tuple[str, int]]:
 
 
 def arrow_is_allowed(room: str, target: str) -> bool:
+    if room == "cli" and target in RAY_FREE:
+        return True
     top, *rest = target.split(".")
     if top != "raydist":
         return room in THIRD_PARTY.get(top, {room})
@@ -117,19 +122,23 @@ def test_module_imports_only_along_the_arrows(module: Path) -> None:
     assert forbidden == []
 
 
-def test_only_api_joins_runtime_and_controller() -> None:
-    joins = set()
-    for module in MODULES:
-        rooms = {target.split(".")[1] for target, _ in imports_of(module) if target.startswith("raydist.")}
-        if {"runtime", "controller"} <= rooms:
-            joins.add(room_of(module))
-    assert joins <= {"api"}
+def test_runtime_takes_only_its_contract_from_the_controller() -> None:
+    taken = {
+        target
+        for module in MODULES
+        if room_of(module) == "runtime"
+        for target, _ in imports_of(module)
+        if target.startswith("raydist.controller")
+    }
+    assert taken <= {"raydist.controller.task_group"}
 
 
 def loaded_after(statement: str, *, suspects: tuple[str, ...]) -> list[str]:
     """Returns which of `suspects` a fresh process has loaded after `statement`."""
     code = f"{statement}\nimport sys\nprint(*[m for m in {suspects!r} if m in sys.modules])"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     return output.stdout.split()
 
 
@@ -140,9 +149,20 @@ def test_import_raydist_loads_nothing_heavy() -> None:
     assert loaded_after("import raydist", suspects=HEAVY) == []
 
 
+def test_import_api_loads_neither_ray_nor_pyarrow() -> None:
+    assert (
+        loaded_after("import raydist.api", suspects=("ray", "tensorflow", "keras", "pyarrow", "click")) == []
+    )
+
+
 def test_annotating_and_decorating_a_job_loads_nothing_heavy() -> None:
     statement = "import raydist\n@raydist.job(workers=2)\ndef train(ctx: raydist.TrainContext): ...\n"
     assert loaded_after(statement, suspects=("ray", "tensorflow", "keras", "pyarrow", "click")) == []
+
+
+@pytest.mark.parametrize("module", sorted(RAY_FREE))
+def test_ray_free_module_loads_no_ray(module: str) -> None:
+    assert loaded_after(f"import {module}", suspects=("ray", "tensorflow", "pyarrow")) == []
 
 
 @pytest.mark.parametrize("room", ["spec", "planning", "controller"])

@@ -11,7 +11,8 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from raydist.storage.checkpoints import Checkpoint, CheckpointStore
+    from raydist.storage.checkpoint_marker import Checkpoint
+    from raydist.storage.checkpoints import CheckpointStore
 
 _COLUMNS = ("step", "attempt", "epoch", "bytes", "state", "uri")
 

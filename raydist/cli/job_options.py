@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from raydist.spec.options import OPTIONS, Option, OptionKind
+from raydist.spec.options import OPTIONS, Option, OptionKind, find_option
 
+_STORAGE = find_option("storage")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-json_option = click.option("--json", "is_json", is_flag=True, help="Print one JSON object to stdout, nothing else.")
+json_option = click.option(
+    "--json", "is_json", is_flag=True, help="Print one JSON object to stdout, nothing else."
+)
 
 
 def storage_option(function: _Function) -> _Function:
     """Adds `--storage` to a command that reads runs."""
-    option = next(option for option in OPTIONS if option.name == "storage")
-    return click.option("--storage", metavar=option.metavar, default=str(option.default), help=option.help)(function)
+    metavar, default = _STORAGE.metavar, default_storage()
+    return click.option("--storage", metavar=metavar, default=default, help=_STORAGE.help)(function)
 
 
 def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Function]:
@@ -33,7 +35,11 @@ def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Functi
         for option in reversed([option for option in OPTIONS if option.name not in left_out]):
             function = _click_option(option)(function)
         function = click.option(
-            "-c", "--config", metavar="FILE", type=click.Path(path_type=Path), help="A file of cluster_configs/."
+            "-c",
+            "--config",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="A file of cluster_configs/.",
         )(function)
         return click.option(
             "-p", "param_texts", metavar="KEY=VALUE", multiple=True, help="A param of the job; repeatable."
@@ -53,7 +59,7 @@ def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def default_storage() -> str:
     """Returns where runs are kept when nothing says otherwise."""
-    return os.fspath(next(option.default for option in OPTIONS if option.name == "storage"))
+    return str(_STORAGE.default)
 
 
 def _click_option(option: Option) -> Callable[[_Function], _Function]:

@@ -21,18 +21,24 @@ _POLL_S = 1.0
 @click.command("logs")
 @click.argument("run", metavar="RUN")
 @click.option("--task", metavar="TASK", help="One task, such as worker/1; all of them when omitted.")
-@click.option("--attempt", metavar="N", type=click.IntRange(min=0), help="An attempt; the last one when omitted.")
+@click.option(
+    "--attempt", metavar="N", type=click.IntRange(min=0), help="An attempt; the last one when omitted."
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the run has ended.")
 @storage_option
 @json_option
-def command(run: str, task: str | None, attempt: int | None, follow: bool, storage: str, is_json: bool) -> None:
+def command(
+    run: str, task: str | None, attempt: int | None, follow: bool, storage: str, is_json: bool
+) -> None:
     """Print the logs of a run's tasks."""
     from raydist.storage.filesystem import Storage
 
     run_view.check_name(run)
     asked = TaskId.parse(task) if task is not None else None
     if follow and is_json:
-        raise click.UsageError("--follow and --json do not go together: JSON is one object, printed at the end")
+        raise click.UsageError(
+            "--follow and --json do not go together: JSON is one object, printed at the end"
+        )
     opened = Storage.open(storage)
     followed = _Followed(opened, run, task=asked, attempt=attempt)
     if is_json:
@@ -90,10 +96,14 @@ class _Followed:
         from raydist.storage.logs import LogReader, list_log_tasks
 
         stored = list_log_tasks(self._storage, self._layout)
-        attempt = self._attempt if self._attempt is not None else max((number for number, _ in stored), default=0)
+        attempt = (
+            self._attempt if self._attempt is not None else max((number for number, _ in stored), default=0)
+        )
         for number, task in stored:
             if number == attempt and self._task in (None, task) and (number, task) not in self._readers:
-                self._readers[number, task] = LogReader(self._storage, self._layout, task=task, attempt=number)
+                self._readers[number, task] = LogReader(
+                    self._storage, self._layout, task=task, attempt=number
+                )
         return [(key, reader.read_new()) for key, reader in self._readers.items()]
 
     def _print(self, key: tuple[int, TaskId], text: str) -> None:

@@ -62,7 +62,12 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bo
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
 )
 def cli() -> None:
     """Runs TensorFlow training that uses tf.distribute on a Ray cluster."""
@@ -82,7 +87,11 @@ def run(arguments: Sequence[str]) -> int:
         return output.print_raydist_error(error, is_json=is_json)
     except (KeyboardInterrupt, click.Abort):
         return output.print_error(
-            "stopped by Ctrl-C", type_name="KeyboardInterrupt", code=INTERRUPTED, is_json=is_json, state="CANCELLED"
+            "stopped by Ctrl-C",
+            type_name="KeyboardInterrupt",
+            code=INTERRUPTED,
+            is_json=is_json,
+            state="CANCELLED",
         )
     return code if isinstance(code, int) else 0
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print it."
 )
-@click.option("--local", is_flag=True, help="Each task's own running values, not those of all replicas together.")
+@click.option(
+    "--local", is_flag=True, help="Each task's own running values, not those of all replicas together."
+)
 @storage_option
 @json_option
 def command(run: str, form: str, local: bool, storage: str, is_json: bool) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from raydist.cli import output
 from raydist.cli.job_options import given_options, job_options, json_option
+from raydist.planning.describe import describe_plan, placeholder_tf_configs
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan
-    from raydist.spec.tasks import Resources, TaskId
+    from raydist.spec.tasks import Resources
 
 
 @click.command("plan")
@@ -30,38 +31,9 @@ def command(
 
     plan = api.plan(job, config=config, param_texts=param_texts, **given_options(options))
     if is_json:
-        output.print_json(as_dict(plan))
+        output.print_json(describe_plan(plan))
     else:
         _print(plan)
-
-
-def as_dict(plan: Plan) -> dict[str, Any]:
-    """Returns the plan as `plan --json` prints it."""
-    return {
-        "run": plan.job.name,
-        "job": str(plan.job.entry_point),
-        "params": dict(plan.job.params),
-        "inventory": plan.inventory.source,
-        "strategy": plan.strategy.value,
-        "reason": plan.reason,
-        "keras": plan.keras.value,
-        "keras_reason": plan.keras_reason,
-        "roles": [
-            {
-                "task_type": role.task_type.value,
-                "num_tasks": role.num_tasks,
-                "cpus": role.resources.num_cpus,
-                "gpus": role.resources.num_gpus,
-                "tpus": role.resources.num_tpus,
-            }
-            for role in plan.roles
-        ],
-        "devices": plan.devices,
-        "embedded_cpus": plan.embedded_cpus,
-        "storage": plan.job.storage,
-        "tasks": [{"task": str(task), "tf_config": config} for task, config in _tf_configs(plan)],
-        "notes": list(plan.notes),
-    }
 
 
 def _print(plan: Plan) -> None:
@@ -71,28 +43,27 @@ def _print(plan: Plan) -> None:
     click.echo(f"keras      {plan.keras.value}: {plan.keras_reason}")
     for role in plan.roles:
         each = " each" if role.num_tasks > 1 else ""
-        click.echo(f"role       {role.num_tasks} x {role.task_type.value}, {_resources(role.resources)}{each}")
+        click.echo(
+            f"role       {role.num_tasks} x {role.task_type.value}, {_resources(role.resources)}{each}"
+        )
     if plan.devices is not None:
         click.echo(f"devices    {plan.devices} logical CPU devices per task")
     for note in plan.notes:
         click.echo(f"note: {note}")
     click.echo("the addresses below stand for those that the tasks will lease:")
-    for task, config in _tf_configs(plan):
+    for task, config in placeholder_tf_configs(plan):
         click.echo(f"{task} TF_CONFIG={config}" if config else f"{task} without TF_CONFIG")
-
-
-def _tf_configs(plan: Plan) -> list[tuple[TaskId, str | None]]:
-    from raydist.planning import tf_config
-
-    spec = tf_config.cluster_spec(plan.strategy, tf_config.placeholder_addresses(plan))
-    return [(task, tf_config.tf_config(spec, task)) for task in plan.tasks]
 
 
 def _inventory(plan: Plan) -> str:
     inventory = plan.inventory
     hosts = f"{len(inventory.hosts)} host{'' if len(inventory.hosts) == 1 else 's'}"
     has = f"{inventory.source}: {hosts}, {inventory.num_cpus:g} CPUs, {inventory.num_gpus} GPUs"
-    return has if plan.embedded_cpus is None else f"{has}; Ray is embedded, with {plan.embedded_cpus} logical CPUs"
+    return (
+        has
+        if plan.embedded_cpus is None
+        else f"{has}; Ray is embedded, with {plan.embedded_cpus} logical CPUs"
+    )
 
 
 def _resources(resources: Resources) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -47,12 +47,14 @@ def print_record(record: Mapping[str, Any]) -> None:
         print_stored_error(record["error"])
 
 
-def print_stored_error(error: Mapping[str, Any]) -> None:
-    """Prints a record's `error`: the sentence, then where."""
-    click.echo(f"error: {error['type']}: {error['message']}")
+def print_stored_error(error: Mapping[str, Any], *, stream: TextIO | None = None) -> None:
+    """Prints a record's `error`, to stdout when `stream` is omitted: the sentence, then where."""
+    # The message of a failed task names the exception's type already.
+    named = "" if error["type"] in error["message"] else f"{error['type']}: "
+    click.echo(f"error: {named}{error['message']}", file=stream)
     for place in ("task", "attempt", "log"):
         if error.get(place) is not None:
-            click.echo(f"  {place} {error[place]}")
+            click.echo(f"  {place.ljust(7)}  {error[place]}", file=stream)
 
 
 def print_age(record: Mapping[str, Any]) -> None:
@@ -65,7 +67,8 @@ def print_age(record: Mapping[str, Any]) -> None:
 def known_metrics(record: Mapping[str, Any]) -> dict[str, float]:
     """Returns the metrics that are numbers: JSON has null for NaN."""
     return {
-        name: float("nan") if value is None else float(value) for name, value in (record["metrics"] or {}).items()
+        name: float("nan") if value is None else float(value)
+        for name, value in (record["metrics"] or {}).items()
     }
 
 

@@ -48,7 +48,7 @@ class Attempt:
         if known is None or not known.state.is_terminal:
             return True
         was_lost = known.failure is not None and known.failure.kind is FailureKind.LOST
-        return was_lost and status.failure is not None
+        return was_lost and status.failure is not None and status.failure.kind is not FailureKind.LOST
 
     @property
     def states(self) -> dict[TaskId, TaskState]:
@@ -59,7 +59,8 @@ class Attempt:
 
     @property
     def failures(self) -> tuple[TaskFailure, ...]:
-        return tuple(status.failure for status in self.statuses.values() if status.failure is not None)
+        statuses = [self.statuses[task] for task in self.tasks if task in self.statuses]
+        return tuple(status.failure for status in statuses if status.failure is not None)
 
     @property
     def restored_step(self) -> int:

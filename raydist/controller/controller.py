@@ -87,7 +87,7 @@ class Controller:
         Ctrl-C cancels the run; another one while it stops makes it stop at once.
 
         Raises:
-          Exception: A bug, or what an injected callable raised; the run is recorded as FAILED.
+          Exception: A bug, or what an injected callable raised; it is recorded, and nothing is left running.
         """
         self._started_s = self._clock.now() - self._ray_s
         self._started_unix_s = self._clock.unix() - self._ray_s
@@ -170,8 +170,9 @@ class Controller:
             for failure in machine.attempt.failures:
                 if failure not in failures:
                     self._tell(journal.failure_event(machine, failure, at_s=at_s))
-        for note in machine.notes[len(notes) :]:
-            self._tell(journal.attempt_lost_event(machine, note, at_s=at_s))
+        if not isinstance(event, GroupStopped):
+            for note in machine.notes[len(notes) :]:
+                self._tell(journal.attempt_lost_event(machine, note, at_s=at_s))
         if machine.state is not state:
             name, number = machine.plan.job.name, machine.attempt.number
             logger.info("run %s attempt %d: %s -> %s", name, number, state.name, machine.state.name)
@@ -231,8 +232,9 @@ class Controller:
         self._tell(journal.progress_event(self._machine, at_s=self._clock.unix(), run_s=run_s))
 
     def _tell_state(self) -> None:
-        self._tell(journal.state_event(self._machine, at_s=self._clock.unix()))
         self._write_record()
+        at_s, error = self._clock.unix(), self._latest.error
+        self._tell(journal.state_event(self._machine, at_s=at_s, error=error))
 
     def _tell(self, event: dict[str, Any]) -> None:
         try:

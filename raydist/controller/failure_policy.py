@@ -24,7 +24,9 @@ class Decision:
     reason: str
 
 
-def decide(end: AttemptEnd, *, restored_step: int, history: Sequence[AttemptEnd], max_failures: int) -> Decision:
+def decide(
+    end: AttemptEnd, *, restored_step: int, history: Sequence[AttemptEnd], max_failures: int
+) -> Decision:
     """Decides what follows `end`.
 
     Args:

@@ -1,7 +1,7 @@
 """What a run tells while it goes on: dicts of plain values, for the events log and for the screen.
 
-`event` says which: `state`, `task_failed` and `attempt_lost` are kept; `progress` comes with every poll and
-is meant for the screen alone.
+`event` says which: `state`, `task_failed` and `attempt_lost` (another one follows) are kept; `progress`
+comes with every poll and is meant for the screen alone.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from raydist.controller.machine import RunMachine
+from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.spec.status import TaskFailure, TaskState
 
 PROGRESS = "progress"
 
 
-def state_event(machine: RunMachine, *, at_s: float) -> dict[str, Any]:
-    error = machine.error.as_dict() if machine.error else None
-    return _event("state", machine, at_s, state=machine.state.value, error=error)
+def state_event(machine: RunMachine, *, at_s: float, error: RunError | None) -> dict[str, Any]:
+    return _event("state", machine, at_s, state=machine.state.value, error=error and error.as_dict())
 
 
 def failure_event(machine: RunMachine, failure: TaskFailure, *, at_s: float) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from raydist.planning.plan import Plan
 from raydist.spec.status import FailureKind
 from raydist.spec.tasks import TaskId, TaskType
 
+
 class RunMachine:
     """Turns events into actions, so that every path of a run is a unit test.
 
@@ -39,7 +40,7 @@ class RunMachine:
       attempt: The tasks of the attempt in hand, or of the last one.
       reached: What the run has reached, over all attempts.
       error: Why the run failed, or is about to; None unless it does.
-      notes: One sentence for each attempt that was lost.
+      notes: One sentence for each attempt that was lost, or that left something behind.
     """
 
     def __init__(self, plan: Plan, *, first_attempt: int = 0) -> None:
@@ -86,9 +87,7 @@ class RunMachine:
             case RunState.STARTING | RunState.RUNNING | RunState.STOPPING, CancelRequested():
                 return self._cancel()
             case RunState.STARTING | RunState.RUNNING | RunState.STOPPING, Crashed(error):
-                self.state = RunState.FAILED
-                self.error = RunError.from_exception(error, attempt=self.attempt.number)
-                return []
+                return self._crash(error)
             case _:
                 raise InvalidTransitionError(f"{type(event).__name__} in {self.state.name}")
 
@@ -130,8 +129,8 @@ class RunMachine:
 
     def _lose_group(self, error: RaydistError) -> list[Action]:
         number = self.attempt.number
-        # What cannot be placed now would only be waited for once more.
-        if not self.attempt.is_placed or not isinstance(error, ClusterError):
+        # What the cluster could not give, or refused, at the start would only be refused once more.
+        if self.state is RunState.STARTING or not isinstance(error, ClusterError):
             return self._fail(RunError.from_exception(error, attempt=number))
         decision = self._decide(error)
         if decision.is_retry:
@@ -183,6 +182,14 @@ class RunMachine:
             return []
         self.attempt = Attempt(number=number + 1, tasks=self.plan.tasks)
         return [StartAttempt(number + 1)]
+
+    def _crash(self, error: BaseException) -> list[Action]:
+        self.attempt = self.attempt.stopped()
+        self.state = RunState.CANCELLED
+        if not isinstance(error, KeyboardInterrupt):
+            self.state = RunState.FAILED
+            self.error = RunError.from_exception(error, attempt=self.attempt.number)
+        return []
 
     def _timeout_error(self) -> TrainingError:
         return TrainingError(

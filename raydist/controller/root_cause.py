@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raydist.controller.attempt import Attempt, name_tasks
@@ -13,7 +12,7 @@ from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId, TaskType
 
 # What TensorFlow says in a task whose peer failed; the error's class varies (TF_NOTES.md 4.5).
-_ABORT_MARKERS = (
+_ABORT_MARKERS: tuple[str, ...] = (
     "Collective ops is aborted by",
     "[type.googleapis.com/tensorflow.CoordinationServiceError",
     "Error reported from /job:",
@@ -64,16 +63,17 @@ class RootCause:
         failure = self.failure
         if failure.kind in (FailureKind.MISTAKE, FailureKind.STORAGE):
             return failure.message
-        first = " first" if self.collateral else ""
-        also = f"; also stopped: {name_tasks(self.collateral)}" if self.collateral else ""
-        return f"{failure.task} failed{first} (attempt {attempt}): {failure.error_type}: {failure.message}{also}"
+        what = f"{failure.error_type}: {failure.message}"
+        if not self.collateral:
+            return f"{failure.task} failed (attempt {attempt}): {what}"
+        also = name_tasks(self.collateral)
+        return f"{failure.task} failed first (attempt {attempt}): {what}; also stopped: {also}"
 
 
 def find_root_cause(attempt: Attempt) -> RootCause:
     """Returns the root cause of an attempt in which at least one task failed."""
-    order = {task: index for index, task in enumerate(attempt.tasks)}
     failures = [_with_true_kind(failure, attempt) for failure in attempt.failures]
-    first = min(failures, key=lambda failure: (_RANKS[failure.kind], failure.at_s, order.get(failure.task, 0)))
+    first = min(failures, key=lambda failure: (_RANKS[failure.kind], failure.at_s))
     return RootCause(failure=first, collateral=attempt.unfinished_besides(first.task))
 
 
@@ -90,10 +90,10 @@ def kind_of(failure: TaskFailure) -> FailureKind:
     text = f"{failure.message}\n{failure.traceback or ''}"
     if _BARRIER_MARKER in text:
         return FailureKind.START
-    is_transport = failure.error_type in _TRANSPORT_ERRORS and any(mark in text for mark in _TRANSPORT_MARKERS)
-    if is_transport or any(mark in text for mark in _ABORT_MARKERS):
-        return FailureKind.COLLATERAL
-    return failure.kind
+    markers = _ABORT_MARKERS
+    if failure.error_type in _TRANSPORT_ERRORS:
+        markers += _TRANSPORT_MARKERS
+    return FailureKind.COLLATERAL if any(marker in text for marker in markers) else failure.kind
 
 
 def _with_true_kind(failure: TaskFailure, attempt: Attempt) -> TaskFailure:

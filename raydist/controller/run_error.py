@@ -15,7 +15,7 @@ from raydist.spec.tasks import TaskId
 _BASES: dict[FailureKind, type[errors.RaydistError]] = {
     FailureKind.MISTAKE: errors.MistakeError,
     FailureKind.STORAGE: errors.StorageError,
-    FailureKind.START: errors.StartTimeoutError,
+    FailureKind.START: errors.ClusterError,
 }
 
 

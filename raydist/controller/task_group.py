@@ -30,16 +30,25 @@ class TaskGroup(Protocol):
     """The processes of one attempt."""
 
     def poll(self, *, timeout_s: float) -> GroupUpdate:
-        """Waits at most `timeout_s` for news and returns it; raises ClusterError when none can come."""
+        """Waits at most `timeout_s` for news and returns it; raises ClusterError when none can come.
+
+        One that is raised before every task trains ends the run; later it costs an attempt.
+        """
 
     def order(self, order: Order, tasks: Sequence[str] = ()) -> None:
         """Passes an order to the named tasks, or to all of them; never blocks on a busy task."""
 
     def stop(self) -> None:
-        """Ends every process, placement group and temporary file of the attempt. Idempotent."""
+        """Ends every process, placement group and temporary file of the attempt. Idempotent.
+
+        A call that follows one which Ctrl-C interrupted, waits for no task to end by itself.
+        """
 
 
 class TaskGroupStarter(Protocol):
-    """Starts the processes of attempt number `attempt`."""
+    """Starts the processes of attempt number `attempt`, and returns before they are placed.
+
+    Raises a RaydistError for what cannot be started; then nothing of the attempt is left.
+    """
 
     def __call__(self, attempt: int) -> TaskGroup: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from raydist.errors import ClusterError
 from raydist.planning.inventory import Host, Inventory
@@ -41,7 +41,9 @@ def _num_on(host: Host, resources: Resources, cpus_per_core: int) -> int:
     return min((int(has / needs + 1e-9) for has, needs in has_and_needs if needs > 0), default=sys.maxsize)
 
 
-def _describe(hosts: Iterable[Host]) -> str:
+def _describe(hosts: Sequence[Host]) -> str:
+    if len(hosts) == 1:
+        return _amounts(hosts[0])
     described = [f"{host.name} ({_amounts(host)})" for host in hosts]
     shown = ", ".join(described[:5]) or "no host"
     return f"{shown} and {len(described) - 5} more hosts" if len(described) > 5 else shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,15 +86,18 @@ def _locate(target: str, *, cwd: Path, first: Path) -> _Target:
     elif not function.isidentifier():
         raise JobFileError(f"{target!r} names no function after ':'; write FILE.py:FUNCTION")
     file = absolute(location, base=cwd)
-    is_module = _MODULE_PATTERN.fullmatch(location) and not location.endswith(".py") and not file.exists()
+    is_module = (
+        _MODULE_PATTERN.fullmatch(location) and not location.endswith(".py") and not os.path.exists(file)
+    )
     if is_module:
         return _Target(
             location=location, function=function or None, file=_module_file(location, first), module=location
         )
-    if file.is_dir():
-        raise JobFileError(f"{location or target!r} is a directory; give a .py file in it")
-    if not file.is_file():
-        near = suggest(file.name, sorted(each.name for each in file.parent.glob("*.py")))
+    if os.path.isdir(file):
+        raise JobFileError(f"{location or 'the empty path'} is a directory; give a .py file in it")
+    if not os.path.exists(file):  # unlike Path.exists, takes a name that is too long
+        siblings = os.listdir(file.parent) if os.path.isdir(file.parent) else []
+        near = suggest(file.name, sorted(name for name in siblings if name.endswith(".py")))
         remedy = near if near.startswith("did") else "give path/to/file.py or package.module:function"
         raise JobFileError(f"there is no job file {location}; {remedy}")
     if file.suffix != ".py":

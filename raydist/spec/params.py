@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,7 @@ def _typed(key: str, default: Any, value: Any, *, where: str) -> Any:
             wanted, fits = "a whole number", isinstance(value, int) and not isinstance(value, bool)
         case float():
             wanted, fits = "a number", isinstance(value, int | float) and not isinstance(value, bool)
+            fits = fits and not (isinstance(value, int) and abs(value) > sys.float_info.max)
             value = float(value) if fits else value
         case str():
             wanted, fits = "text (in quotes)", isinstance(value, str)

@@ -17,7 +17,7 @@ def absolute(path: str | os.PathLike[str], *, base: Path) -> Path:
 
 def existing_folder(path: str, *, base: Path) -> Path:
     folder = absolute(path, base=base)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # unlike Path.is_dir, takes a name that is too long
         raise SpecError(f"working_dir is {path!r}; there is no such folder, give one that holds the job")
     return folder
 

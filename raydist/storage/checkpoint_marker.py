@@ -60,7 +60,7 @@ def decode_marker(content: bytes, *, step: int, attempt: int, uri: str) -> Check
     crc32 = marker.pop("crc32")
     if crc32 != zlib.crc32(_canonical(marker)) or (marker["step"], marker["attempt"]) != (step, attempt):
         raise ValueError("the marker's checksum does not fit")
-    files = tuple(StoredFile(name=_safe_name(name), **entry) for name, entry in marker["files"].items())
+    files = tuple(StoredFile(name=safe_name(name), **entry) for name, entry in marker["files"].items())
     return Checkpoint(step=step, attempt=attempt, uri=uri, files=files, info=marker["info"])
 
 
@@ -68,7 +68,7 @@ def _canonical(marker: Mapping[str, Any]) -> bytes:
     return json.dumps(marker, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _safe_name(name: str) -> str:
+def safe_name(name: str) -> str:
     """Returns `name` unless it would lead out of the folder that it is fetched into."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:

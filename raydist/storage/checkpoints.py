@@ -18,6 +18,7 @@ from raydist.storage.checkpoint_marker import (
     decode_marker,
     describe_file,
     encode_marker,
+    safe_name,
 )
 from raydist.storage.failures import storage_errors
 from raydist.storage.filesystem import Storage
@@ -195,7 +196,7 @@ class CheckpointStore:
             return None
 
     def _store_file(self, step: int, attempt: int, name: str, source: bytes | Path) -> StoredFile:
-        key = self._file_key(step, attempt, name)
+        key = self._file_key(step, attempt, safe_name(name))
         if isinstance(source, Path):
             file = describe_file(name, _local_chunks(source))
             self._storage.upload(source, key, is_durable=True)

@@ -142,11 +142,7 @@ class Storage:
             local disk. Being whole does not depend on it.
         """
         with self._errors("write", key):
-            if self._is_local:
-                _write_aside(Path(self._path(key)), lambda target: target.write(data), is_durable=is_durable)
-            else:
-                with self._filesystem.open_output_stream(self._path(key), compression=None) as stream:
-                    stream.write(data)
+            self._write(key, data, is_durable=is_durable)
 
     def write_text(self, key: str, text: str, *, is_durable: bool = False) -> None:
         self.write_bytes(key, text.encode(), is_durable=is_durable)
@@ -183,12 +179,20 @@ class Storage:
     def check_writable(self) -> None:
         """Proves by a probe file that this host can write here, making the root folder where needed."""
         probe = f".raydist-probe-{uuid.uuid4().hex}.tmp"
-        self.write_bytes(probe, b"raydist", is_durable=True)
+        with self._errors("write in", ""):
+            self._write(probe, b"raydist", is_durable=True)
         self.delete(probe)
 
     def _info(self, key: str) -> Any:
         with self._errors("read", key):
             return self._filesystem.get_file_info(self._path(key))
+
+    def _write(self, key: str, data: bytes, *, is_durable: bool) -> None:
+        if self._is_local:
+            _write_aside(Path(self._path(key)), lambda target: target.write(data), is_durable=is_durable)
+        else:
+            with self._filesystem.open_output_stream(self._path(key), compression=None) as stream:
+                stream.write(data)
 
     def _put_file(self, source: BinaryIO, path: str) -> None:
         stream = self._filesystem.open_output_stream(path, compression=None)

@@ -6,20 +6,30 @@ import re
 
 REDACTED = "***"
 
-_AUTHORITY_PATTERN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user_info>[^/?#\s'\"]*)@")
+# A scheme's length is bounded: these patterns also search texts of megabytes without a URI.
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://"
+# AWS's secrets may hold a `/`, which ought to be %2F in a URI: hide one that is not, up to its `@`,
+# but leave `hdfs://host:8020/a@b` alone.
+_USER_INFO = r"(?:[^/?#@\s'\"]*|[^/?:@\s'\"]+:(?!\d{1,5}/)[^@\s'\"]*)@"
+_AUTHORITY_PATTERN = re.compile(rf"(?P<scheme>{_SCHEME}){_USER_INFO}")
 _QUERY_PATTERN = re.compile(r"(?P<name>[?&][A-Za-z0-9_.-]+)=(?P<value>[^&#\s'\"]*)")
 # What a storage URI's query may say openly; any other value could be a key or a signature.
 _OPEN_QUERY_NAMES = frozenset(
     {"allow_bucket_creation", "allow_delayed_open", "endpoint_override", "region", "replication", "scheme"}
 )
-_URI_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
+_URI_PATTERN = re.compile(rf"{_SCHEME}\S*")
 _SECRET_KEY_PATTERN = re.compile(
     r"(?i)(^|_)(password|passwd|secret|api_?key|access_?key|secret_?key|(auth|access|api)_?token)$"
 )
 
 
 def redact(uri: str) -> str:
-    """Returns `uri` with its user part and every query value that is not known to be harmless as `***`."""
+    """Returns `uri` with its user part, and every query value not known to be harmless, as `***`.
+
+    A plain path is returned as it is.
+    """
+    if "://" not in uri:
+        return uri
     without_user = _AUTHORITY_PATTERN.sub(rf"\g<scheme>{REDACTED}@", uri)
     return _QUERY_PATTERN.sub(_redact_query_value, without_user)
 

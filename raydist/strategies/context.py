@@ -121,6 +121,9 @@ class TaskContext:
     def scale_learning_rate(self, base: float, *, base_batch_size: int, batch_size: int) -> float:
         return base * batch_size / base_batch_size
 
+    def note(self, sentence: str) -> None:
+        self.progress.note(sentence)
+
     def report_global(self, metrics: Mapping[str, float], *, step: int, epoch: int | None = None) -> None:
         """Records values that hold for the whole run; every task calls it, the chief writes."""
         self.step = max(self.step, step)

@@ -41,7 +41,7 @@ def fit(
     state = context.checkpoints.newest()
     start = resume.Start(epoch=state.epoch, step=state.step_in_epoch) if state else resume.Start()
     resume.set_start(start)
-    before, after = _run_callbacks(context, base, element_spec=dataset.element_spec, state=state)
+    before, after = _run_callbacks(context, base, element_spec=resume.element_spec(dataset), state=state)
     try:
         return model.fit(
             dataset,
@@ -53,7 +53,7 @@ def fit(
             verbose=2 if context.is_chief else 0,
         )
     finally:
-        resume.take_start()
+        resume.clear()
 
 
 def callbacks_of(context: TaskContext) -> list[Any]:
@@ -111,8 +111,9 @@ class _Counter:
 
     def save(self, model: Any) -> None:
         if self.context.checkpoints.last_saved_step != self.step:
+            metrics = {"metrics": list(model.metrics)} if self.step_in_epoch else {}
             self.context.checkpoints.save(
-                self.trackables(model),
+                {**self.trackables(model), **metrics},
                 step=self.step,
                 epoch=self.epoch,
                 step_in_epoch=self.step_in_epoch,
@@ -127,7 +128,6 @@ class _Progress:
         super().__init__()
         self._counter = counter
         self._element_spec = element_spec
-        self._first_batch = 0
         self._reported_at_s = 0.0
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -156,11 +156,13 @@ class _Progress:
                 self.model.history.epoch.append(past)
                 for name, value in past_logs.items():
                     self.model.history.history.setdefault(name, []).append(value)
-        self._first_batch = counter.step_in_epoch
+        if counter.step_in_epoch and counter.state is not None:
+            # After Keras has reset them: what the epoch's logs hold of the steps before the restore.
+            counter.context.checkpoints.restore(counter.state, {"metrics": list(self.model.metrics)})
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         counter = self._counter
-        # `batch` counts from where this process began the epoch, and is the last step of a call.
+        # `batch` counts from the epoch's beginning, also in a resumed run, and is the last step of a call.
         step_in_epoch = batch + 1
         counter.step_before = counter.step
         counter.step += step_in_epoch - counter.step_in_epoch
@@ -177,6 +179,7 @@ class _Progress:
         counter = self._counter
         metrics = _floats(logs)
         counter.epoch, counter.step_in_epoch = epoch + 1, 0
+        resume.epoch_ended()
         counter.history.append(metrics)
         counter.context.progress.completed(counter.step, epoch=counter.epoch)
         counter.context.report_global(metrics, step=counter.step, epoch=counter.epoch)

@@ -20,7 +20,6 @@ from keras.src.backend.tensorflow import core, trainer as tf_trainer
 from keras.src.layers import BatchNormalization
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers import base_optimizer
-from tensorflow.python.distribute import values
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch, replacement, resume
@@ -133,6 +132,13 @@ def replacements() -> tuple[Replacement, ...]:
             make=_make_initialize,
             reason="CentralStorageStrategy needs an aggregation for what layers assign in a step (TF_NOTES 1.5)",
         ),
+        Replacement(
+            owner=core.Variable,
+            name="_direct_assign",
+            fingerprint="170647e9816d",
+            make=_make_direct_assign,
+            reason="metrics assign(self + x), which CentralStorageStrategy sums over replicas with self in each",
+        ),
     )
 
 
@@ -158,9 +164,7 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
 def equalize_statistics(model: Any) -> None:
     """Replaces moving statistics by their mean over replicas. Every worker calls it at the same point."""
     strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync == 1 or isinstance(
-        strategy, tf.distribute.experimental.CentralStorageStrategy
-    ):
+    if strategy.num_replicas_in_sync == 1 or _is_central(strategy):
         return
     if model not in _equalizers:
         _equalizers[model] = _make_equalizer(strategy, _moving_statistics(model))
@@ -215,9 +219,7 @@ def _make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:
             return
         if iterator is not None:
             # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
-            data_batch = iterator.data_adapter.get_tf_dataset().element_spec
-            if any(isinstance(spec, values.PerReplicaSpec) for spec in tf.nest.flatten(data_batch)):
-                data_batch = tf.nest.map_structure(lambda spec: spec._value_specs[0], data_batch)
+            data_batch = resume.element_spec(iterator.data_adapter.get_tf_dataset())
         with self.distribute_strategy.scope():
             self._symbolic_build(data_batch=data_batch)
 
@@ -230,7 +232,9 @@ def _make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
         step_on_batch = self._autoconvert_optionals(step_function)
 
         def replica_step(element: Any) -> Any:
-            metric_variables = [variable.value for variable in self.metrics_variables]
+            metric_variables = (
+                [] if _is_central(strategy) else [variable.value for variable in self.metrics_variables]
+            )
             return global_batch.keep_on_stand_in(
                 metric_variables, element, lambda: global_batch.run_slice(step_on_batch, element)
             )
@@ -320,7 +324,9 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
         dataset = self.data_adapter.get_tf_dataset()
         if not isinstance(dataset, tf.distribute.DistributedDataset):
             dataset = global_batch.distribute(
-                resume.after(dataset, self._start), distribute_strategy, endless=self._num_batches is not None
+                resume.after(dataset, self._start, steps_per_epoch=self.steps_per_epoch),
+                distribute_strategy,
+                endless=self._num_batches is not None,
             )
         self._distributed_dataset = dataset
 
@@ -339,10 +345,11 @@ def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, global_batch.Step
 
 
 def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, global_batch.StepCall]]:
+    # A resumed run begins inside its first epoch.
+    step, self._start = self._start.step, resume.Start()
     if self._current_iterator is None or self.steps_per_epoch is None:
         self._current_iterator = iter(self._get_iterator())
-        self._steps_seen = 0
-    step = 0
+        self._steps_seen = step
     while step < num_steps:
         if self._num_batches and self._steps_seen >= self._num_batches:
             self._interrupted_warning()
@@ -392,8 +399,7 @@ def _make_clip_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _make_initialize(original: Callable[..., None]) -> Callable[..., None]:
     def _initialize(self: Any, value: Any) -> None:
-        strategy = tf.distribute.get_strategy()
-        is_central = isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
+        is_central = _is_central(tf.distribute.get_strategy())
         if is_central and self._aggregation == "none" and not self._trainable:
             self._aggregation = (
                 "mean" if self._dtype.startswith(("float", "bfloat")) else "only_first_replica"
@@ -401,3 +407,20 @@ def _make_initialize(original: Callable[..., None]) -> Callable[..., None]:
         original(self, value)
 
     return _initialize
+
+
+def _make_direct_assign(original: Callable[..., None]) -> Callable[..., None]:
+    def _direct_assign(self: Any, value: Any) -> None:
+        is_sum = self._aggregation == "sum" and tf.distribute.get_replica_context() is not None
+        if not is_sum or not _is_central(tf.distribute.get_strategy()):
+            original(self, value)
+            return
+        added = tf.cast(value, self._value.dtype) - self._value
+        share = global_batch.current_share()
+        self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
+
+    return _direct_assign
+
+
+def _is_central(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)

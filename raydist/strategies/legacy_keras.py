@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -78,6 +78,13 @@ def replacements() -> tuple[Replacement, ...]:
             reason="an uneven global batch is weighted wrongly (TF_NOTES 7)",
         ),
         Replacement(
+            owner=data_adapter.DataHandler,
+            name="enumerate_epochs",
+            fingerprint=_FINGERPRINTS["enumerate_epochs"],
+            make=lambda original: _enumerate_epochs,
+            reason="an iterator that is made and dropped advances a shuffle's seed, but not in a resumed run",
+        ),
+        Replacement(
             owner=losses_utils,
             name="scale_loss_for_distribution",
             fingerprint=_FINGERPRINTS["scale_loss_for_distribution"],
@@ -100,6 +107,7 @@ _FINGERPRINTS = {
     "make_predict_function": "56a6ae779caf",
     "_maybe_load_initial_counters_from_ckpt": "fa3b05cb1c73",
     "_configure_dataset_and_inferred_steps": "b29f05ea7262",
+    "enumerate_epochs": "8bd30ce6fbcc",
     "scale_loss_for_distribution": "85abae5f16dc",
     "result_wrapper": "e266e01cef55",
 }
@@ -128,11 +136,18 @@ def build(model: Any, element_spec: Any) -> None:
     Keras 3 does so at the start of `fit`; tf_keras only inside the first step.
     """
     with model.distribute_strategy.scope():
-        if not model.built:
-            inputs = data_adapter.unpack_x_y_sample_weight(element_spec)[0]
-            model(tf.nest.map_structure(_zeros, inputs))
+        inputs, targets, weights = data_adapter.unpack_x_y_sample_weight(
+            tf.nest.map_structure(_zeros, element_spec)
+        )
+        outputs = model(inputs)
         if hasattr(model.optimizer, "build"):
             model.optimizer.build(model.trainable_variables)
+        if targets is not None:
+            # Metrics make their variables when they are built, which is otherwise in the first step.
+            for container in (model.compiled_loss, model.compiled_metrics):
+                if not container.built:
+                    arguments = (outputs,) if container is model.compiled_loss else (outputs, targets)
+                    container.build(*arguments)
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
@@ -171,7 +186,10 @@ def _sliced_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]
             with _local_metric_results():
                 return global_batch.run_slice(step, data)
 
-        metric_variables = [variable for metric in model.metrics for variable in metric.variables]
+        is_central = isinstance(model.distribute_strategy, tf.distribute.experimental.CentralStorageStrategy)
+        # There the replicas share a metric's variables; a stand-in counts, as one example more.
+        metrics = [] if is_central else model.metrics
+        metric_variables = [variable for metric in metrics for variable in metric.variables]
         return global_batch.keep_on_stand_in(metric_variables, data, run)
 
     sliced_step.raydist_step = step
@@ -216,11 +234,26 @@ def _configure_dataset(
     if distribute and not data_adapter._is_distributed_dataset(dataset):
         # Only a new iterator for each epoch surely takes no more than there is.
         endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
+        start = resume.take_start()
+        steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
         dataset = global_batch.distribute(
-            resume.after(dataset, resume.take_start()), strategy, endless=endless
+            resume.after(dataset, start, steps_per_epoch=steps), strategy, endless=endless
         )
     self._dataset = dataset
     self._validate_data_handler()
+
+
+def _enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
+    """Yields each epoch with its data; one iterator per epoch, or one for all."""
+    with self._truncate_execution_to_epoch():
+        data_iterator = None
+        for epoch in range(self._initial_epoch, self._epochs):
+            if self._insufficient_data:  # Set by `catch_stop_iteration`.
+                break
+            if data_iterator is None or self._adapter.should_recreate_iterator():
+                data_iterator = iter(self._dataset)
+            yield epoch, data_iterator
+            self._adapter.on_epoch_end()
 
 
 def _scale_loss(loss_value: Any) -> Any:

@@ -103,10 +103,10 @@ def _check_keras(flavour: KerasFlavour) -> None:
     It is chosen by TF_USE_LEGACY_KERAS at its first use (tensorflow/python/util/lazy_loader.py); what
     touched it before cannot be undone.
     """
-    found = tf.keras.__version__
-    wanted = "2." if flavour is KerasFlavour.LEGACY else "3."
-    if not found.startswith(wanted):
+    found = tf.keras.Model.__module__.partition(".")[0]
+    wanted = "tf_keras" if flavour is KerasFlavour.LEGACY else "keras"
+    if found != wanted:
         raise UnsupportedError(
-            f"tf.keras is version {found}, asked for was {flavour.value}; something imported it before "
+            f"tf.keras is {found}, asked for was --keras {flavour.value}; something imported it before "
             "the task's environment was set, such as a sitecustomize or a Ray worker_process_setup_hook"
         )

@@ -37,7 +37,9 @@ def raydist(capfd: pytest.CaptureFixture[str]) -> Run:
 def job_file(tmp_path: Path) -> Callable[..., Path]:
     """Writes a job file; its train function is never run here."""
 
-    def write(decorator: str = "@raydist.job", *, name: str = "job.py", top: str = "", more: str = "") -> Path:
+    def write(
+        decorator: str = "@raydist.job", *, name: str = "job.py", top: str = "", more: str = ""
+    ) -> Path:
         path = tmp_path / name
         path.write_text(f"{top}\nimport raydist\n\n\n{decorator}\ndef train(ctx):\n    pass\n{more}")
         return path

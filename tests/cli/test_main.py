@@ -54,7 +54,18 @@ def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> Non
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--help"]) == 0
     printed = capsys.readouterr().out
-    for command in ("submit", "plan", "list", "status", "logs", "metrics", "checkpoints", "resume", "stop", "doctor"):
+    for command in (
+        "submit",
+        "plan",
+        "list",
+        "status",
+        "logs",
+        "metrics",
+        "checkpoints",
+        "resume",
+        "stop",
+        "doctor",
+    ):
         assert f"\n  {command} " in printed
 
 
@@ -65,7 +76,12 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_table_puts_numbers_right_and_shows_a_dash_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(["name", "steps"], [["a", 7], ["longer", None], ["b", 1234]])
-    assert capsys.readouterr().out.splitlines() == ["name    steps", "a           7", "longer      -", "b        1234"]
+    assert capsys.readouterr().out.splitlines() == [
+        "name    steps",
+        "a           7",
+        "longer      -",
+        "b        1234",
+    ]
 
 
 def test_what_others_write_to_stdout_goes_to_stderr_with_json() -> None:
@@ -76,7 +92,9 @@ def test_what_others_write_to_stdout_goes_to_stderr_with_json() -> None:
         "    os.write(1, b'from C\\n'); print('from Python'); subprocess.run(['echo', 'from a child'])\n"
         "output.print_json({'state': 'SUCCEEDED'})\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert json.loads(done.stdout) == {"state": "SUCCEEDED"}
     assert sorted(done.stderr.split("\n")) == ["", "from C", "from Python", "from a child"]
 
@@ -84,7 +102,12 @@ def test_what_others_write_to_stdout_goes_to_stderr_with_json() -> None:
 def test_console_script_starts_without_ray_or_tensorflow() -> None:
     code = "import sys; from raydist.cli import main; main.run(['submit', '--help']); print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env=dict(os.environ)
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=dict(os.environ),
     )
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"ray", "tensorflow", "pyarrow", "rich"}

@@ -12,7 +12,9 @@ from raydist.cli.progress import PlainView, Progress, open_view, progress_line
     ("state", "line"),
     [
         pytest.param(
-            Progress(phase="waiting for 2 tasks", run_s=4.2), "waiting for 2 tasks  0:00:04", id="before-steps"
+            Progress(phase="waiting for 2 tasks", run_s=4.2),
+            "waiting for 2 tasks  0:00:04",
+            id="before-steps",
         ),
         pytest.param(
             Progress(
@@ -36,7 +38,9 @@ from raydist.cli.progress import PlainView, Progress, open_view, progress_line
             Progress(step=7, metrics={"loss": 2.0}, run_s=3661), "step 7  loss 2  1:01:01", id="nothing-known"
         ),
         pytest.param(
-            Progress(attempt=2, phase="starting", run_s=60), "attempt 2  starting  0:01:00", id="second-attempt"
+            Progress(attempt=2, phase="starting", run_s=60),
+            "attempt 2  starting  0:01:00",
+            id="second-attempt",
         ),
     ],
 )
@@ -66,7 +70,9 @@ def shown_lines(states: list[tuple[float, Progress]]) -> list[str]:
 
 
 def test_plain_view_prints_each_phase_once() -> None:
-    lines = shown_lines([(0, Progress(phase="starting")), (9, Progress(phase="starting")), (10, Progress(phase="go"))])
+    lines = shown_lines(
+        [(0, Progress(phase="starting")), (9, Progress(phase="starting")), (10, Progress(phase="go"))]
+    )
     assert lines == ["starting  0:00:00", "go  0:00:00"]
 
 

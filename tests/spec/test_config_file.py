@@ -39,7 +39,7 @@ def test_file_that_sets_nothing_is_an_empty_layer(config: Path, text: str) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ps: 1\nwrkers: 2\n", ", line 2: there is no option 'wrkers'; did you mean workers?"),
+        ("ps: 1\nworker: 2\n", ", line 2: there is no option 'worker'; did you mean workers?"),
         ("ps: 1\n\nworkers: 0\n", ", line 3: workers is 0; need at least 1"),
         ("evaluator: yes\n", ", line 1: evaluator is 'yes'; write true or false"),
         ("start_timeout:\n", ", line 1: start_timeout is None; write a number"),

@@ -108,7 +108,11 @@ def test_ill_param_text_is_refused(text: str, message: str) -> None:
         ("epochs", 1.0, "params.epochs is 1.0; write a whole number, as its default is 3"),
         ("data", 3, "params.data is 3; write text (in quotes), as its default is 'auto'"),
         ("layers", "1", "params.layers is '1'; write a list, as its default is [1, 2]"),
-        ("lrs", 1, "params.lrs: the job has no such param; did you mean lr or layers?"),
+        (
+            "lrs",
+            1,
+            "params.lrs: the job has no such param; did you mean lr?",
+        ),
     ],
 )
 def test_ill_typed_param_of_a_config_is_refused_and_names_it(key: str, value: Any, message: str) -> None:

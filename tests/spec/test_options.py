@@ -141,5 +141,5 @@ def test_where_comes_first_in_the_message() -> None:
 
 
 def test_unknown_option_names_the_near_ones() -> None:
-    with pytest.raises(SpecError, match=r"^there is no option 'wrkers'; did you mean workers\?$"):
-        find_option("wrkers")
+    with pytest.raises(SpecError, match=r"^there is no option 'worker'; did you mean workers\?$"):
+        find_option("worker")

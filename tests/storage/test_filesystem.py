@@ -201,13 +201,17 @@ def test_missing_bucket_is_named_with_the_remedy(s3_uri: str) -> None:
 
 def test_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(StorageError, match=r"runs/.*a file stands where a folder is needed"):
+    with pytest.raises(
+        StorageError, match=r"cannot write in .*/runs: .*a file stands where a folder is needed"
+    ):
         Storage.open(str(tmp_path / "runs")).check_writable()
 
 
 def test_folder_without_write_access_is_refused() -> None:
     # Root may write in every ordinary folder, but not in this one.
-    with pytest.raises(StorageError, match=r"/sys/raydist/.*(give this user access|check the name)"):
+    with pytest.raises(
+        StorageError, match=r"cannot write in /sys/raydist: .*(give this user access|check the name)"
+    ):
         Storage.open("/sys/raydist").check_writable()
 
 

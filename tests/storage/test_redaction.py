@@ -17,9 +17,11 @@ from raydist.storage.redaction import is_secret_key, redact, redact_text
 @pytest.mark.parametrize(
     ("uri", "expected"),
     [
-        pytest.param("/a/path?x=1", "/a/path?x=***", id="path"),
+        pytest.param("/a/path?x=1", "/a/path?x=1", id="path"),
         pytest.param("s3://bucket/key", "s3://bucket/key", id="nothing_secret"),
-        pytest.param("s3://key:sec/ret@bucket/k", "s3://key:sec/ret@bucket/k", id="slash_ends_the_user_part"),
+        pytest.param("s3://key:sec/ret@bucket/k", "s3://***@bucket/k", id="slash_in_the_password"),
+        pytest.param("hdfs://host:8020/a@b", "hdfs://host:8020/a@b", id="port_is_no_password"),
+        pytest.param("s3://bucket/a:b@c", "s3://bucket/a:b@c", id="at_sign_in_the_key"),
         pytest.param("s3://key:secret@bucket/k", "s3://***@bucket/k", id="user_and_password"),
         pytest.param("s3://b/k?region=x&token=t", "s3://b/k?region=x&token=***", id="query"),
         pytest.param(

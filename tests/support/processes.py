@@ -65,6 +65,8 @@ def run_function(
     *,
     timeout_s: float = 240,
     environ: Mapping[str, str] | None = None,
+    storage: Path | None = None,
+    attempt: int = 0,
     **arguments: Any,
 ) -> list[TaskProcess]:
     """Runs `module:function(ctx, **arguments)` in each task and returns the finished tasks.
@@ -72,7 +74,7 @@ def run_function(
     The function returns a dict; NumPy arrays come back in `arrays`, the rest (JSON) in `values`.
     Raises AssertionError with all output when a task fails or the time is up.
     """
-    with started(target, cluster, environ=environ, **arguments) as tasks:
+    with started(target, cluster, environ=environ, storage=storage, attempt=attempt, **arguments) as tasks:
         deadline = time.monotonic() + timeout_s
         for task in tasks:
             try:
@@ -91,7 +93,13 @@ def run_function(
 
 @contextmanager
 def started(
-    target: str, cluster: Cluster, *, environ: Mapping[str, str] | None = None, **arguments: Any
+    target: str,
+    cluster: Cluster,
+    *,
+    environ: Mapping[str, str] | None = None,
+    storage: Path | None = None,
+    attempt: int = 0,
+    **arguments: Any,
 ) -> Iterator[list[TaskProcess]]:
     """Starts the tasks; kills those that are left at the end of the block."""
     with ExitStack() as stack:
@@ -109,18 +117,20 @@ def started(
                 "addresses": addresses,
                 "index": index,
                 "folder": str(folder / str(index)),
-                "storage": str(folder / "storage"),
+                "storage": str(storage or folder / "storage"),
+                "attempt": attempt,
                 "arguments": arguments,
             }
             (folder / str(index)).mkdir()
             output = folder / str(index) / "output.txt"
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.task_main", json.dumps(request)],
-                cwd=ROOT,
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", **(environ or {})},
-                stdout=output.open("wb"),
-                stderr=subprocess.STDOUT,
-            )
+            with output.open("wb") as sink:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.support.task_main", json.dumps(request)],
+                    cwd=ROOT,
+                    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", **(environ or {})},
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                )
             task = TaskProcess(
                 name=f"worker/{index}", process=process, output=output, folder=folder / str(index)
             )

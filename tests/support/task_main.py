@@ -14,6 +14,7 @@ from typing import Any
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import assignment_environment, static_environment
 from raydist.spec import ClusterSpec, EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, TaskType
+from raydist.spec.options import find_option
 
 
 def main(request: dict[str, Any]) -> None:
@@ -32,7 +33,9 @@ def main(request: dict[str, Any]) -> None:
     from raydist.strategies.session import open_session
 
     arguments = dict(request["arguments"])
-    job_options = arguments.pop("job_options", {})
+    job_options = {
+        name: find_option(name).parse(value) for name, value in arguments.pop("job_options", {}).items()
+    }
     assignment = _assignment(request, **job_options)
     module, _, function = request["target"].partition(":")
     with open_session(assignment) as session:
@@ -55,7 +58,7 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
         strategy=strategy,
         keras=KerasFlavour(request["keras"]),
         cluster_spec=ClusterSpec(jobs=jobs),
-        attempt=0,
+        attempt=request["attempt"],
         run_uri=request["storage"] + "/test",
         num_workers=len(request["addresses"]),
         devices=request["devices"],

@@ -15,7 +15,9 @@ def examples(count: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def dense_model(keras: Any, optimizer: str, *, steps_per_execution: int = 1, metrics: tuple[str, ...] = ()) -> Any:
+def dense_model(
+    keras: Any, optimizer: str, *, steps_per_execution: int = 1, metrics: tuple[str, ...] = ()
+) -> Any:
     keras.utils.set_random_seed(7)
     model = keras.Sequential(
         [
@@ -70,7 +72,9 @@ def _fit(ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, e
     return _flat(model)
 
 
-def _train_steps(ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, epochs: int) -> np.ndarray:
+def _train_steps(
+    ctx: Any, optimizer: str, steps: int, *, batch_size: int, count: int, epochs: int
+) -> np.ndarray:
     import tensorflow as tf
 
     with ctx.strategy.scope():
@@ -90,3 +94,187 @@ def _train_steps(ctx: Any, optimizer: str, steps: int, *, batch_size: int, count
     dataset = _dataset(batch_size, count - count % batch_size)
     ctx.train_steps(step_fn, dataset, num_steps=epochs * (count // batch_size), steps_per_call=steps)
     return _flat(model)
+
+
+def batchnorm_model(keras: Any, *, steps_per_execution: int = 1) -> Any:
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential(
+        [
+            keras.layers.Input((6,)),
+            keras.layers.Dense(8),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(3),
+        ]
+    )
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.05),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        steps_per_execution=steps_per_execution,
+    )
+    return model
+
+
+def users_own_fit(ctx: Any, *, count: int = 33, batch_size: int = 32) -> dict[str, Any]:
+    """Plain fit, evaluate and predict on uneven data, with BatchNormalization, several steps per call."""
+    import tensorflow as tf
+
+    result: dict[str, Any] = {}
+    x, y = examples(count)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
+    for steps in (1, 4):
+        with ctx.strategy.scope():
+            model = batchnorm_model(tf.keras, steps_per_execution=steps)
+        history = model.fit(data, epochs=2, verbose=0, validation_data=data)
+        assert set(history.history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+        for name, values in history.history.items():
+            result[f"{name}-{steps}"] = np.array(values)
+        result[f"evaluate-{steps}"] = np.array(model.evaluate(data, verbose=0))
+        result[f"predict-{steps}"] = model.predict(data, verbose=0)
+        result[f"statistics-{steps}"] = np.concatenate(
+            [weight.ravel() for weight in model.layers[1].get_weights()[2:]]
+        )
+        result[f"weights-{steps}"] = _flat(model)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
+    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+    result["loss-of-arrays"] = np.array(history.history["loss"])
+    result["predict-of-arrays"] = model.predict(x, batch_size=10, verbose=0)
+    return result
+
+
+def batch_logs(ctx: Any) -> dict[str, Any]:
+    """Returns the loss that on_train_batch_end saw last, and that of the epoch."""
+    import tensorflow as tf
+
+    seen: list[float] = []
+
+    class Watch(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(float(logs["loss"]))
+
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(32)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+    history = model.fit(data, verbose=0, callbacks=[Watch()])
+    return {"batch": seen[-1], "epoch": history.history["loss"][0], "num_batches": len(seen)}
+
+
+def clipped(ctx: Any, *, clip: str) -> dict[str, Any]:
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+        model.compile(
+            optimizer=tf.keras.optimizers.SGD(0.5, **{clip: 0.05}),
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    model.fit(data, epochs=3, verbose=0)
+    return {"weights": _flat(model)}
+
+
+def refused(ctx: Any, *, option: str) -> dict[str, Any]:
+    import tensorflow as tf
+
+    options = {
+        "gradient_accumulation_steps": {"gradient_accumulation_steps": 2},
+        "ema_overwrite_frequency": {"use_ema": True, "ema_overwrite_frequency": 2},
+    }
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+        model.compile(optimizer=tf.keras.optimizers.SGD(0.1, **options[option]), loss="mse")
+    try:
+        model.fit(tf.data.Dataset.from_tensor_slices(examples(8)).batch(4), verbose=0)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": ""}
+
+
+def error_of_fit(ctx: Any, *, steps: int) -> dict[str, Any]:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd", steps_per_execution=steps)
+    try:
+        model.fit(tf.data.Dataset.from_tensor_slices(examples(64)).batch(16), verbose=0)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": ""}
+
+
+def changed_sources(ctx: Any, *, module: str) -> dict[str, Any]:
+    import importlib
+
+    found = importlib.import_module(f"raydist.strategies.{module}").replacements()
+    return {"changed": [str(one) for one in found if one.found != one.fingerprint], "count": len(found)}
+
+
+def mend_of_changed_source(ctx: Any) -> dict[str, Any]:
+    from keras.src.backend.tensorflow import trainer
+
+    from raydist.strategies import keras3
+
+    trainer.TensorFlowTrainer.fit = lambda self: None
+    try:
+        keras3.mend(sync_batchnorm=False)
+    except Exception as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+def fit_through_context(
+    ctx: Any,
+    *,
+    epochs: int,
+    stop_after: int | None = None,
+    steps_per_execution: int = 1,
+    batchnorm: bool = False,
+) -> dict[str, Any]:
+    """ctx.fit on shuffled data; `stop_after` raises after that many steps, as a crash would."""
+    import tensorflow as tf
+
+    class Crash(tf.keras.callbacks.Callback):
+        num_steps = 0
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if self.num_steps == stop_after:
+                raise RuntimeError("crashed")
+            self.num_steps += 1
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices(examples(200)).shuffle(200, seed=5).batch(32)
+
+    with ctx.strategy.scope():
+        if batchnorm:
+            model = batchnorm_model(tf.keras, steps_per_execution=steps_per_execution)
+        else:
+            model = dense_model(
+                tf.keras, "adam", steps_per_execution=steps_per_execution, metrics=("accuracy",)
+            )
+    try:
+        history = ctx.fit(model, data, epochs=epochs, validation_data=data, callbacks=[Crash()])
+    except RuntimeError as error:
+        if "crashed" not in str(error):
+            raise
+        return {"status": _status(ctx)}
+    return {
+        "weights": _flat(model),
+        "status": _status(ctx),
+        "loss": np.array(history.history["loss"]),
+        "accuracy": np.array(history.history["accuracy"]),
+        "epochs": history.epoch,
+    }
+
+
+def _status(ctx: Any) -> dict[str, Any]:
+    status = ctx.progress.status()
+    return {
+        "step": status.step,
+        "restored_step": status.restored_step,
+        "epoch": status.epoch,
+        "metrics": dict(status.metrics),
+        "checkpoint": status.checkpoint,
+        "notes": list(status.notes),
+        "num_steps": status.num_steps,
+    }

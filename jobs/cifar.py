@@ -1,0 +1,160 @@
+"""The CIFAR-10 convolutional network, under any strategy.
+
+raydist submit jobs/cifar.py
+raydist submit jobs/cifar.py --workers 4 -p epochs=20 -p data=cifar10 -p data_dir=/data/cifar
+
+`data` is `cifar10` (read from `data_dir` or Keras's cache, else downloaded), `digits` (scikit-learn's
+bundled handwritten digits as 32x32x3 images, which need no network), or `auto`: CIFAR-10 where every
+task has it or can fetch it, else the digits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import socket
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import raydist
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+FOLDER = "cifar-10-batches-py"
+CONNECT_TIMEOUT_S = 5.0
+
+
+@raydist.job(
+    workers=2,
+    params={
+        "epochs": 5,
+        "batch_size": 128,
+        "learning_rate": 1e-3,
+        "data": "auto",
+        "data_dir": "",
+    },
+)
+def train(ctx: raydist.TrainContext):
+    params = ctx.params
+    images, labels = load_data(ctx, params["data"], params["data_dir"])
+    is_test = np.arange(len(labels)) % 6 == 5
+    train_data = dataset(images[~is_test], labels[~is_test], params["batch_size"], shuffle=True)
+    test_data = dataset(images[is_test], labels[is_test], params["batch_size"], shuffle=False)
+    with ctx.strategy.scope():
+        model = build_model()
+        model.compile(
+            optimizer=tf.keras.optimizers.Adam(params["learning_rate"]),
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    ctx.fit(model, train_data, epochs=params["epochs"], validation_data=test_data)
+
+
+def build_model():
+    """Returns the network of TensorFlow's CIFAR-10 tutorial: three convolutions, two dense layers."""
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((32, 32, 3)),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def dataset(images, labels, batch_size, *, shuffle):
+    data = tf.data.Dataset.from_tensor_slices((images, labels))
+    if shuffle:
+        data = data.shuffle(len(labels), seed=1)
+    return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+def load_data(ctx, data, data_dir):
+    """Returns images `[n, 32, 32, 3]` in 0..1 and labels `[n]`, the same in every task."""
+    if data not in ("auto", "cifar10", "digits"):
+        raise raydist.SpecError(f"param data is {data!r}; give auto, cifar10 or digits")
+    if data == "digits" or (data == "auto" and not all_tasks_can(ctx, can_have_cifar10(data_dir))):
+        if data == "auto":
+            ctx.note("data: scikit-learn's digits, because not every task has CIFAR-10 or can fetch it")
+        return load_digits()
+    return load_cifar10(data_dir)
+
+
+def load_digits():
+    from sklearn.datasets import load_digits as load
+
+    digits = load()
+    images = tf.image.resize(digits.images[..., np.newaxis] / 16.0, (32, 32)).numpy()
+    return np.repeat(images, 3, axis=-1).astype("float32"), digits.target.astype("int64")
+
+
+def load_cifar10(data_dir):
+    folder = find_cifar10(data_dir) or download_cifar10(data_dir)
+    names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
+    batches = [pickle.loads((folder / name).read_bytes(), encoding="bytes") for name in names]
+    images = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32)
+    labels = np.concatenate([batch[b"labels"] for batch in batches])
+    return images.transpose(0, 2, 3, 1).astype("float32") / 255.0, labels.astype("int64")
+
+
+def download_cifar10(data_dir):
+    """Downloads into Keras's cache, one task of a host at a time, and returns the unpacked folder."""
+    if data_dir:
+        raise raydist.SpecError(f"param data_dir is {data_dir!r}, which has no {FOLDER}; unpack {URL} there")
+    cache = keras_cache()
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "cifar-10.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if find_cifar10("") is None:
+            archive = tf.keras.utils.get_file("cifar-10-python.tar.gz", URL)
+            with tarfile.open(archive) as tar:
+                tar.extractall(cache, filter="data")
+    return find_cifar10("")
+
+
+def keras_cache():
+    return Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets"
+
+
+def find_cifar10(data_dir):
+    """Returns the folder of the unpacked archive, in `data_dir` or in Keras's cache; else None."""
+    parent = Path(data_dir) if data_dir else keras_cache()
+    for folder in (parent / FOLDER, parent):
+        if (folder / "test_batch").is_file():
+            return folder
+    return None
+
+
+def can_have_cifar10(data_dir):
+    """Whether this task has CIFAR-10, or reaches the server that it comes from within 5 s."""
+    if find_cifar10(data_dir) is not None:
+        return True
+    if data_dir:
+        return False
+    try:
+        with socket.create_connection(("www.cs.toronto.edu", 443), timeout=CONNECT_TIMEOUT_S):
+            return True
+    except OSError:
+        return False
+
+
+def all_tasks_can(ctx, can):
+    """Agrees by one all-gather, so that the tasks never train on different data."""
+
+    @tf.function
+    def gather():
+        def one():
+            return tf.distribute.get_replica_context().all_gather(tf.constant([int(can)]), axis=0)
+
+        return ctx.strategy.experimental_local_results(ctx.strategy.run(one))[0]
+
+    return bool(gather().numpy().all())

@@ -1,0 +1,125 @@
+"""Runs a job in the foreground: shows it while it goes on, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from raydist.cli import output, run_view
+from raydist.cli.job_options import default_storage
+from raydist.cli.progress import Progress, ProgressView, duration, metrics_line, open_view
+
+if TYPE_CHECKING:
+    from raydist.controller.result import RunResult
+    from raydist.spec.request import Config
+
+
+def run_job(
+    job: str, *, config: Config, param_texts: tuple[str, ...], options: Mapping[str, Any], is_json: bool
+) -> int:
+    """Runs `job` to its end, shows it, and returns the exit code; raises RaydistError before it starts."""
+    from raydist import api
+
+    screen = sys.stderr if is_json else sys.stdout
+    with output.stdout_kept_for_json(is_json), open_view(screen) as view, _interrupts():
+        shown = _Screen(view)
+        result = api.run(
+            job, config=config, param_texts=param_texts, on_event=shown.take, check=False, **options
+        )
+    if is_json:
+        output.print_json(result.as_dict())
+    _print_end(result, shown, stream=screen)
+    return result.exit_code
+
+
+class _Screen:
+    """Turns what the run tells into lines."""
+
+    def __init__(self, view: ProgressView) -> None:
+        self._view = view
+        self.said: set[str] = set()
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "ray":
+                self._say(event["message"])
+            case "planned":
+                self._planned(event)
+            case "progress":
+                fields = Progress.__dataclass_fields__
+                self._view.show(Progress(**{name: event[name] for name in fields}))
+            case "attempt_lost":
+                self._say(event["message"])
+            case "state":
+                # A plain SIGTERM, as `kill` and batch systems send it, is to end a run like Ctrl-C. Set
+                # only now, as ray.init puts a handler of its own in the place.
+                _interrupt_on(signal.SIGTERM)
+
+    def _planned(self, event: Mapping[str, Any]) -> None:
+        self._say(f"run {event['run']}")
+        self._say(f"strategy {event['strategy']}: {event['reason']}")
+        self._say(f"keras {event['keras']}: {event['keras_reason']}")
+        for note in event["notes"]:
+            self._say(f"note: {note}")
+            self.said.add(note)
+
+    def _say(self, sentence: str) -> None:
+        self.said.add(sentence)
+        self._view.say(sentence)
+
+
+def _print_end(result: RunResult, shown: _Screen, *, stream: TextIO) -> None:
+    for note in result.notes:
+        if note not in shown.said:
+            print(f"note: {note}", file=stream)
+    if result.traceback:
+        print(f"\n{result.traceback.rstrip()}\n", file=stream)
+    if result.error is not None:
+        run_view.print_stored_error(result.error.as_dict(), stream=stream)
+    total_s = result.timings.get("total") or 0.0
+    attempts = "" if result.attempts == 1 else f", {result.attempts} attempts"
+    print(f"{result.state.value} after {result.steps} steps, {duration(total_s)}{attempts}", file=stream)
+    facts = {
+        "metrics": metrics_line(result.metrics),
+        "checkpoint": result.checkpoint,
+        "storage": result.storage,
+    }
+    for name, value in facts.items():
+        if value:
+            print(f"  {name.ljust(10)}  {value}", file=stream)
+    commands = ["status", "logs", "metrics"] if result.exit_code == 0 else ["status", "logs", "resume"]
+    print(f"next: {'  '.join(f'raydist {command} {_named(result)}' for command in commands)}", file=stream)
+
+
+def _named(result: RunResult) -> str:
+    """Returns what another command is to be given to find this run from this folder."""
+    root = result.storage.removesuffix(f"/{result.run}")
+    is_default = os.path.abspath(default_storage()) == root
+    return result.run if is_default else f"{result.run} --storage {shlex.quote(root)}"
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    """Lets SIGINT and SIGTERM end the run, also where a shell without job control had SIGINT ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        _interrupt_on(number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt_on(number: int) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(number, signal.default_int_handler)

@@ -1,0 +1,65 @@
+"""Where a Ray may run, found without importing ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from raydist.errors import ClusterError
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+CLIENT_PREFIX = "ray://"
+LOCAL = "local"
+
+_PROBE_TIMEOUT_S = 1.0
+
+
+def running_address(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns RAY_ADDRESS, else the address of a Ray that `ray start` left running here, else None.
+
+    RAY_ADDRESS is taken at its word; only the file that `ray start` leaves, and that outlives a
+    crashed Ray, is checked by a TCP connection.
+    """
+    given = environ.get(ADDRESS_VARIABLE, "")
+    if given not in ("", "auto"):
+        return None if given == LOCAL else given
+    recorded = _recorded_address(environ)
+    if recorded is None:
+        return None
+    with contextlib.suppress(ClusterError):
+        host, port = split_address(recorded)
+        return recorded if accepts_tcp(host, port, timeout_s=_PROBE_TIMEOUT_S) else None
+    return None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Returns host and port of `host:port`, `[ipv6]:port` or `ray://host:port`."""
+    bare = address.removeprefix(CLIENT_PREFIX)
+    match = re.fullmatch(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^:/\[\]]+)):(?P<port>\d{1,5})/?", bare)
+    if match is None or not 0 < int(match["port"]) < 65536:
+        raise ClusterError(f"address is {address!r}; write local, auto, HOST:PORT or ray://HOST:PORT")
+    return match["six"] or match["host"], int(match["port"])
+
+
+def accepts_tcp(host: str, port: int, *, timeout_s: float) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except OSError:
+        return False
+    return True
+
+
+def _recorded_address(environ: Mapping[str, str]) -> str | None:
+    # As in ray/_common/utils.py, get_default_ray_temp_dir and get_ray_address_file.
+    folder = (
+        environ.get("RAY_TMPDIR") or (sys.platform.startswith("linux") and environ.get("TMPDIR")) or "/tmp"
+    )
+    try:
+        return (Path(folder) / "ray" / "ray_current_cluster").read_text().strip() or None
+    except OSError:
+        return None

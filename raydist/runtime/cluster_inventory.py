@@ -1,0 +1,37 @@
+"""What the Ray cluster has, as the planner's data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.this_machine import tpu_name
+from raydist.runtime import ray_internals
+from raydist.runtime.connection import Connection
+
+
+def probe_inventory(connection: Connection, *, environ: Mapping[str, str] = os.environ) -> Inventory:
+    """Returns the alive nodes of the connected Ray with all they have, busy or free."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return Inventory(
+        hosts=tuple(_host(node) for node in nodes if node["Alive"]),
+        is_embedded=connection.is_embedded,
+        can_grow=not connection.is_embedded and ray_internals.cluster_can_grow(),
+        tpu_name=tpu_name(environ),
+        source=connection.source,
+    )
+
+
+def _host(node: Mapping[str, Any]) -> Host:
+    resources = node["Resources"]
+    return Host(
+        name=node["NodeManagerAddress"],
+        node_id=node["NodeID"],
+        num_cpus=resources.get("CPU", 0.0),
+        num_gpus=int(resources.get("GPU", 0)),
+        num_tpus=resources.get("TPU", 0.0),
+    )

@@ -1,0 +1,217 @@
+"""RayTaskGroup: the processes of one attempt, as Ray actors."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from raydist.controller.task_group import GroupUpdate
+from raydist.errors import ClusterError
+from raydist.planning.plan import Plan
+from raydist.planning.tf_config import make_assignments
+from raydist.runtime.actors import ActorSet
+from raydist.runtime.connection import Connection
+from raydist.runtime.ledger import Ledger
+from raydist.runtime.log_capture import LogTarget
+from raydist.runtime.mailbox import News
+from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot
+from raydist.runtime.task_actor import Hello, TaskSetup
+from raydist.runtime.task_body import DEFAULT_BODY
+from raydist.runtime.versions import describe_difference, installed_versions
+from raydist.spec.status import Order
+from raydist.spec.tasks import TaskId
+
+logger = logging.getLogger(__name__)
+
+# How often a group that is not placed yet looks whether it is: placing itself tells nobody.
+_PLACEMENT_POLL_S = 0.25
+# One long poll of the mailbox; `poll` itself returns earlier.
+_NEWS_TIMEOUT_S = 60.0
+# After this a dead Ray is left alone: its calls never return.
+_STOP_TIMEOUT_S = 30.0
+
+
+class RayTaskGroup:
+    """Implements controller.task_group.TaskGroup. Not to be used from several threads at once."""
+
+    def __init__(self, plan: Plan, actors: ActorSet, ledger: Ledger, *, attempt: int, run_uri: str) -> None:
+        self._plan = plan
+        self._actors = actors
+        self._ledger = ledger
+        self._attempt = attempt
+        self._run_uri = run_uri
+        self._code: Any = None
+        self._versions: dict[str, str] = {}
+        self._hellos: dict[Any, TaskId] = {}
+        self._runs: dict[Any, TaskId] = {}
+        self._news: Any = None
+        self._news_seq = 0
+        self._is_stopped = False
+
+    @classmethod
+    def start(
+        cls,
+        plan: Plan,
+        *,
+        attempt: int,
+        connection: Connection,
+        code: bytes | None,
+        storage_uri: str,
+        run_uri: str,
+        body: str = DEFAULT_BODY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> RayTaskGroup:
+        """Asks Ray for every process, and returns without waiting for any.
+
+        Args:
+          code: What `code_archive.pack` returned; None ships nothing.
+          storage_uri: Where runs are kept, absolute; the tasks' logs go there.
+          run_uri: The run's folder, for the assignments.
+          body: `package.module:Class` of the TaskBody.
+        """
+        started_at_s = clock()
+        token = uuid.uuid4().hex[:8]
+        setups = [
+            TaskSetup(
+                task=task,
+                body=body,
+                keras=plan.keras,
+                resources=plan.resources_of(task),
+                ports=plan.job.ports,
+                tpu_name=plan.inventory.tpu_name,
+                log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
+                scratch_name=f"{plan.job.name}-{attempt}-{task.path_name}-{token}",
+            )
+            for task in plan.tasks
+        ]
+        actors = ActorSet.create(setups, is_driver_in_cluster=not connection.is_client)
+        ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)
+        group = cls(plan, actors, ledger, attempt=attempt, run_uri=run_uri)
+        group._hellos = actors.greet()
+        group._versions = installed_versions()
+        group._code = None if code is None else ray.put(code)
+        return group
+
+    def poll(self, *, timeout_s: float) -> GroupUpdate:
+        """Waits at most `timeout_s` for news and returns it.
+
+        Raises:
+          ClusterError: A host cannot run its task: it lacks raydist or a port, or its versions differ.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._is_stopped:
+            self._wait(deadline)
+            if self._ledger.has_news or time.monotonic() >= deadline:
+                break
+        return self._ledger.take_update()
+
+    def order(self, order: Order, tasks: Sequence[str] = ()) -> None:
+        """Passes an order to the named tasks, or to all; those still starting get it once they listen."""
+        if not self._is_stopped:
+            self._actors.order(order, [TaskId.parse(task) for task in tasks] or self._plan.tasks)
+
+    def stop(self) -> None:
+        """Ends every process, the placement group and the scratch folders. Idempotent."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        # In a thread, because calls to a Ray that has died do not return.
+        thread = threading.Thread(
+            target=self._actors.stop,
+            args=(self._ledger.hellos, self._ledger.lost),
+            name="raydist-stop",
+            daemon=True,
+        )
+        thread.start()
+        thread.join(_STOP_TIMEOUT_S)
+        if thread.is_alive():
+            logger.warning("attempt %d: Ray did not answer while the tasks were stopped", self._attempt)
+
+    def _wait(self, deadline: float) -> None:
+        """Waits for the next thing that can happen, and takes it in."""
+        timeout_s = max(0.0, deadline - time.monotonic())
+        if not self._ledger.is_placed:
+            timeout_s = min(timeout_s, _PLACEMENT_POLL_S)
+        waited_for = [*self._hellos, *self._runs, *([self._news] if self._news is not None else [])]
+        if not waited_for:
+            time.sleep(timeout_s)
+            return
+        ready, _ = ray.wait(waited_for, num_returns=1, timeout=timeout_s)
+        # What else is ready by now: one dead task often means several.
+        for ref in ray.wait(waited_for, num_returns=len(waited_for), timeout=0)[0] if ready else ():
+            self._take(ref)
+        if not self._ledger.is_placed and self._actors.is_placed():
+            self._ledger.placed()
+
+    def _take(self, ref: Any) -> None:
+        if ref == self._news:
+            self._take_news(ref)
+        elif ref in self._hellos:
+            self._take_hello(ref, self._hellos.pop(ref))
+        else:
+            self._take_result(ref, self._runs.pop(ref))
+
+    def _take_hello(self, ref: Any, task: TaskId) -> None:
+        try:
+            hello: Hello = ray.get(ref)
+        except RayError as error:
+            raise_if_host_cannot(task, error)
+            self._ledger.failed(lost_task(task, error, pid=None, host=None))
+            return
+        difference = describe_difference(hello.host, hello.versions, ours=self._versions)
+        if difference is not None:
+            raise ClusterError(difference, task=str(task))
+        self._ledger.greeted(hello)
+        if self._ledger.all_addressed:
+            self._run_all()
+
+    def _run_all(self) -> None:
+        addresses = {task: hello.address for task, hello in self._ledger.hellos.items()}
+        _check_addresses_differ(addresses.values())
+        assignments = make_assignments(self._plan, addresses, attempt=self._attempt, run_uri=self._run_uri)
+        mailbox = self._actors.open_mailbox()
+        for task, handle in self._actors.handles.items():
+            self._runs[handle.run.remote(assignments[task], self._code, mailbox)] = task
+        self._ask_for_news()
+
+    def _take_result(self, ref: Any, task: TaskId) -> None:
+        hello = self._ledger.hellos[task]
+        try:
+            self._ledger.told(ray.get(ref))
+        except RayActorError as error:
+            self._ledger.failed(lost_task(task, error, pid=hello.pid, host=hello.host))
+        except RayTaskError as error:
+            raise ClusterError(f"{task} on {hello.host}: {error.cause}", task=str(task)) from error
+
+    def _take_news(self, ref: Any) -> None:
+        self._news = None
+        try:
+            news: News = ray.get(ref)
+        except RayError:
+            # The tasks find the mailbox dead as well and end, which their own refs tell.
+            logger.warning("attempt %d: the mailbox died", self._attempt)
+            return
+        self._news_seq = news.seq
+        for status in news.statuses:
+            self._ledger.told(status)
+        self._ask_for_news()
+
+    def _ask_for_news(self) -> None:
+        self._news = self._actors.wait_news(self._news_seq, timeout_s=_NEWS_TIMEOUT_S)
+
+
+def _check_addresses_differ(addresses: Iterable[str]) -> None:
+    twice = [address for address, count in Counter(addresses).items() if count > 1]
+    if twice:
+        raise ClusterError(
+            f"two tasks have the address {twice[0]}; give each host of the Ray cluster its own address "
+            "(ray start --node-ip-address=…)"
+        )

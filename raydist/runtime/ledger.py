@@ -1,0 +1,98 @@
+"""Ledger: what is known of an attempt's tasks, and what of it is news."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+
+from raydist.controller.task_group import GroupUpdate
+from raydist.runtime.task_actor import Hello
+from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.spec.tasks import TaskId
+
+
+class Ledger:
+    """Keeps the newest status of each task; a terminal one is final. Knows nothing of Ray's calls."""
+
+    def __init__(self, tasks: Iterable[TaskId], *, started_at_s: float, clock: Callable[[], float]) -> None:
+        self._tasks = tuple(tasks)
+        self._clock = clock
+        self._started_at_s = started_at_s
+        self._statuses: dict[TaskId, TaskStatus] = {}
+        self._news: dict[TaskId, TaskStatus] = {}
+        self._timings: dict[str, float] = {}
+        self.hellos: dict[TaskId, Hello] = {}
+
+    @property
+    def all_addressed(self) -> bool:
+        return len(self.hellos) == len(self._tasks)
+
+    @property
+    def is_placed(self) -> bool:
+        return "placement" in self._timings
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._news)
+
+    @property
+    def lost(self) -> set[TaskId]:
+        """The tasks whose processes are known to be dead."""
+        failures = (status.failure for status in self._statuses.values())
+        return {failure.task for failure in failures if failure and failure.kind is FailureKind.LOST}
+
+    def placed(self) -> None:
+        self._mark("placement")
+
+    def greeted(self, hello: Hello) -> None:
+        self.hellos[hello.task] = hello
+        self.told(
+            TaskStatus(
+                task=hello.task,
+                state=TaskState.STARTING,
+                pid=hello.pid,
+                host=hello.host,
+                address=hello.address,
+                at_s=time.time(),
+            )
+        )
+        if self.all_addressed:
+            self.placed()
+
+    def told(self, status: TaskStatus) -> None:
+        known = self._statuses.get(status.task)
+        if known is not None and known.state.is_terminal:
+            return
+        if status.address is None and status.task in self.hellos:
+            status = dataclasses.replace(status, address=self.hellos[status.task].address)
+        self._statuses[status.task] = self._news[status.task] = status
+        if len(self._statuses) == len(self._tasks) and not self._any_starting():
+            self._mark("tasks_ready")
+
+    def failed(self, failure: TaskFailure) -> None:
+        hello = self.hellos.get(failure.task)
+        known = self._statuses.get(failure.task) or TaskStatus(
+            task=failure.task,
+            state=TaskState.PENDING,
+            pid=hello.pid if hello else 0,
+            host=hello.host if hello else "",
+        )
+        failure = dataclasses.replace(failure, step=known.step)
+        self.told(dataclasses.replace(known, state=TaskState.FAILED, failure=failure, at_s=failure.at_s))
+
+    def take_update(self) -> GroupUpdate:
+        """Returns what is new since the last call."""
+        news, self._news = self._news, {}
+        return GroupUpdate(
+            statuses=tuple(news.values()),
+            all_placed=self.is_placed,
+            all_addressed=self.all_addressed,
+            timings=tuple(self._timings.items()),
+        )
+
+    def _any_starting(self) -> bool:
+        return any(status.state is TaskState.STARTING for status in self._statuses.values())
+
+    def _mark(self, phase: str) -> None:
+        self._timings.setdefault(phase, self._clock() - self._started_at_s)

@@ -1,0 +1,88 @@
+"""Mailbox: where tasks leave their statuses and find their orders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raydist.spec.status import Order, TaskStatus
+from raydist.spec.tasks import TaskId
+
+# News of many tasks is gathered this long, so that a large run does not keep the controller busy.
+_GATHER_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """What came in since a `wait_news`; `seq` goes into the next one."""
+
+    seq: int
+    statuses: tuple[TaskStatus, ...] = ()
+
+
+class Mailbox:
+    """An async actor without CPUs, one per attempt.
+
+    A busy plain actor cannot be called, and a task cannot call a driver: both sides call this one.
+    Its death tells the tasks that their run is gone.
+    """
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._statuses: dict[TaskId, tuple[int, TaskStatus]] = {}
+        self._orders: dict[TaskId, list[Order]] = {}
+        self._departed: set[TaskId] = set()
+        self._changed = asyncio.Condition()
+
+    async def exchange(self, status: TaskStatus, *, wait_s: float) -> tuple[Order, ...]:
+        """Takes a task's newest status; returns its orders, at once or as soon as one comes in `wait_s`."""
+        await self._put(status)
+        await self._wait_for_orders(status.task, wait_s)
+        return tuple(self._orders.pop(status.task, ()))
+
+    async def order(self, order: Order, tasks: Sequence[TaskId]) -> None:
+        """Leaves an order for each of `tasks`, those included that have not said anything yet."""
+        async with self._changed:
+            for task in tasks:
+                self._orders.setdefault(task, []).append(order)
+            self._changed.notify_all()
+
+    async def wait_news(self, since: int, *, timeout_s: float) -> News:
+        """Returns the newest status of each task that pushed one after `since`, once there is any."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self._seq > since)
+        except TimeoutError:
+            return News(seq=since)
+        await asyncio.sleep(_GATHER_S)
+        statuses = tuple(status for seq, status in self._statuses.values() if seq > since)
+        return News(seq=self._seq, statuses=statuses)
+
+    async def depart(self, task: TaskId) -> None:
+        """Says that a task obeyed STOP: its log is stored, its files are gone, it can be killed."""
+        async with self._changed:
+            self._departed.add(task)
+            self._changed.notify_all()
+
+    async def wait_departed(self, tasks: Sequence[TaskId], *, timeout_s: float) -> tuple[TaskId, ...]:
+        """Returns those of `tasks` that departed, once all have or the time is up."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self._departed.issuperset(tasks))
+        except TimeoutError:
+            pass
+        return tuple(task for task in tasks if task in self._departed)
+
+    async def _put(self, status: TaskStatus) -> None:
+        async with self._changed:
+            self._seq += 1
+            self._statuses[status.task] = (self._seq, status)
+            self._changed.notify_all()
+
+    async def _wait_for_orders(self, task: TaskId, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s), self._changed:
+                await self._changed.wait_for(lambda: task in self._orders)
+        except TimeoutError:
+            pass

@@ -1,0 +1,58 @@
+"""From Ray's exceptions to ours."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from ray.exceptions import RayActorError, RayTaskError
+
+from raydist.errors import ClusterError, RaydistError
+from raydist.spec.status import FailureKind, TaskFailure
+from raydist.spec.tasks import TaskId
+
+_IP_PATTERN = re.compile(r"\bip(?:=|: )([0-9A-Fa-f.:]+)")
+_NOT_INSTALLED_PATTERN = re.compile(r"No module named '(raydist[.\w]*)'")
+# What only Ray's own developers can use.
+_NOISE_PATTERN = re.compile(r"^\s*(class_name|actor_id|namespace|name|pid|ip): |^The actor died unexpectedly")
+
+
+def lost_task(task: TaskId, error: BaseException, *, pid: int | None, host: str | None) -> TaskFailure:
+    """Describes a process that died without a word, by Ray's own account of it."""
+    process = f"its process{f' {pid}' if pid else ''}{f' on {host}' if host else ''}"
+    return TaskFailure(
+        task=task,
+        kind=FailureKind.LOST,
+        error_type=type(error).__name__,
+        message=f"{process} died: {_cause(error)}",
+        at_s=time.time(),
+    )
+
+
+def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
+    """Raises the ClusterError that a task's `hello` ended with; returns for a process that died.
+
+    A host without raydist cannot even read the actor's class, which Ray tells in words only.
+    """
+    text = str(error)
+    host = next(iter(_IP_PATTERN.findall(text)), "unknown")
+    missing = _NOT_INSTALLED_PATTERN.search(text)
+    if missing is not None:
+        raise ClusterError(
+            f"host {host} cannot import {missing[1]}; install there the same raydist as on the driver",
+            task=str(task),
+        ) from error
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        if isinstance(cause, RaydistError):
+            raise ClusterError(f"host {host}: {cause}", task=str(task)) from error
+        raise ClusterError(f"host {host} cannot start {task}: {cause}", task=str(task)) from error
+    if not isinstance(error, RayActorError):
+        raise ClusterError(f"{task} cannot be started: {text}", task=str(task)) from error
+    if error.actor_init_failed:
+        raise ClusterError(f"host {host} cannot start {task}: {text}", task=str(task)) from error
+
+
+def _cause(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if not _NOISE_PATTERN.match(line)]
+    return " ".join(line for line in lines if line) or type(error).__name__

@@ -1,0 +1,150 @@
+"""Everything that raydist uses of Ray beside its public API, all of it checked against Ray 2.60.
+
+Each function says what it takes from Ray and why the public API cannot do it.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import ray
+from ray._private import gcs_utils, ray_constants, services, worker as ray_worker
+from ray._raylet import AuthenticationTokenLoader, Config, GcsClient  # type: ignore[attr-defined]
+from ray.exceptions import AuthenticationError, RayError
+from ray.experimental.internal_kv import _internal_kv_get
+
+logger = logging.getLogger(__name__)
+
+_GET_CLUSTER_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+_CLIENT_DATA_PATH = "/ray.rpc.RayletDataStreamer/Datapath"
+_READ_ONLY_NODE_TYPE = "node_"
+
+
+class Answer(enum.Enum):
+    """How an address answered."""
+
+    RAY = "RAY"
+    UNAUTHENTICATED = "UNAUTHENTICATED"  # Ray, but not with this token
+    OTHER = "OTHER"  # nothing, or no Ray
+
+
+def reload_authentication() -> None:
+    """Makes Ray read RAY_AUTH_MODE and the token again.
+
+    `import ray` has read them into C++ caches, and ray.init does so only for addresses that it
+    found by itself (authentication_token_setup.py does just this).
+    """
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def has_token() -> bool:
+    """Whether there is a token, by RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the default file.
+
+    Ray's own search. Connecting in token mode without a token aborts the process in C++.
+    """
+    try:
+        return bool(AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+    except AuthenticationError:
+        return False  # RAY_AUTH_TOKEN_PATH names a file that cannot be read
+
+
+def ask_gcs(address: str, *, timeout_s: float) -> Answer:
+    """Asks for the cluster's id, one call on a channel as Ray makes them (TLS, token, no proxy).
+
+    ray.init hangs for a minute on a port that is no Ray's, and retries a wrong token for 20 s.
+    """
+    return _answer(address, _GET_CLUSTER_ID, is_stream=False, timeout_s=timeout_s)
+
+
+def ask_client_server(address: str, *, timeout_s: float) -> Answer:
+    """The same for a `ray://` address; opens a data stream without ever starting a session."""
+    return _answer(address, _CLIENT_DATA_PATH, is_stream=True, timeout_s=timeout_s)
+
+
+def _answer(address: str, method: str, *, is_stream: bool, timeout_s: float) -> Answer:
+    channel = gcs_utils.create_gcs_channel(address)
+    try:
+        if is_stream:
+            for _ in channel.stream_stream(method)(iter(()), timeout=timeout_s):
+                break
+        else:
+            channel.unary_unary(method)(b"", timeout=timeout_s)
+    except grpc.RpcError as error:
+        return _answer_in(error, is_stream=is_stream)
+    finally:
+        channel.close()
+    return Answer.RAY
+
+
+def _answer_in(error: grpc.RpcError, *, is_stream: bool) -> Answer:
+    code = error.code()
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        return Answer.UNAUTHENTICATED
+    # A stream without a client id is refused, by a Ray that has let it pass its token check.
+    is_refusal = is_stream and code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
+    return Answer.RAY if is_refusal else Answer.OTHER
+
+
+def has_node_here(gcs_address: str, *, timeout_s: float) -> bool:
+    """Whether a raylet of that cluster runs on this host; ray.init looks for one for a minute."""
+    here = services.find_node_ids()  # type: ignore[no-untyped-call]
+    nodes = GcsClient(address=gcs_address).get_all_node_info(timeout=timeout_s)
+    return any(node_id.hex() in here for node_id in nodes)
+
+
+def local_gcs_addresses() -> list[str]:
+    """Returns the Rays of this host by their processes; `auto` takes one that left no address file."""
+    services.find_gcs_addresses.cache_clear()  # type: ignore[attr-defined]
+    return sorted(services.find_gcs_addresses())  # type: ignore[no-untyped-call]
+
+
+def silence_raylet() -> Callable[[], None]:
+    """Turns the messages that raylets send to drivers into debug lines; returns how to undo it.
+
+    Ray prints them on stdout whatever log_to_driver says (listen_error_messages): a page for each
+    process that dies, where `--json` promises one object and nothing else.
+    """
+    original = ray_worker.print_to_stdstream
+
+    def log(data: Any, *_: Any, **__: Any) -> None:
+        logger.debug("ray: %s", " ".join(data.get("lines", ())))
+
+    def undo() -> None:
+        ray_worker.print_to_stdstream = original
+
+    ray_worker.print_to_stdstream = log
+    return undo
+
+
+def session_path() -> str:
+    """Returns the embedded Ray's folder of sockets and logs, which ray.shutdown leaves behind."""
+    node: Any = ray_worker._global_node
+    return str(node.get_session_dir_path())
+
+
+def cluster_can_grow() -> bool:
+    """Whether an autoscaler may add nodes: by the status that it leaves in Ray's key-value store.
+
+    Without an autoscaler's configuration a read-only one runs, whose node types are `node_<id>`.
+    Autoscaler v2 leaves no such status, but marks its nodes with the group that they belong to.
+    """
+    try:
+        status = _internal_kv_get(ray_constants.DEBUG_AUTOSCALING_STATUS)
+        is_v2 = _internal_kv_get("__autoscaler_v2_enabled") == b"1"
+    except (RayError, ConnectionError):
+        return False
+    if is_v2:
+        return any("ray.io/node-group" in node.get("Labels", {}) for node in ray.nodes())  # type: ignore[no-untyped-call]
+    return _names_node_types(status) if status else False
+
+
+def _names_node_types(status: bytes) -> bool:
+    report = json.loads(status).get("autoscaler_report") or {}
+    node_types = (report.get("node_type_mapping") or {}).values()
+    return any(not name.startswith(_READ_ONLY_NODE_TYPE) for name in node_types)

@@ -1,0 +1,46 @@
+"""Salvage: what a task that died without a word leaves on its host."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+from pathlib import Path
+
+from raydist.errors import StorageError
+from raydist.runtime.log_capture import LogTarget
+from raydist.runtime.scratch import adopted
+
+logger = logging.getLogger(__name__)
+
+_DEATH_TIMEOUT_S = 5.0
+
+
+def salvage(scratch_path: Path, log: LogTarget, *, pid: int | None) -> None:
+    """Uploads the rest of a killed task's log and deletes its scratch folder; runs on the task's host.
+
+    Waits until the process is really gone, which is a moment after Ray says so, and kills it where
+    Ray did not. A folder that the task has removed itself is fine.
+
+    Args:
+      pid: The task's process; None where it never told.
+    """
+    if not scratch_path.exists():
+        return
+    with adopted(scratch_path, timeout_s=_DEATH_TIMEOUT_S) as is_dead:
+        if not is_dead and pid is not None:
+            _kill(pid)
+    with adopted(scratch_path, timeout_s=_DEATH_TIMEOUT_S):
+        try:
+            log.open_uploader(scratch_path).flush()
+        except StorageError as error:
+            logger.warning("%s: the end of its log is lost: %s", log.task, error)
+        shutil.rmtree(scratch_path, ignore_errors=True)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        logger.debug("process %d ended by itself", pid)

@@ -1,0 +1,245 @@
+"""TaskActor: one Ray actor that is one TensorFlow task. Thin: training itself is the body's."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import ray
+
+from raydist.errors import RaydistError
+from raydist.planning.assignment import TaskAssignment
+from raydist.planning.environment import Changes, assignment_environment, static_environment
+from raydist.runtime.code_archive import unpack
+from raydist.runtime.log_capture import LogCapture, LogTarget
+from raydist.runtime.ports import PortLease
+from raydist.runtime.scratch import Scratch
+from raydist.runtime.task_body import TaskBody, load_body
+from raydist.runtime.versions import installed_versions
+from raydist.spec.job import KerasFlavour, PortRange
+from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.spec.tasks import Resources, TaskId
+
+logger = logging.getLogger(__name__)
+
+PUSH_INTERVAL_S = 0.5
+# Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
+_EXCHANGE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSetup:
+    """What a task is told before the tasks' addresses are known.
+
+    Attributes:
+      body: `package.module:Class` of the TaskBody.
+      scratch_name: Name of the task's scratch folder, unique on every host.
+      tpu_name: TPU to connect to; None without one.
+    """
+
+    task: TaskId
+    body: str
+    keras: KerasFlavour
+    resources: Resources
+    log: LogTarget
+    scratch_name: str
+    ports: PortRange | None = None
+    tpu_name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """What a task says once its process is up.
+
+    Attributes:
+      address: `ip:port` of the leased port, an IPv6 address in brackets.
+      host: The node's address as Ray knows it.
+      versions: Of what has to be the same everywhere, by name.
+    """
+
+    task: TaskId
+    address: str
+    pid: int
+    host: str
+    node_id: str
+    scratch_path: Path
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class TaskActor:
+    """The methods are called in this order, and run one after the other in the process's main thread.
+
+    A busy plain actor cannot be called, so while `run` trains a thread pushes the status to the
+    mailbox and takes orders from it.
+    """
+
+    def __init__(self) -> None:
+        self._host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        self._body: TaskBody | None = None
+        self._failure: TaskFailure | None = None
+
+    def hello(self, setup: TaskSetup) -> Hello:
+        """Takes what the task needs of its host: environment, scratch folder, log and port."""
+        self._setup = setup
+        _apply(
+            static_environment(
+                keras=setup.keras,
+                num_cpus=setup.resources.num_cpus,
+                num_gpus=setup.resources.num_gpus,
+                tpu_name=setup.tpu_name,
+                environ=os.environ,
+            )
+        )
+        self._scratch = Scratch.create(setup.scratch_name)
+        self._capture = LogCapture(self._scratch.path, setup.log)
+        self._capture.redirect()
+        self._lease = PortLease.acquire(setup.ports)
+        return Hello(
+            task=setup.task,
+            address=f"[{self._host}]:{self._lease.port}"
+            if ":" in self._host
+            else f"{self._host}:{self._lease.port}",
+            pid=os.getpid(),
+            host=self._host,
+            node_id=ray.get_runtime_context().get_node_id(),
+            scratch_path=self._scratch.path,
+            versions=installed_versions(),
+        )
+
+    def warm_up(self) -> None:
+        """Imports the body, and with it TensorFlow; what goes wrong is told by `run`."""
+        try:
+            body = load_body(self._setup.body)(self._setup.task, self._host)
+            body.warm_up()
+            self._body = body
+        except BaseException as error:
+            # A process border: TensorFlow's import can fail in any way on a broken host.
+            self._failure = self._describe(error, FailureKind.START)
+
+    def run(self, assignment: TaskAssignment, code: bytes | None, mailbox: Any) -> TaskStatus:
+        """Trains; returns the terminal status, and raises nothing that user code can raise."""
+        threading.Thread(target=self._talk, args=(mailbox,), name="raydist-mailbox", daemon=True).start()
+        self._capture.start_uploading()
+        status = self._terminal_status(assignment, code)
+        self._capture.flush()
+        return status
+
+    def linger(self) -> NoReturn:
+        """Never returns: its caller learns of the process's death by it."""
+        while True:
+            threading.Event().wait()
+
+    def _terminal_status(self, assignment: TaskAssignment, code: bytes | None) -> TaskStatus:
+        if self._body is None:
+            return self._status()
+        try:
+            _apply(assignment_environment(assignment))
+            code_path = None if code is None else self._place_code(code)
+            return self._body.run(assignment, code_path, self._lease)
+        except BaseException as error:
+            # A process border: whatever a body lets through becomes a status.
+            self._failure = self._describe(error, FailureKind.USER)
+            self._body = None
+            return self._status()
+
+    def _place_code(self, code: bytes) -> Path:
+        path = self._scratch.code_path
+        unpack(code, path)
+        sys.path.insert(0, str(path))
+        importlib.invalidate_caches()
+        # Files that lie beside the job file are found by their relative names on every host.
+        os.chdir(path)
+        return path
+
+    def _talk(self, mailbox: Any) -> None:
+        while True:
+            try:
+                exchange = mailbox.exchange.remote(self._status(), wait_s=PUSH_INTERVAL_S)
+                orders = ray.get(exchange, timeout=_EXCHANGE_TIMEOUT_S)
+                if Order.STOP in orders:
+                    self._clean_up()
+                    mailbox.depart.remote(self._setup.task)
+                    return
+            except ray.exceptions.GetTimeoutError:
+                continue
+            except ray.exceptions.RayError:
+                # The mailbox lives as long as the run: without it nobody waits for this task any more.
+                self._exit()
+            for order in orders:
+                self._take(order)
+
+    def _take(self, order: Order) -> None:
+        body = self._body
+        match order:
+            case Order.DUMP_STACKS:
+                faulthandler.dump_traceback(file=2, all_threads=True)
+            case _ if body is not None:
+                body.handle(order)
+
+    def _clean_up(self) -> None:
+        """Leaves nothing on this host but the process, which the group kills.
+
+        Ray would report a process that ends by itself as a crash. The main thread is not waited
+        for: it may hang in a collective.
+        """
+        self._capture.flush()
+        self._scratch.remove()
+        _kill_children()
+
+    def _exit(self) -> NoReturn:
+        try:
+            self._clean_up()
+        finally:
+            os._exit(1)
+
+    def _status(self) -> TaskStatus:
+        body = self._body
+        if body is not None:
+            return body.status()
+        return TaskStatus(
+            task=self._setup.task,
+            state=TaskState.FAILED if self._failure else TaskState.STARTING,
+            pid=os.getpid(),
+            host=self._host,
+            failure=self._failure,
+            at_s=time.time(),
+        )
+
+    def _describe(self, error: BaseException, kind: FailureKind) -> TaskFailure:
+        logger.error("%s: %s failed", self._setup.task, self._setup.body, exc_info=error)
+        return TaskFailure(
+            task=self._setup.task,
+            kind=kind,
+            error_type=type(error).__name__,
+            message=f"{error}" or type(error).__name__,
+            traceback=None if isinstance(error, RaydistError) else "".join(traceback.format_exception(error)),
+            at_s=time.time(),
+        )
+
+
+def _apply(changes: Changes) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _kill_children() -> None:
+    """Kills what user code has started and left running, such as data loader processes."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for pid in children.read_text().split():
+                os.kill(int(pid), signal.SIGKILL)

@@ -1,0 +1,41 @@
+"""Versions of what has to be the same on each host, read without importing any of it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+
+# Any one of a list may provide the module: TensorFlow has a CPU-only distribution.
+_DISTRIBUTIONS = {
+    "raydist": ("raydist",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "keras": ("keras",),
+    "tf_keras": ("tf_keras", "tf-keras-nightly"),
+}
+
+
+def installed_versions() -> dict[str, str]:
+    """Returns name to version; `none` where it is not installed."""
+    versions = {name: _version(distributions) for name, distributions in _DISTRIBUTIONS.items()}
+    # Ray itself refuses what differs by more than the last part.
+    return {**versions, "python": ".".join(platform.python_version_tuple()[:2])}
+
+
+def describe_difference(host: str, theirs: Mapping[str, str], *, ours: Mapping[str, str]) -> str | None:
+    """Returns a sentence about how a host's versions differ from the driver's, or None."""
+    differing = [name for name in ours if theirs.get(name, "none") != ours[name]]
+    if not differing:
+        return None
+    host_has = ", ".join(f"{name} {theirs.get(name, 'none')}" for name in differing)
+    driver_has = ", ".join(f"{name} {ours[name]}" for name in differing)
+    return f"host {host} has {host_has}, but the driver has {driver_has}; install the same versions on both"
+
+
+def _version(distributions: tuple[str, ...]) -> str:
+    for distribution in distributions:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return "none"

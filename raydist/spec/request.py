@@ -1,0 +1,86 @@
+"""From what a caller asks for, in any of the ways there are, to the resolved job."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from raydist.spec.config_file import read_config
+from raydist.spec.decorator import Job
+from raydist.spec.job import JobSpec
+from raydist.spec.job_file import read_job
+from raydist.spec.job_object import define_from_object
+from raydist.spec.layers import Source, resolve
+from raydist.spec.options import PARAMS
+
+JobLike = str | os.PathLike[str] | Job[Any, Any] | Callable[..., Any]
+Config = str | os.PathLike[str] | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for.
+
+    Attributes:
+      job: With a storage that any folder can open.
+      sources: Where each option was set.
+      wants_legacy_keras: Whether the job's source imports tf_keras.
+    """
+
+    job: JobSpec
+    sources: Mapping[str, Source]
+    wants_legacy_keras: bool
+
+
+def read_request(
+    job: JobLike,
+    *,
+    config: Config,
+    params: Mapping[str, Any] | None,
+    param_texts: Sequence[str],
+    overrides: Mapping[str, Any],
+    pickle: Callable[[object], bytes],
+) -> Request:
+    """Returns the request; raises MistakeError for what cannot be read.
+
+    Args:
+      job: `path/to/file.py[:function]`, `package.module:function`, a `Job`, or a function.
+      config: A file of cluster_configs/, or what one would hold.
+      params: Typed values, above those of `config`; `param_texts` (`key=value`) above these.
+      overrides: The options that were given, the highest layer.
+      pickle: Pickles a function by value, where no module has it.
+    """
+    layer = (
+        dict(config) if isinstance(config, Mapping) else {} if config is None else read_config(Path(config))
+    )
+    asked = dict(overrides) if params is None else {**overrides, PARAMS: params}
+    folder = asked.get("working_dir") or layer.get("working_dir")
+    working_dir = None if folder is None else os.fspath(folder)
+    if isinstance(job, str | os.PathLike):
+        definition = read_job(os.fspath(job), cwd=Path.cwd(), working_dir=working_dir)
+    else:
+        definition = define_from_object(job, pickle=pickle, working_dir=working_dir)
+    resolved = resolve(
+        definition,
+        config=layer,
+        config_where="the config" if isinstance(config, Mapping) or config is None else os.fspath(config),
+        overrides=asked,
+        param_texts=param_texts,
+        now=datetime.now(),
+        suffix=secrets.token_hex(2),
+    )
+    return Request(
+        job=dataclasses.replace(resolved.job, storage=_absolute(resolved.job.storage)),
+        sources=resolved.sources,
+        wants_legacy_keras=definition.wants_legacy_keras,
+    )
+
+
+def _absolute(storage: str) -> str:
+    return storage if "://" in storage else os.path.abspath(os.path.expanduser(storage))

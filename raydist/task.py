@@ -1,0 +1,118 @@
+"""One task's life inside its process: the one place that joins the runtime and the TensorFlow side."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+from raydist.errors import ClusterError, MistakeError, StorageError
+from raydist.planning.assignment import TaskAssignment
+from raydist.planning.environment import assignment_environment
+from raydist.spec.entry_point import load_function
+from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.spec.tasks import TaskId
+from raydist.strategies.progress import TaskProgress
+
+logger = logging.getLogger(__name__)
+
+# What a collective raises in a task whose peer failed; the error class varies (TF_NOTES 4.5).
+PEER_FAILURE_MARKS = (
+    "Collective ops is aborted by",
+    "tensorflow.CoordinationServiceError",
+    "stopped sending heartbeats",
+)
+
+
+class Lease(Protocol):
+    """The port that this task holds until TensorFlow has taken it."""
+
+    def close(self) -> None: ...
+
+
+class TaskBody:
+    """What a task actor runs. `status` may be called from any thread, the rest from the main thread."""
+
+    def __init__(self, task: TaskId, host: str) -> None:
+        self._task = task
+        self._progress = TaskProgress(task, host=host)
+
+    def warm_up(self) -> None:
+        """Imports TensorFlow, while the addresses of the other tasks are still gathered."""
+        importlib.import_module("raydist.strategies.session")
+
+    def status(self) -> TaskStatus:
+        return self._progress.status()
+
+    def handle(self, order: Order) -> None:
+        """Takes an order that needs the TensorFlow side; there is none yet beside those of the actor."""
+        logger.info("%s: order %s is not for the train function", self._task, order.name)
+
+    def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> TaskStatus:
+        """Runs the train function and returns the last status; what it raises becomes a failure there."""
+        self._progress.set_state(TaskState.STARTING, address=assignment.address)
+        try:
+            with closing(lease):
+                self._train(assignment, code_dir, lease)
+        except BaseException as error:  # a process border: everything becomes a status
+            failure = failure_of(self._task, error)
+            logger.error("%s failed: %s", self._task, failure.message)
+            if failure.traceback:
+                sys.stderr.write(failure.traceback)
+            self._progress.failed(failure)
+        else:
+            self._progress.set_state(TaskState.FINISHED)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return self.status()
+
+    def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> None:
+        for name, value in assignment_environment(assignment).items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        # Imports TensorFlow, which has to see the environment.
+        from raydist.strategies.session import open_session
+
+        with open_session(assignment, progress=self._progress) as session:
+            lease.close()
+            train = load_function(assignment.job.entry_point, working_dir=code_dir)
+            self._progress.set_state(TaskState.RUNNING)
+            train(session.context)
+
+
+def failure_of(task: TaskId, error: BaseException) -> TaskFailure:
+    """Says in data why the train function ended with `error`."""
+    message = str(error) or type(error).__name__
+    if isinstance(error, MistakeError):
+        kind = FailureKind.MISTAKE
+    elif isinstance(error, StorageError):
+        kind = FailureKind.STORAGE
+    elif isinstance(error, ClusterError):
+        kind = FailureKind.START
+    elif any(mark in message for mark in PEER_FAILURE_MARKS):
+        kind = FailureKind.COLLATERAL
+    else:
+        kind = FailureKind.USER
+    is_users = kind in (FailureKind.USER, FailureKind.COLLATERAL)
+    return TaskFailure(
+        task=task,
+        kind=kind,
+        error_type=type(error).__name__,
+        message=message,
+        traceback=_users_traceback(error) if is_users else None,
+    )
+
+
+def _users_traceback(error: BaseException) -> str:
+    """Formats the traceback without the frames of this file that lead to the user's code."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename == __file__ and frame.tb_next is not None:
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame))

@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from raydist.controller.controller import GRACE_S, POLL_S, Controller
+from raydist.controller.machine import RunMachine
+from raydist.controller.states import RunState
+from raydist.errors import ClusterError, StorageError
+from raydist.planning.plan import Plan
+from raydist.spec.status import FailureKind, TaskState
+from tests.support.fakes import (
+    PLACES,
+    UNIX_AT_START_S,
+    FakeClock,
+    FakeStarter,
+    FakeTaskGroup,
+    Moment,
+    make_plan,
+)
+
+Script = Sequence[Moment] | BaseException
+
+
+class Run:
+    """A controller whose attempts follow scripts, and all that it wrote."""
+
+    def __init__(
+        self, *scripts: Script, plan: Plan | None = None, first_attempt: int = 0, ray_s: float = 0.0
+    ):
+        plan = plan or make_plan()
+        self.clock = FakeClock()
+        self.starter = FakeStarter(plan, scripts, clock=self.clock)
+        self.records: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self.record_problem: StorageError | None = None
+        self.controller = Controller(
+            RunMachine(plan, first_attempt=first_attempt),
+            starter=self.starter,
+            clock=self.clock,
+            places=PLACES,
+            record=self._record,
+            on_event=self.events.append,
+            ray_s=ray_s,
+        )
+
+    def _record(self, record: dict[str, Any]) -> None:
+        if self.record_problem is not None:
+            raise self.record_problem
+        self.records.append(record)
+
+    @property
+    def states(self) -> list[str]:
+        return [event["state"] for event in self.events if event["event"] == "state"]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == name]
+
+
+def place(group: FakeTaskGroup) -> None:
+    group.place_all()
+
+
+def train(group: FakeTaskGroup) -> None:
+    group.train_all()
+
+
+def finish(group: FakeTaskGroup) -> None:
+    group.finish_all()
+
+
+def lose_worker_1(group: FakeTaskGroup) -> None:
+    group.fail_task("worker/1", FailureKind.LOST)
+
+
+def press_ctrl_c(group: FakeTaskGroup) -> None:
+    raise KeyboardInterrupt
+
+
+def test_undisturbed_run_succeeds_and_stops_its_group() -> None:
+    run = Run([place, train, lambda group: group.advance_all(8), finish])
+    result = run.controller.run()
+    assert (result.state, result.steps, result.attempts) == (RunState.SUCCEEDED, 8, 1)
+    assert run.states == ["STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
+    assert [group.num_stops for group in run.starter.groups] == [1]
+    assert run.records[-1] == result.as_dict() == run.controller.status().as_dict()
+
+
+def test_lost_task_is_followed_by_an_attempt_that_goes_on_from_the_restored_step() -> None:
+    run = Run(
+        [train, lambda group: group.advance_all(55), lose_worker_1],
+        [
+            train,
+            lambda group: group.advance_all(40, restored_step=40),
+            lambda group: group.advance_all(60),
+            finish,
+        ],
+    )
+    result = run.controller.run()
+    assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 2, 60)
+    assert run.starter.attempts == [0, 1]
+    assert [group.num_stops for group in run.starter.groups] == [1, 1]
+    assert run.states == ["STARTING", "RUNNING", "STOPPING", "STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
+    assert run.of("attempt_lost")[0]["message"] in result.notes
+
+
+def test_resumed_run_counts_its_attempts_on() -> None:
+    run = Run([train, finish], first_attempt=3)
+    assert run.controller.run().attempts == 4
+    assert run.starter.attempts == [3]
+
+
+@pytest.mark.parametrize("max_failures", [0, 1, 3])
+def test_run_fails_once_its_budget_is_spent(max_failures: int) -> None:
+    run = Run(*[[train, lose_worker_1]] * (max_failures + 1), plan=make_plan(max_failures=max_failures))
+    result = run.controller.run()
+    assert (result.state, result.attempts, result.exit_code) == (RunState.FAILED, max_failures + 1, 1)
+    assert all(group.num_stops == 1 for group in run.starter.groups)
+
+
+def test_cause_that_comes_after_its_consequence_is_named() -> None:
+    run = Run(
+        [
+            train,
+            lambda group: group.fail_task("worker/0", FailureKind.COLLATERAL),
+            lambda group: None,
+            lambda group: group.fail_task("worker/1", FailureKind.USER),
+        ]
+    )
+    result = run.controller.run()
+    assert result.error is not None
+    assert str(result.error.task) == "worker/1"
+    assert result.error.log == "/runs/r/logs/0/worker-1"
+    assert [event["task"] for event in run.of("task_failed")] == ["worker/0", "worker/1"]
+
+
+def test_consequence_whose_cause_stays_away_ends_the_attempt_after_the_grace() -> None:
+    run = Run(
+        [train, lambda group: group.fail_task("worker/0", FailureKind.COLLATERAL)],
+        plan=make_plan(max_failures=0),
+    )
+    assert run.controller.run().state is RunState.FAILED
+    assert run.clock.now() == pytest.approx(GRACE_S)
+
+
+def test_decisive_failure_stops_the_group_without_any_grace() -> None:
+    run = Run([train, lose_worker_1], plan=make_plan(max_failures=0))
+    run.controller.run()
+    assert run.clock.now() == 0.0
+
+
+def test_attempt_without_room_fails_at_the_start_deadline() -> None:
+    run = Run([], plan=make_plan(start_timeout=10.0))
+    result = run.controller.run()
+    assert (result.exit_code, run.clock.now()) == (3, pytest.approx(10.0))
+    assert result.error is not None
+    assert "no room for worker/0, worker/1 within 10 s" in result.error.message
+
+
+def test_each_attempt_has_its_own_start_deadline() -> None:
+    def one_starts(group: FakeTaskGroup) -> None:
+        group.place_all()
+        group.say("worker/0", state=TaskState.RUNNING)
+
+    run = Run([one_starts], [place, train, finish], plan=make_plan(start_timeout=10.0))
+    result = run.controller.run()
+    assert (result.state, result.attempts) == (RunState.SUCCEEDED, 2)
+    assert "worker/1 at 10.0.0.2:3333 (STARTING)" in result.notes[0]
+
+
+def test_start_deadline_ends_with_the_start() -> None:
+    def let_time_pass(group: FakeTaskGroup) -> None:
+        group.clock.advance(3600)
+
+    run = Run([train, let_time_pass, finish], plan=make_plan(start_timeout=10.0))
+    assert run.controller.run().state is RunState.SUCCEEDED
+
+
+def test_news_that_came_in_time_count_although_they_are_read_late() -> None:
+    def train_and_be_read_late(group: FakeTaskGroup) -> None:
+        group.train_all()
+        group.clock.advance(11)
+
+    run = Run([train_and_be_read_late, finish], plan=make_plan(start_timeout=10.0))
+    assert run.controller.run().state is RunState.SUCCEEDED
+
+
+def test_run_timeout_counts_from_the_call_and_over_all_attempts() -> None:
+    run = Run([train, lose_worker_1], [train], plan=make_plan(timeout=30.0), ray_s=4.0)
+    result = run.controller.run()
+    assert (result.state, result.exit_code, result.attempts) == (RunState.FAILED, 1, 2)
+    assert run.clock.now() == pytest.approx(26.0)
+    assert result.error is not None
+    assert "within 30 s (--timeout)" in result.error.message
+
+
+def test_half_started_group_ends_the_run_with_its_cluster_error_and_is_stopped() -> None:
+    def break_group(group: FakeTaskGroup) -> None:
+        raise ClusterError("host 10.0.0.2 has TensorFlow 2.20, this host 2.21")
+
+    run = Run([place, break_group])
+    result = run.controller.run()
+    assert (result.state, result.exit_code, result.attempts) == (RunState.FAILED, 3, 1)
+    assert run.starter.groups[0].num_stops == 1
+
+
+def test_group_that_cannot_be_made_ends_the_run() -> None:
+    run = Run(ClusterError("needs 8 GPUs; the cluster has 0"))
+    result = run.controller.run()
+    assert (result.state, result.exit_code) == (RunState.FAILED, 3)
+    assert run.states == ["STARTING", "STOPPING", "FAILED"]
+
+
+def test_group_that_breaks_while_running_is_replaced() -> None:
+    def break_group(group: FakeTaskGroup) -> None:
+        raise ClusterError("the mailbox is gone")
+
+    run = Run([train, break_group], [train, finish])
+    assert run.controller.run().attempts == 2
+
+
+def test_group_that_cannot_be_stopped_is_tried_again_and_never_retried_beside() -> None:
+    def lose_and_cling(group: FakeTaskGroup) -> None:
+        group.stop_problems.append(TimeoutError("actor does not answer"))
+        lose_worker_1(group)
+
+    run = Run([train, lose_and_cling])
+    result = run.controller.run()
+    assert (result.state, result.exit_code, run.starter.attempts) == (RunState.FAILED, 3, [0])
+    assert run.starter.groups[0].num_stops == 2
+    assert "attempt 0 could not be stopped cleanly: TimeoutError: actor does not answer" in result.notes
+
+
+@pytest.mark.parametrize(
+    "script",
+    [[press_ctrl_c], [place, press_ctrl_c], [train, press_ctrl_c]],
+    ids=["placing", "starting", "running"],
+)
+def test_ctrl_c_cancels_the_run_and_stops_the_group(script: Script) -> None:
+    run = Run(script)
+    result = run.controller.run()
+    assert (result.state, result.exit_code, result.error) == (RunState.CANCELLED, 130, None)
+    assert run.starter.groups[0].num_stops == 1
+    assert run.records[-1]["state"] == "CANCELLED"
+
+
+def test_ctrl_c_while_the_group_is_made_cancels_the_run() -> None:
+    run = Run(KeyboardInterrupt())
+    assert run.controller.run().state is RunState.CANCELLED
+
+
+def test_second_ctrl_c_calls_stop_again_which_then_waits_for_nobody() -> None:
+    def press_twice(group: FakeTaskGroup) -> None:
+        group.stop_problems.append(KeyboardInterrupt())
+        raise KeyboardInterrupt
+
+    run = Run([train, press_twice])
+    assert run.controller.run().state is RunState.CANCELLED
+    assert run.starter.groups[0].num_stops == 2
+
+
+def test_ctrl_c_while_a_lost_attempt_is_stopped_starts_no_other() -> None:
+    def lose_and_press(group: FakeTaskGroup) -> None:
+        group.stop_problems.append(KeyboardInterrupt())
+        lose_worker_1(group)
+
+    run = Run([train, lose_and_press])
+    assert run.controller.run().state is RunState.CANCELLED
+    assert (run.starter.attempts, run.starter.groups[0].num_stops) == ([0], 2)
+
+
+def test_stop_asked_for_from_elsewhere_is_noticed_by_the_next_poll() -> None:
+    def ask(group: FakeTaskGroup) -> None:
+        run.controller.request_stop()
+
+    run = Run([train, ask])
+    assert run.controller.run().state is RunState.CANCELLED
+    assert run.clock.now() <= POLL_S
+
+
+def test_stop_asked_for_before_the_start_starts_nothing() -> None:
+    run = Run()
+    run.controller.request_stop()
+    assert run.controller.run().state is RunState.CANCELLED
+    assert run.starter.attempts == []
+
+
+def test_bug_is_raised_after_the_group_is_stopped_and_the_run_recorded() -> None:
+    def fall_over(group: FakeTaskGroup) -> None:
+        raise ZeroDivisionError("bug")
+
+    run = Run([train, fall_over])
+    with pytest.raises(ZeroDivisionError):
+        run.controller.run()
+    assert run.starter.groups[0].num_stops == 1
+    assert run.records[-1]["state"] == "FAILED"
+    assert run.records[-1]["error"]["type"] == "ZeroDivisionError"
+
+
+def test_record_is_replaced_at_each_state_and_once_a_second_in_between() -> None:
+    run = Run([train, *[lambda group: None] * 20, finish])  # 20 polls without news take 10 s
+    run.controller.run()
+    states = [record["state"] for record in run.records]
+    assert states.count("RUNNING") == 1 + 10
+    assert list(dict.fromkeys(states)) == ["STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
+
+
+def test_storage_that_stutters_does_not_end_the_run() -> None:
+    def lose_storage(group: FakeTaskGroup) -> None:
+        run.record_problem = StorageError("disk full")
+
+    run = Run([train, lose_storage, finish])
+    result = run.controller.run()
+    assert result.state is RunState.SUCCEEDED
+    assert result.notes == ("run.json is not up to date, it could not be written: disk full",)
+
+
+def test_timings_count_from_the_call_and_tell_of_the_first_attempt() -> None:
+    def first_step(group: FakeTaskGroup) -> None:
+        group.clock.advance(6)
+        group.advance_all(1, first_step_at_s=UNIX_AT_START_S + 5)
+
+    def later_step(group: FakeTaskGroup) -> None:
+        group.clock.advance(6)
+        group.advance_all(1, first_step_at_s=group.clock.unix())
+
+    run = Run([train, first_step, lose_worker_1], [train, later_step, finish], ray_s=2.0)
+    assert run.controller.run().timings == {
+        "ray": 2.0,
+        "placement": 3.0,
+        "tasks_ready": 4.0,
+        "first_step": 7.0,
+        "total": 14.0,
+    }
+
+
+def test_progress_tells_what_the_chief_sees() -> None:
+    def step(group: FakeTaskGroup) -> None:
+        group.clock.advance(3)
+        chief_sees = {"step": 30, "num_steps": 90, "epoch": 1, "num_epochs": 3, "steps_per_s": 10.0}
+        group.say(
+            "worker/0", **chief_sees, metrics={"accuracy": 0.9, "loss": 0.4}, local_metrics={"loss": 0.3}
+        )
+        group.say("worker/1", step=31, metrics={"loss": 7.0})
+
+    run = Run([place, train, step, finish])
+    run.controller.run()
+    assert run.of("progress")[0]["phase"] == "starting tasks (0 of 2 ready)"
+    assert run.of("progress")[2] == {
+        "event": "progress",
+        "at_s": UNIX_AT_START_S + 3,
+        "attempt": 0,
+        "phase": "running",
+        "step": 30,
+        "num_steps": 90,
+        "epoch": 1,
+        "num_epochs": 3,
+        "steps_per_s": 10.0,
+        "metrics": {"accuracy": 0.9, "loss": 0.3},
+        "run_s": 3.0,
+    }

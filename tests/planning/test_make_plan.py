@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from raydist.errors import ClusterError, SpecError
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.make_plan import make_plan
+from raydist.planning.plan import Plan
+from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy, WorkerRange
+from raydist.spec.layers import Source
+from raydist.spec.options import OPTIONS
+from raydist.spec.tasks import Resources, Role, TaskType
+
+LAPTOP = Inventory(hosts=(Host(name="this machine", num_cpus=2),), is_embedded=True)
+
+
+def cluster(*hosts: tuple[float, int], can_grow: bool = False) -> Inventory:
+    named = [Host(name=f"h{i}", num_cpus=cpus, num_gpus=gpus) for i, (cpus, gpus) in enumerate(hosts)]
+    return Inventory(hosts=tuple(named), can_grow=can_grow, source="Ray at h0:6379")
+
+
+def workers(minimum: int, maximum: int | None = None) -> WorkerRange:
+    return WorkerRange(minimum=minimum, maximum=maximum or minimum)
+
+
+def plan(
+    inventory: Inventory = LAPTOP,
+    *,
+    wants_legacy_keras: bool = False,
+    sources: Mapping[str, Source] | None = None,
+    **fields: Any,
+) -> Plan:
+    job = JobSpec(name="run", entry_point=EntryPoint(file="a.py", function="train"), **fields)
+    by_field = {option.name: Source.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Source.ASKED)
+    return make_plan(job, by_field | dict(sources or {}), inventory, wants_legacy_keras=wants_legacy_keras)
+
+
+def test_two_workers_on_a_laptop() -> None:
+    made = plan(workers=workers(2))
+    assert made.strategy is Strategy.MULTI_WORKER_MIRRORED
+    assert made.roles == (Role(task_type=TaskType.WORKER, num_tasks=2, resources=Resources(num_cpus=1.0)),)
+    assert [str(task) for task in made.tasks] == ["worker/0", "worker/1"]
+    assert (made.devices, made.embedded_cpus, made.notes) == (None, 2, ())
+
+
+def test_embedded_ray_gets_the_cpus_of_the_plan_and_a_note_when_cores_are_shared() -> None:
+    made = plan(workers=workers(3), cpus_per_worker=1.5)
+    assert made.embedded_cpus == 5
+    assert made.notes == ("2 cores are shared by 5 logical CPUs, so tasks run slower than on their own",)
+
+
+def test_embedded_ray_shares_a_core_by_eight_at_most() -> None:
+    assert plan(workers=workers(16)).embedded_cpus == 16
+    with pytest.raises(ClusterError) as caught:
+        plan(workers=workers(17))
+    assert str(caught.value) == (
+        "17 workers with 1 CPU, 0 GPUs each can never fit: this machine has 2 CPUs, 0 GPUs, "
+        "at most 8 logical CPUs per core; ask for fewer workers, or for less with --cpus-per-worker or "
+        "--gpus-per-worker"
+    )
+
+
+def test_running_ray_gets_no_cpus() -> None:
+    assert plan(cluster((4, 0))).embedded_cpus is None
+
+
+@pytest.mark.parametrize(
+    ("inventory", "fields"),
+    [
+        (cluster((2, 0), (2, 0)), {"workers": workers(5)}),
+        (cluster((2, 0), (2, 0)), {"cpus_per_worker": 3.0}),
+        (cluster((2, 0), (2, 0)), {"workers": workers(3), "cpus_per_worker": 1.5}),
+        (cluster((2, 1), (2, 1)), {"gpus_per_worker": 2}),
+        (cluster((8, 2)), {"workers": workers(2), "gpus_per_worker": 2}),
+        (LAPTOP, {"gpus_per_worker": 1}),
+        (LAPTOP, {"cpus_per_worker": 17.0}),
+        (cluster(), {}),
+    ],
+    ids=[
+        "cpus",
+        "cpus-of-one-host",
+        "hosts-in-parts",
+        "gpus-of-one-host",
+        "gpus",
+        "no-gpu",
+        "cores",
+        "no-host",
+    ],
+)
+def test_what_can_never_fit_is_refused_unless_hosts_may_be_added(
+    inventory: Inventory, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(ClusterError, match="can never fit") as caught:
+        plan(inventory, **fields)
+    assert caught.value.exit_code == 3
+    growing = Inventory(hosts=inventory.hosts, can_grow=True, source="Ray")
+    assert plan(growing, **fields).notes[-1].endswith("yet: waits for its autoscaler")
+
+
+def test_error_says_what_each_host_has() -> None:
+    with pytest.raises(ClusterError) as caught:
+        plan(cluster((2, 1), (4, 0)), cpus_per_worker=8.0, gpus_per_worker=0)
+    assert str(caught.value) == (
+        "a worker with 8 CPUs, 0 GPUs can never fit: Ray at h0:6379 has h0 (2 CPUs, 1 GPU), "
+        "h1 (4 CPUs, 0 GPUs); ask for fewer workers, or for less with --cpus-per-worker or --gpus-per-worker"
+    )
+
+
+def test_fractions_of_a_cpu_add_up() -> None:
+    assert plan(cluster((0.3, 0)), workers=workers(3), cpus_per_worker=0.1).roles[0].num_tasks == 3
+
+
+@pytest.mark.parametrize(
+    ("inventory", "fields", "num_gpus"),
+    [
+        (cluster((8, 2), (8, 4)), {}, 4),
+        (cluster((8, 2), (8, 4)), {"gpus_per_worker": 3}, 3),
+        (cluster((8, 4)), {"strategy": Strategy.ONE_DEVICE}, 1),
+        (cluster((8, 4)), {"strategy": Strategy.ONE_DEVICE, "gpus_per_worker": 0}, 0),
+        (cluster((8, 0)), {"strategy": Strategy.ONE_DEVICE}, 0),
+        (cluster((8, 1), (8, 1)), {"workers": workers(2)}, 1),
+        (cluster((8, 4)), {"workers": workers(2), "gpus_per_worker": 2}, 2),
+        (cluster((8, 1)), {"workers": workers(2)}, 0),
+    ],
+    ids=["most", "asked", "one", "one-hidden", "one-none", "one-each", "asked-each", "too-few"],
+)
+def test_gpus_of_a_worker(inventory: Inventory, fields: dict[str, Any], num_gpus: int) -> None:
+    assert plan(inventory, **fields).roles[0].resources.num_gpus == num_gpus
+
+
+def test_note_says_when_workers_use_no_gpu_or_only_one_of_many() -> None:
+    assert plan(cluster((8, 1)), workers=workers(2)).notes == (
+        "no worker uses a GPU: 2 workers need one each, and Ray at h0:6379 has 1; --workers 1 would use them",
+    )
+    assert plan(cluster((8, 8)), workers=workers(2)).notes == (
+        "each worker uses 1 of 8 GPUs; --gpus-per-worker N gives it more",
+    )
+
+
+@pytest.mark.parametrize(
+    ("inventory", "asked", "num_tasks"),
+    [
+        (LAPTOP, workers(1, 4), 2),
+        (LAPTOP, workers(3, 4), 3),
+        (cluster((2, 0), (3, 0)), workers(2, 8), 5),
+        (cluster((16, 0)), workers(2, 8), 8),
+        (cluster((16, 3)), workers(2, 8), 3),
+        (cluster((1, 0), can_grow=True), workers(2, 8), 2),
+    ],
+    ids=["laptop", "at-least-min", "two-hosts", "max", "as-many-as-gpus", "growing"],
+)
+def test_range_of_workers_becomes_the_most_that_fit(
+    inventory: Inventory, asked: WorkerRange, num_tasks: int
+) -> None:
+    assert plan(inventory, workers=asked).roles[0].num_tasks == num_tasks
+
+
+@pytest.mark.parametrize(
+    ("inventory", "fields", "devices", "note"),
+    [
+        (
+            LAPTOP,
+            {"strategy": Strategy.MIRRORED},
+            2,
+            "mirrored without GPUs uses 2 logical CPU devices; --devices N sets the number",
+        ),
+        (LAPTOP, {"strategy": Strategy.CENTRAL_STORAGE, "devices": 3}, 3, None),
+        (LAPTOP, {"strategy": Strategy.MIRRORED, "devices": 1}, 1, None),
+        (LAPTOP, {"devices": 4}, 4, None),
+        (LAPTOP, {}, None, None),
+        (cluster((8, 2)), {"strategy": Strategy.MIRRORED}, None, None),
+        (cluster((8, 2)), {"devices": 4}, None, "devices 4 is not used: the task has GPUs"),
+        (
+            LAPTOP,
+            {"strategy": Strategy.ONE_DEVICE, "devices": 4},
+            None,
+            "devices 4 is not used: one_device has one replica per task",
+        ),
+        (
+            LAPTOP,
+            {"workers": workers(2), "devices": 4, "sources": {"devices": Source.JOB}},
+            None,
+            "devices 4 is not used: multi_worker_mirrored has one replica per task",
+        ),
+    ],
+    ids=str,
+)
+def test_logical_devices(
+    inventory: Inventory, fields: dict[str, Any], devices: int | None, note: str | None
+) -> None:
+    made = plan(inventory, **fields)
+    assert (made.devices, made.notes) == (devices, (note,) if note else ())
+
+
+def test_devices_asked_for_with_workers_on_cpus_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^devices is 2, but TensorFlow's multi_worker_mirrored has one CPU"):
+        plan(workers=workers(2), devices=2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "keras", "reason"),
+    [
+        ({}, KerasFlavour.KERAS_3, "the job's source does not import tf_keras"),
+        ({"wants_legacy_keras": True}, KerasFlavour.LEGACY, "the job's source imports tf_keras"),
+        (
+            {"wants_legacy_keras": True, "keras": KerasFlavour.KERAS_3},
+            KerasFlavour.KERAS_3,
+            "keras 3 was set",
+        ),
+        ({"keras": KerasFlavour.LEGACY}, KerasFlavour.LEGACY, "keras legacy was set"),
+        (
+            {"partitioner": "max_shards:2"},
+            KerasFlavour.LEGACY,
+            "a partitioner is asked for, which Keras 3 does not know",
+        ),
+    ],
+    ids=str,
+)
+def test_keras_flavour(fields: dict[str, Any], keras: KerasFlavour, reason: str) -> None:
+    made = plan(**fields)
+    assert (made.keras, made.keras_reason) == (keras, reason)
+
+
+def test_tpu_of_ray_takes_all_chips_of_a_host_and_a_named_one_takes_none() -> None:
+    ray_tpu = Inventory(hosts=(Host(name="h0"), Host(name="h1", num_tpus=4)))
+    named = Inventory(hosts=(Host(name="h0", num_gpus=1),), tpu_name="t1")
+    resources = [plan(inventory).roles[0].resources for inventory in (ray_tpu, named)]
+    assert resources == [Resources(num_tpus=4), Resources()]
+
+
+def test_job_of_the_plan_is_without_what_the_strategy_overrides() -> None:
+    made = plan(strategy=Strategy.ONE_DEVICE, workers=workers(4), sources={"workers": Source.CONFIG})
+    assert (made.job.workers, made.roles[0].num_tasks) == (workers(1), 1)
+    assert made.notes == ("workers 4, set by the config, is not used: one_device runs on one host",)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from raydist.planning.environment import assignment_environment
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.make_plan import make_plan
+from raydist.planning.plan import Plan
+from raydist.planning.tf_config import cluster_spec, make_assignments, placeholder_addresses, tf_config
+from raydist.spec.job import EntryPoint, JobSpec, Strategy, WorkerRange
+from raydist.spec.layers import Source
+from raydist.spec.options import OPTIONS
+from raydist.spec.tasks import ClusterSpec, TaskId, TaskType
+
+SINGLE_HOST = [strategy for strategy in Strategy if strategy.is_single_host]
+ALL_TASKS = ("evaluator/0", "ps/0", "worker/1", "worker/0", "chief/0", "worker/10", "worker/2")
+
+
+def addresses(*tasks: str) -> dict[TaskId, str]:
+    return {TaskId.parse(task): f"[::1]:{task.replace('/', '')}" for task in tasks}
+
+
+def plan(num_workers: int, **fields: object) -> Plan:
+    job = JobSpec(
+        name="run",
+        entry_point=EntryPoint(file="a.py", function="train"),
+        workers=WorkerRange(minimum=num_workers, maximum=num_workers),
+        **fields,  # type: ignore[arg-type]
+    )
+    inventory = Inventory(hosts=(Host(name="h", num_cpus=16, num_tpus=4),))
+    return make_plan(job, {option.name: Source.BUILT_IN for option in OPTIONS}, inventory)
+
+
+@pytest.mark.parametrize("strategy", SINGLE_HOST, ids=lambda strategy: strategy.value)
+def test_single_host_strategy_has_no_cluster_and_no_tf_config(strategy: Strategy) -> None:
+    spec = cluster_spec(strategy, addresses("worker/0"))
+    assert spec == ClusterSpec()
+    assert tf_config(spec, TaskId.parse("worker/0")) is None
+
+
+def test_multi_worker_mirrored_has_workers_only_in_the_order_of_their_indices() -> None:
+    spec = cluster_spec(Strategy.MULTI_WORKER_MIRRORED, addresses(*ALL_TASKS))
+    workers = ["[::1]:worker0", "[::1]:worker1", "[::1]:worker2", "[::1]:worker10"]
+    assert spec.as_dict() == {"worker": workers}
+
+
+def test_parameter_server_has_all_but_the_evaluator() -> None:
+    spec = cluster_spec(Strategy.PARAMETER_SERVER, addresses(*ALL_TASKS))
+    assert [task_type for task_type, _ in spec.jobs] == [TaskType.CHIEF, TaskType.WORKER, TaskType.PS]
+    assert tf_config(spec, TaskId.parse("evaluator/0")) is None
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 12])
+def test_each_tasks_tf_config_is_json_with_the_same_cluster_and_its_own_index(num_workers: int) -> None:
+    made = plan(num_workers)
+    assignments = make_assignments(made, placeholder_addresses(made), attempt=1, run_uri="/runs/run")
+    texts = [assignment_environment(assignment)["TF_CONFIG"] for assignment in assignments.values()]
+    cluster = {"worker": [f"worker-{index}:0" for index in range(num_workers)]}
+    assert [json.loads(text or "") for text in texts] == [
+        {"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(num_workers)
+    ]
+
+
+def test_assignment_tells_a_worker_its_part() -> None:
+    made = plan(2, cpus_per_worker=2.0)
+    assignment = make_assignments(made, placeholder_addresses(made), attempt=3, run_uri="/runs/run")[
+        TaskId(task_type=TaskType.WORKER, index=1)
+    ]
+    assert (assignment.strategy, assignment.num_workers, assignment.attempt) == (made.strategy, 2, 3)
+    assert (assignment.address, assignment.num_cpus, assignment.is_chief) == ("worker-1:0", 2.0, False)
+
+
+def test_single_host_assignment_has_no_address_and_removes_tf_config() -> None:
+    made = plan(1, strategy=Strategy.MIRRORED)
+    (assignment,) = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()
+    assert (assignment.address, assignment.devices, assignment.is_chief) == (None, 2, True)
+    assert assignment_environment(assignment) == {"TF_CONFIG": None}
+
+
+def test_tpu_of_the_tasks_own_host_is_called_local() -> None:
+    made = plan(1)
+    (assignment,) = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()
+    assert (assignment.strategy, assignment.tpu_name) == (Strategy.TPU, "local")

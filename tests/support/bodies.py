@@ -1,0 +1,148 @@
+"""Task bodies that never import TensorFlow, for tests of the runtime with real actors."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from raydist.planning.assignment import TaskAssignment
+from raydist.runtime.ports import PortLease
+from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.spec.tasks import TaskId
+
+
+class CountingBody:
+    """Counts `steps` (a param) of 10 ms; the task `fail_in` does what `how` says at step 3.
+
+    `how` is one of: raise (reported as the user's), leak (raised out of the body), exit, sigkill, hang.
+    """
+
+    def __init__(self, task: TaskId, host: str) -> None:
+        self._task = task
+        self._host = host
+        self._state = TaskState.STARTING
+        self._step = 0
+        self._failure: TaskFailure | None = None
+        self._notes: list[str] = []
+
+    def warm_up(self) -> None:
+        print(f"{self._task} warms up")
+
+    def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: PortLease) -> TaskStatus:
+        params = assignment.job.params
+        self._state = TaskState.RUNNING
+        self._notes += [f"TF_CONFIG={os.environ.get('TF_CONFIG')}", f"main={_is_main_thread()}"]
+        self._notes += [f"port={lease.port}", f"cwd={os.getcwd()}", f"first_path={sys.path[0]}"]
+        lease.close()
+        for module in params.get("imports", ()):
+            self._notes.append(f"{module}={importlib.import_module(module).VALUE}")
+        try:
+            self._count(params, assignment)
+        except ValueError as error:
+            self._state = TaskState.FAILED
+            self._failure = self._describe(error)
+        else:
+            self._state = TaskState.FINISHED
+        return self.status()
+
+    def status(self) -> TaskStatus:
+        return TaskStatus(
+            task=self._task,
+            state=self._state,
+            pid=os.getpid(),
+            host=self._host,
+            step=self._step,
+            metrics={"loss": 1.0 / (1 + self._step)},
+            failure=self._failure,
+            notes=tuple(self._notes),
+            at_s=time.time(),
+        )
+
+    def handle(self, order: Order) -> None:
+        self._notes.append(f"order={order.value}")
+
+    def _count(self, params: dict, assignment: TaskAssignment) -> None:
+        for step in range(params.get("steps", 3)):
+            self._step = step
+            print(f"{self._task} step {step}", flush=True)
+            os.write(2, f"{self._task} native {step}\n".encode())
+            if step == params.get("fail_at", 3) and params.get("fail_in") == str(self._task):
+                _FAILURES[params["how"]]()
+            time.sleep(params.get("step_s", 0.01))
+        self._step = params.get("steps", 3)
+
+    def _describe(self, error: BaseException) -> TaskFailure:
+        return TaskFailure(
+            task=self._task,
+            kind=FailureKind.USER,
+            error_type=type(error).__name__,
+            message=str(error),
+            traceback=traceback.format_exc(),
+            step=self._step,
+            at_s=time.time(),
+        )
+
+
+class BrokenImportBody(CountingBody):
+    """As on a host whose TensorFlow does not load."""
+
+    def warm_up(self) -> None:
+        raise ImportError("libcudart.so.12: cannot open shared object file")
+
+
+class DeadWarmUpBody(CountingBody):
+    """As a native crash in TensorFlow's import."""
+
+    def warm_up(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SlowWarmUpBody(CountingBody):
+    def warm_up(self) -> None:
+        time.sleep(60)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _raise() -> None:
+    raise ValueError("loss is not a number")
+
+
+def _leak() -> None:
+    raise RuntimeError("nobody caught this")
+
+
+def _exit() -> None:
+    os._exit(7)
+
+
+def _sigkill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang() -> None:
+    time.sleep(600)
+
+
+def _hang_with_gil() -> None:
+    # As TensorFlow's start-up barrier: no Python thread of the process runs (TF_NOTES 4.3).
+    ctypes.PyDLL(None).sleep(600)
+
+
+_FAILURES = {
+    "raise": _raise,
+    "leak": _leak,
+    "exit": _exit,
+    "sigkill": _sigkill,
+    "hang": _hang,
+    "hang_with_gil": _hang_with_gil,
+}

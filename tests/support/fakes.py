@@ -1,0 +1,194 @@
+"""Stand-ins for what the controller works with: a clock, and a task group that follows a script."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from raydist.controller.result import RunPlaces
+from raydist.controller.task_group import GroupUpdate
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.plan import Plan
+from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy
+from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.spec.tasks import Role, TaskId, TaskType
+
+UNIX_AT_START_S = 1_000_000.0
+_MOST_EMPTY_POLLS = 10_000
+
+PLACES = RunPlaces(
+    storage="/runs/r", task_logs=lambda task, attempt: f"/runs/r/logs/{attempt}/{task.path_name}"
+)
+
+
+def task(text: str) -> TaskId:
+    return TaskId.parse(text)
+
+
+def make_plan(
+    *,
+    workers: int = 2,
+    ps: int = 0,
+    strategy: Strategy = Strategy.MULTI_WORKER_MIRRORED,
+    is_evaluated: bool = False,
+    notes: tuple[str, ...] = (),
+    **job_fields: Any,
+) -> Plan:
+    """Returns the plan of a run `r`; under ParameterServer with a chief."""
+    roles = [Role(task_type=TaskType.WORKER, num_tasks=workers)]
+    if strategy is Strategy.PARAMETER_SERVER:
+        roles = [Role(task_type=TaskType.CHIEF), *roles, Role(task_type=TaskType.PS, num_tasks=ps or 1)]
+    if is_evaluated:
+        roles.append(Role(task_type=TaskType.EVALUATOR))
+    job = JobSpec(name="r", entry_point=EntryPoint(function="train", file="job.py"), **job_fields)
+    return Plan(
+        job=job,
+        inventory=Inventory(hosts=(Host(name="10.0.0.1", num_cpus=4),), source="Ray at 10.0.0.1:6379"),
+        strategy=strategy,
+        keras=KerasFlavour.KERAS_3,
+        reason="asked for",
+        roles=tuple(roles),
+        notes=notes,
+    )
+
+
+def make_status(name: str, state: TaskState = TaskState.RUNNING, **fields: Any) -> TaskStatus:
+    index = TaskId.parse(name).index
+    places = {"pid": 100 + index, "host": f"10.0.0.{index + 1}", "address": f"10.0.0.{index + 1}:3333"}
+    return TaskStatus(task=task(name), state=state, **{**places, **fields})
+
+
+def make_failure(name: str, kind: FailureKind = FailureKind.USER, **fields: Any) -> TaskFailure:
+    texts = {"error_type": "ValueError", "message": "bad batch"}
+    if kind is FailureKind.LOST:
+        texts = {"error_type": "ProcessDied", "message": "killed by SIGKILL"}
+    if kind is FailureKind.COLLATERAL:
+        texts = {"error_type": "UnavailableError", "message": "Collective ops is aborted by: peer"}
+    return TaskFailure(task=task(name), kind=kind, **{**texts, **fields})
+
+
+class FakeClock:
+    """Time that goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def now(self) -> float:
+        return self._now_s
+
+    def unix(self) -> float:
+        return UNIX_AT_START_S + self._now_s
+
+    def advance(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
+# What happens to a group between two polls.
+Moment = Callable[["FakeTaskGroup"], None]
+
+
+class FakeTaskGroup:
+    """One attempt whose tasks do what a script says: each poll runs the script's next moment.
+
+    Once the script is over, a poll lets its time pass without news.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskId],
+        *,
+        clock: FakeClock,
+        script: Iterable[Moment] = (),
+    ) -> None:
+        self.clock = clock
+        self.orders: list[Order] = []
+        self.num_stops = 0
+        self.stop_problems: collections.deque[BaseException] = collections.deque()
+        self._tasks = [str(each) for each in tasks]
+        self._script = collections.deque(script)
+        self._known: dict[str, TaskStatus] = {}
+        self._news: dict[str, TaskStatus] = {}
+        self._is_placed = False
+        self._timings: dict[str, float] = {}
+        self._num_empty_polls = 0
+
+    def poll(self, *, timeout_s: float) -> GroupUpdate:
+        assert timeout_s >= 0
+        assert not self.num_stops, "polled after it was stopped"
+        if self._script:
+            self._script.popleft()(self)
+        if not self._news:
+            self._num_empty_polls += 1
+            assert self._num_empty_polls < _MOST_EMPTY_POLLS, "the run does not end"
+            self.clock.advance(timeout_s)
+        statuses, self._news = tuple(self._news.values()), {}
+        return GroupUpdate(
+            statuses=statuses,
+            all_placed=self._is_placed,
+            all_addressed=self._is_placed,
+            timings=tuple(self._timings.items()),
+        )
+
+    def order(self, order: Order, tasks: Sequence[str] = ()) -> None:
+        self.orders.append(order)
+
+    def stop(self) -> None:
+        self.num_stops += 1
+        if self.stop_problems:
+            raise self.stop_problems.popleft()
+
+    def place_all(self) -> None:
+        """Every task has a process that begins to import TensorFlow."""
+        self._is_placed = True
+        self._timings["placement"] = 1.0
+        for name in self._tasks:
+            self.say(name, state=TaskState.STARTING)
+
+    def train_all(self, **fields: Any) -> None:
+        """Every task enters the train function."""
+        self._is_placed = True
+        self._timings |= {"placement": 1.0, "tasks_ready": 2.0}
+        for name in self._tasks:
+            self.say(name, state=TaskState.RUNNING, **fields)
+
+    def advance_all(self, step: int, **fields: Any) -> None:
+        for name in self._tasks:
+            self.say(name, step=step, **fields)
+
+    def finish_all(self) -> None:
+        for name in self._tasks:
+            self.finish_task(name)
+
+    def finish_task(self, name: str) -> None:
+        self.say(name, state=TaskState.FINISHED)
+
+    def fail_task(self, name: str, kind: FailureKind = FailureKind.USER, **fields: Any) -> None:
+        step = self._known[name].step if name in self._known else 0
+        failure = make_failure(name, kind, **{"step": step, "at_s": self.clock.unix(), **fields})
+        self.say(name, state=TaskState.FAILED, failure=failure)
+
+    def say(self, name: str, **fields: Any) -> None:
+        """Lets one task push a status, whose other fields stay as they were."""
+        known = self._known.get(name) or make_status(name)
+        self._known[name] = self._news[name] = dataclasses.replace(known, **fields)
+
+
+class FakeStarter:
+    """Starts one fake group for each attempt's script; an exception in place of a script is raised."""
+
+    def __init__(self, plan: Plan, scripts: Sequence[Sequence[Moment] | BaseException], *, clock: FakeClock):
+        self.groups: list[FakeTaskGroup] = []
+        self.attempts: list[int] = []
+        self._plan = plan
+        self._scripts = collections.deque(scripts)
+        self._clock = clock
+
+    def __call__(self, attempt: int) -> FakeTaskGroup:
+        self.attempts.append(attempt)
+        script = self._scripts.popleft()
+        if isinstance(script, BaseException):
+            raise script
+        self.groups.append(FakeTaskGroup(self._plan.tasks, clock=self._clock, script=script))
+        return self.groups[-1]
