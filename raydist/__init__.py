@@ -10,12 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raydist.api import (
-        RunHandle as RunHandle,
-        plan as plan,
-        run as run,
-        submit as submit,
-    )
+    from raydist.api import plan as plan, run as run, submit as submit
     from raydist.controller.result import RunResult as RunResult
     from raydist.errors import (
         CheckpointError as CheckpointError,
@@ -32,6 +27,7 @@ if TYPE_CHECKING:
         UnsupportedError as UnsupportedError,
     )
     from raydist.planning.plan import Plan as Plan
+    from raydist.run_handle import RunHandle as RunHandle
     from raydist.spec.decorator import Job as Job, job as job
     from raydist.spec.job import JobSpec as JobSpec
     from raydist.train_context import TrainContext as TrainContext
@@ -68,7 +64,7 @@ _MODULES = {
     "Job": "raydist.spec.decorator",
     "JobSpec": "raydist.spec.job",
     "Plan": "raydist.planning.plan",
-    "RunHandle": "raydist.api",
+    "RunHandle": "raydist.run_handle",
     "RunResult": "raydist.controller.result",
     "TrainContext": "raydist.train_context",
     "job": "raydist.spec.decorator",

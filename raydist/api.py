@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from raydist.controller.result import RunPlaces, RunResult
 from raydist.controller.states import RunState
-from raydist.errors import RaydistError, UnsupportedError
+from raydist.errors import UnsupportedError
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
+from raydist.run_handle import RunHandle, checked
 from raydist.runtime.address import LOCAL, running_address
-from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
 
@@ -104,7 +103,7 @@ def run(
         result = _prepare(request, stack, called_at_s=called_at_s, on_event=on_event).run()
     if check and result.state is RunState.CANCELLED:
         raise KeyboardInterrupt
-    return _checked(result) if check else result
+    return checked(result) if check else result
 
 
 def submit(
@@ -129,70 +128,11 @@ def submit(
         return RunHandle(request.job, controller, stack.pop_all())
 
 
-class RunHandle:
-    """A run that goes on in a thread of this process.
-
-    Attributes:
-      name: The run's name.
-    """
-
-    def __init__(self, job: JobSpec, controller: Controller, held: contextlib.ExitStack) -> None:
-        """Starts the thread; it closes `held` once the run has ended."""
-        self.name = job.name
-        self._job = job
-        self._controller = controller
-        self._crash: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(held,), name=f"raydist-{job.name}")
-        self._thread.start()
-
-    def status(self) -> RunResult:
-        """Returns where the run stands now."""
-        return self._controller.status()
-
-    def result(self, *, timeout_s: float | None = None) -> RunResult:
-        """Waits for the run's end and returns its result.
-
-        Raises:
-          TimeoutError: It did not end in `timeout_s`; it goes on.
-          RaydistError: It did not succeed, with the result as `result`.
-        """
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            raise TimeoutError(f"run {self.name} did not end within {timeout_s:g} s; it goes on")
-        if self._crash is not None:
-            raise self._crash
-        return _checked(self.status())
-
-    def stop(self) -> None:
-        """Asks the run to stop; `result` then tells when it has. Harmless when it has ended."""
-        self._controller.request_stop()
-
-    def logs(self, *, task: str = "worker/0", attempt: int | None = None) -> str:
-        """Returns what a task has printed so far; of the last attempt when `attempt` is omitted."""
-        from raydist.spec.tasks import TaskId
-        from raydist.storage.filesystem import Storage
-        from raydist.storage.layout import RunLayout
-        from raydist.storage.logs import read_log
-
-        number = self.status().attempts - 1 if attempt is None else attempt
-        storage, layout = Storage.open(self._job.storage), RunLayout(run=self.name)
-        return read_log(storage, layout, task=TaskId.parse(task), attempt=number)
-
-    def _run(self, held: contextlib.ExitStack) -> None:
-        try:
-            with held:
-                self._controller.run()
-        except BaseException as error:  # raised again by `result`, in the thread that asks for it
-            self._crash = error
-
-
 def _prepare(
     request: Request, stack: contextlib.ExitStack, *, called_at_s: float, on_event: EventHook | None
 ) -> Controller:
     """Does first what a person may have to mend, then connects; `stack` closes what was opened."""
-    from raydist.runtime.cluster_inventory import probe_inventory
     from raydist.runtime.code_archive import pack
-    from raydist.runtime.connection import connect
     from raydist.storage.run_folder import RunFolder
 
     job, tell = request.job, on_event or _tell_nobody
@@ -203,15 +143,26 @@ def _prepare(
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
     folder = RunFolder.claim(job)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
-    num_cpus = None if early_plan is None else early_plan.embedded_cpus
-    if num_cpus is not None:
-        tell({"event": "ray", "message": f"starting an embedded Ray with {num_cpus} logical CPUs"})
-    connection = stack.enter_context(connect(job.address, embedded_cpus=num_cpus))
-    if num_cpus is None:
-        tell({"event": "ray", "message": connection.source})
-    plan = early_plan or _plan_for(request, probe_inventory(connection))
+    connection, plan = _connect(request, early_plan, stack, tell)
     events = stack.enter_context(folder.open_events())
     return _make_controller(plan, connection, code, folder, events, called_at_s=called_at_s, tell=tell)
+
+
+def _connect(
+    request: Request, early_plan: Plan | None, stack: contextlib.ExitStack, tell: EventHook
+) -> tuple[Connection, Plan]:
+    """Connects to Ray. A cluster has to be asked before it can be planned for; an embedded Ray is made to fit."""
+    from raydist.runtime.cluster_inventory import probe_inventory
+    from raydist.runtime.connection import connect
+
+    address = request.job.address
+    if early_plan is not None:
+        num_cpus = early_plan.embedded_cpus
+        tell({"event": "ray", "message": f"starting an embedded Ray with {num_cpus} logical CPUs"})
+        return stack.enter_context(connect(address, embedded_cpus=num_cpus)), early_plan
+    connection = stack.enter_context(connect(address))
+    tell({"event": "ray", "message": connection.source})
+    return connection, _plan_for(request, probe_inventory(connection))
 
 
 def _make_controller(
@@ -258,15 +209,6 @@ def _make_controller(
         on_event=on_event,
         ray_s=time.monotonic() - called_at_s,
     )
-
-
-def _checked(result: RunResult) -> RunResult:
-    try:
-        result.raise_for_state()
-    except RaydistError as error:
-        error.result = result
-        raise
-    return result
 
 
 def _plan_for(request: Request, inventory: Inventory) -> Plan:

@@ -30,12 +30,13 @@ ROOMS: dict[str, set[str]] = {
     # `task` is what the actor imports once its environment is set.
     "runtime": {"errors", "spec", "planning", "controller", "storage", "task"},
     "task": {"errors", "spec", "planning", "storage", "metrics", "strategies", "train_context"},
+    "run_handle": {"errors", "spec", "storage", "controller"},
     "api": {
         *("errors", "spec", "planning", "storage", "metrics", "controller", "runtime"),
-        *("train_context", "__init__"),
+        *("train_context", "run_handle", "__init__"),
     },
     "cli": {"errors", "spec", "planning", "storage", "metrics", "controller", "api", "__init__"},
-    "__init__": {"errors", "spec", "planning", "controller", "api", "train_context"},
+    "__init__": {"errors", "spec", "planning", "controller", "api", "run_handle", "train_context"},
 }
 
 # Of the runtime, what imports no ray: where one may run, and which versions are installed.

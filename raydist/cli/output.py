@@ -67,25 +67,27 @@ def stdout_kept_for_json(is_json: bool) -> Iterator[None]:
     Ray and TensorFlow write to the file descriptor itself, which `sys.stdout` cannot see. A daemon that
     outlives the run does not hold the pipe of `raydist … --json | jq` open either.
     """
-    if not is_json or not _is_real(sys.stdout):
+    if not is_json:
         yield
         return
     sys.stdout.flush()
-    kept = os.dup(1)
+    with contextlib.redirect_stdout(sys.stderr), _descriptor_1_on_2():
+        yield
+
+
+@contextlib.contextmanager
+def _descriptor_1_on_2() -> Iterator[None]:
+    try:
+        kept = os.dup(1)
+    except OSError:  # closed by whoever started this process
+        yield
+        return
     os.dup2(2, 1)
     try:
         yield
     finally:
-        sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _is_real(stream: Any) -> bool:
-    try:
-        return bool(stream.fileno() == 1)
-    except (AttributeError, OSError, ValueError):  # a test's buffer
-        return False
 
 
 def _cell(value: object) -> str:

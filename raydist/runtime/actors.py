@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError
@@ -13,7 +13,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from raydist.runtime.mailbox import Mailbox
-from raydist.runtime.salvage import salvage
+from raydist.runtime.salvage import salvage, wait_until_gone
 from raydist.runtime.scratch import scratch_root
 from raydist.runtime.task_actor import Hello, TaskActor, TaskSetup
 from raydist.spec.status import Order
@@ -98,6 +98,9 @@ class ActorSet:
             departed = self._ask_to_depart([task for task in self.handles if task not in lost])
             self._kill_tasks()
             self._salvage({task: hellos.get(task) for task in self.handles if task not in departed})
+            for hello in hellos.values():
+                if hello.node_id == self._home:
+                    wait_until_gone(hello.pid)
         finally:
             self._release()
 
@@ -123,6 +126,7 @@ class ActorSet:
 
     def _salvage(self, hellos: Mapping[TaskId, Hello | None]) -> None:
         """Salvages what each task has left: on this host directly, elsewhere by a Ray task there."""
+        remote_salvage = ray.remote(cast(Any, salvage))
         remote = []
         for task, hello in hellos.items():
             log = self._setups[task].log
@@ -133,7 +137,7 @@ class ActorSet:
                 salvage(hello.scratch_path, log, pid=hello.pid)
             else:
                 there = NodeAffinitySchedulingStrategy(hello.node_id, soft=False)
-                run: Any = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(salvage)
+                run = remote_salvage.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
                 remote.append(run.remote(hello.scratch_path, log, pid=hello.pid))
         deadline = time.monotonic() + _SALVAGE_TIMEOUT_S
         for ref in remote:

@@ -86,10 +86,10 @@ def _bind(port: int, *, reuse_port: bool) -> socket.socket:
 def _bound(unbound: socket.socket, host: str, port: int, reuse_port: bool) -> socket.socket:
     with contextlib.ExitStack() as on_error:
         on_error.callback(unbound.close)
-        # A port whose last connections are in TIME_WAIT is free; a listening one still conflicts.
-        unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if reuse_port:
-            unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # SO_REUSEADDR only to look: a port whose last connections are in TIME_WAIT is free. A lease
+        # must not have it, or any other server that has it too could bind the port beside the lease.
+        option = socket.SO_REUSEPORT if reuse_port else socket.SO_REUSEADDR
+        unbound.setsockopt(socket.SOL_SOCKET, option, 1)
         unbound.bind((host, port))
         on_error.pop_all()
     return unbound

@@ -22,6 +22,11 @@ logger = logging.getLogger(__name__)
 
 _GET_CLUSTER_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
 _CLIENT_DATA_PATH = "/ray.rpc.RayletDataStreamer/Datapath"
+_NO_RAY_CODES = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
 _READ_ONLY_NODE_TYPE = "node_"
 
 
@@ -87,8 +92,7 @@ def _answer_in(error: grpc.RpcError, *, is_stream: bool) -> Answer:
     if code is grpc.StatusCode.UNAUTHENTICATED:
         return Answer.UNAUTHENTICATED
     # A stream without a client id is refused, by a Ray that has let it pass its token check.
-    is_refusal = is_stream and code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
-    return Answer.RAY if is_refusal else Answer.OTHER
+    return Answer.RAY if is_stream and code not in _NO_RAY_CODES else Answer.OTHER
 
 
 def has_node_here(gcs_address: str, *, timeout_s: float) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 from raydist.errors import StorageError
@@ -15,6 +16,7 @@ from raydist.runtime.scratch import adopted
 logger = logging.getLogger(__name__)
 
 _DEATH_TIMEOUT_S = 5.0
+_POLL_S = 0.01
 
 
 def salvage(scratch_path: Path, log: LogTarget, *, pid: int | None) -> None:
@@ -37,6 +39,13 @@ def salvage(scratch_path: Path, log: LogTarget, *, pid: int | None) -> None:
         except StorageError as error:
             logger.warning("%s: the end of its log is lost: %s", log.task, error)
         shutil.rmtree(scratch_path, ignore_errors=True)
+
+
+def wait_until_gone(pid: int) -> None:
+    """Waits for a process of this host whose death Ray has announced already."""
+    deadline = time.monotonic() + _DEATH_TIMEOUT_S
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
 
 
 def _kill(pid: int) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -43,6 +44,8 @@ class CountingBody:
         lease.close()
         for module in params.get("imports", ()):
             self._notes.append(f"{module}={importlib.import_module(module).VALUE}")
+        if "child" in params:
+            self._notes.append(f"child={subprocess.Popen(params['child'].split()).pid}")
         try:
             self._count(params, assignment)
         except ValueError as error:

@@ -1,0 +1,139 @@
+"""Every bad input of which the answer needs neither Ray nor TensorFlow: one sentence, no traceback."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentences"),
+    [
+        pytest.param(["jbo.py"], ["there is no job file jbo.py", "job.py"], id="missing-file"),
+        pytest.param(["empty.py"], ["empty.py has no job", "@raydist.job"], id="no-job"),
+        pytest.param(["two.py"], ["2 jobs", "two.py:train or two.py:other"], id="two-jobs"),
+        pytest.param(["broken.py"], ["broken.py, line 6", "mend the syntax error"], id="syntax-error"),
+        pytest.param(["job.py:trane"], ["no function 'trane'", "train"], id="unknown-function"),
+        pytest.param(
+            ["job.py", "-p", "epoch=2"], ["params.epoch", "did you mean epochs?"], id="unknown-param"
+        ),
+        pytest.param(["job.py", "-p", "epochs=two"], ["params.epochs is 'two'", "3"], id="ill-typed-param"),
+        pytest.param(["job.py", "-p", "epochs"], ["-p KEY=VALUE"], id="param-without-value"),
+        pytest.param(["job.py", "--workers", "0"], ["workers is 0", "at least 1"], id="no-workers"),
+        pytest.param(["job.py", "--workers", "-1"], ["workers is -1", "at least 1"], id="negative-workers"),
+        pytest.param(["job.py", "--workers", "4:2"], ["workers is 4:2", "2:4"], id="min-above-max"),
+        pytest.param(
+            ["job.py", "--ps", "1"], ["ps is 1 without workers", "--workers N"], id="ps-without-workers"
+        ),
+        pytest.param(
+            ["job.py", "--workers", "2", "--ps", "1"],
+            ["parameter_server is not available yet"],
+            id="ps-not-yet",
+        ),
+        pytest.param(["job.py", "--strategy", "mirored"], ["did you mean mirrored?"], id="unknown-strategy"),
+        pytest.param(
+            ["job.py", "--strategy", "mirrored", "--workers", "2"],
+            ["workers is 2", "mirrored runs on one host"],
+            id="workers-of-one-host",
+        ),
+        pytest.param(["job.py", "-c", "no.yaml"], ["cannot read the config no.yaml"], id="missing-config"),
+        pytest.param(
+            ["job.py", "-c", "typo.yaml"],
+            ["typo.yaml, line 2", "'wokers'", "did you mean workers"],
+            id="unknown-key",
+        ),
+        pytest.param(["job.py", "--name", "a/b"], ["name is 'a/b'"], id="name-with-slash"),
+        pytest.param(["job.py", "--name", ".."], ["name is '..'"], id="name-with-dots"),
+        pytest.param(["job.py", "--name", "n" * 101], ["101 characters"], id="long-name"),
+        pytest.param(["job.py", "--ports", "9-8"], ["ports is 9-8", "LOW-HIGH"], id="ports"),
+        pytest.param(["job.py", "--resume"], ["--name RUN"], id="resume-without-name"),
+        pytest.param(
+            ["job.py", "--resume", "--name", "gone"], ["no run named 'gone'"], id="resume-of-nothing"
+        ),
+        pytest.param(["job.py", "--detach"], ["detach is not available yet"], id="detach-not-yet"),
+        pytest.param(["job.py", "--working-dir", "nowhere"], ["there is no such folder"], id="working-dir"),
+    ],
+)
+def test_mistake_is_exit_2_and_one_sentence(
+    raydist: Run, job_file: Write, arguments: list[str], sentences: list[str], tmp_path: Path
+) -> None:
+    decorator = '@raydist.job(params={"epochs": 3})'
+    job_file(decorator, top="import tensorflow_that_does_not_exist")
+    job_file("", name="empty.py")
+    job_file(name="two.py", more="\n\n@raydist.job\ndef other(ctx):\n    pass\n")
+    job_file(name="broken.py", more="\nreturn (\n").write_text("\n\n\nimport raydist\n\ndef train(ctx:\n")
+    (tmp_path / "typo.yaml").write_text("address: local\nwokers: 2\n")
+
+    code, out, err = raydist("submit", *arguments, *([] if "-c" in arguments else ["--address", "local"]))
+
+    assert (code, out) == (2, "")
+    assert err.startswith("raydist: ")
+    assert err.count("\n") == 1
+    for sentence in sentences:
+        assert sentence in err
+
+
+def test_name_that_exists_is_refused_without_resume(
+    raydist: Run, job_file: Write, stored_run: dict[str, object]
+) -> None:
+    code, _, err = raydist("submit", str(job_file()), "--name", "digits-1", "--address", "local")
+    assert code == 2
+    assert "--resume" in err
+
+
+@pytest.mark.parametrize("command", ["submit", "plan"])
+@pytest.mark.parametrize(
+    ("arguments", "sentences"),
+    [
+        pytest.param(["--cpus-per-worker", "9999"], ["9999 CPUs", "this machine"], id="cpus"),
+        pytest.param(["--gpus-per-worker", "64"], ["64 GPUs", "this machine"], id="gpus"),
+        pytest.param(["--strategy", "tpu"], ["no TPU", "TPU_NAME"], id="tpu"),
+    ],
+)
+def test_what_can_never_fit_is_exit_3(
+    raydist: Run, job_file: Write, command: str, arguments: list[str], sentences: list[str]
+) -> None:
+    code, out, err = raydist(command, str(job_file()), "--address", "local", "--json", *arguments)
+    assert code == 3
+    error = json.loads(out)["error"]
+    assert error["type"] == "ClusterError"
+    for sentence in sentences:
+        assert sentence in error["message"]
+        assert sentence in err
+
+
+def test_address_that_does_not_answer_is_exit_3(raydist: Run, job_file: Write) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        code, _, err = raydist("submit", str(job_file()), "--address", address)
+    assert code == 3
+    assert f"no Ray answers at {address}" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "storage", ["file", "/proc/runs", "ftp://host/runs"], ids=["file", "no-disk", "scheme"]
+)
+def test_storage_that_cannot_be_written_is_exit_4(
+    raydist: Run, job_file: Write, tmp_path: Path, storage: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    code, out, err = raydist("submit", str(job_file()), "--storage", storage, "--address", "local", "--json")
+    assert code == 4
+    assert json.loads(out)["error"]["type"] == "StorageError"
+    assert err.count("\n") == 1
+
+
+def test_failed_start_leaves_no_run_folder(raydist: Run, job_file: Write, tmp_path: Path) -> None:
+    raydist("submit", str(job_file()), "--address", "local", "--cpus-per-worker", "9999")
+    raydist("submit", str(job_file()), "--address", "127.0.0.1:1")
+    assert not list(tmp_path.rglob("run.json"))

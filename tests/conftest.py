@@ -1,0 +1,71 @@
+"""Fixtures for the whole suite: one Ray per session, a clean environment, and nothing left behind."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.leaks import Snapshot
+
+_LEAKING_VARIABLES = (
+    *("RAY_ADDRESS", "TF_CONFIG", "TF_USE_LEGACY_KERAS", "TF_GRPC_REUSE_PORT", "KERAS_BACKEND"),
+    *("TPU_NAME", "COLAB_TPU_ADDR"),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--runslow", action="store_true", help="also run the tests marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--runslow"):
+        return
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --runslow"))
+
+
+@pytest.fixture(autouse=True)
+def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cluster, TF_CONFIG or Keras choice of the developer's shell, or of an earlier test, leaks in."""
+    for name in _LEAKING_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+WaitUntil = Callable[..., None]
+
+
+@pytest.fixture
+def wait_until() -> WaitUntil:
+    """Waits for a condition; fails once `timeout_s` has passed without it."""
+
+    def wait(predicate: Callable[[], object], *, timeout_s: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not predicate():
+            assert time.monotonic() < deadline, f"not within {timeout_s} s"
+            time.sleep(0.02)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[object]:
+    """An embedded Ray with 4 logical CPUs, started once: its start is the cost."""
+    from raydist.runtime.connection import connect
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Otherwise Ray would write a token into the developer's home, and later Rays would demand it.
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        with connect("local", embedded_cpus=4) as connection:
+            yield connection
+
+
+@pytest.fixture
+def no_leaks(ray_cluster: object, wait_until: WaitUntil) -> Iterator[None]:
+    """After the test no thread, child process, actor, placement group or scratch folder is left."""
+    before = Snapshot.take()
+    yield
+    wait_until(lambda: Snapshot.take().beyond(before) == {}, timeout_s=15)

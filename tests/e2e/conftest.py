@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningRay:
+    """A Ray that `ray start --head` started: what a shell needs to use it."""
+
+    address: str
+    environ: Mapping[str, str]
+    temp_dir: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+
+@pytest.fixture(scope="session")
+def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRay]:
+    """One `ray start --head` with token authentication for all end-to-end tests."""
+    folder = Path(tmp_path_factory.mktemp("r", numbered=True))
+    # Unix sockets below Ray's folder allow about 100 characters.
+    short = Path(f"/tmp/rd{os.getpid()}")
+    short.symlink_to(folder)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environ = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    command = [BIN / "ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=4"]
+    command += [f"--temp-dir={short}", "--include-dashboard=false"]
+    log = (folder / "head.txt").open("wb")
+    head = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while "Ray runtime started" not in (folder / "head.txt").read_text():
+            assert head.poll() is None, (folder / "head.txt").read_text()
+            assert time.monotonic() < deadline, "ray start did not answer within 60 s"
+            time.sleep(0.2)
+        yield RunningRay(address=f"127.0.0.1:{port}", environ=environ, temp_dir=folder)
+    finally:
+        _end(head, short)
+        log.close()
+        short.unlink()
+
+
+def _end(head: subprocess.Popen[bytes], temp_dir: Path) -> None:
+    """Ends this Ray and no other. `ray stop` would end every Ray of the machine."""
+    head.kill()
+    head.wait()
+    mine = str(temp_dir).encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mine in (process / "cmdline").read_bytes() or mine in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+@pytest.fixture
+def raydist(running_ray: RunningRay, tmp_path: Path) -> Callable[..., Ended]:
+    """Runs a raydist command in a shell of its own, against the running Ray unless told otherwise."""
+
+    def run(*arguments: str, timeout_s: float = 180) -> Ended:
+        process = start_raydist(running_ray, tmp_path, *arguments)
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        finally:
+            process.kill()
+        return Ended(code=process.returncode, out=out, err=err)
+
+    return run
+
+
+def start_raydist(running_ray: RunningRay, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Starts a command in `folder`; `submit` goes to the running Ray."""
+    if arguments[0] in ("submit", "resume") and "--address" not in arguments:
+        arguments = (*arguments, "--address", running_ray.address)
+    return subprocess.Popen(
+        [BIN / "raydist", *arguments],
+        cwd=folder,
+        env=dict(running_ray.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,163 @@
+"""What a user sees when something goes wrong, on real Ray and TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import WaitUntil
+from tests.e2e.conftest import ROOT, Ended, RunningRay, start_raydist
+
+Raydist = Callable[..., Ended]
+
+SLOW_JOB = """
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import raydist
+
+
+@raydist.job(workers=2, params={"epochs": 4, "pause_s": 0.05, "raise_at": -1})
+def train(ctx: raydist.TrainContext):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 6)).astype("float32")
+    y = (x[:, 0] > 0).astype("int64")
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(160, seed=2).batch(16)
+
+    class Pace(tf.keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            time.sleep(ctx.params["pause_s"])
+            if self.steps == ctx.params["raise_at"] and not ctx.is_chief:
+                raise ValueError("the user's own mistake")
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((6,)), tf.keras.layers.Dense(2)])
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss=loss, metrics=["accuracy"])
+    ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Pace()])
+    ctx.report({"norm": float(sum(np.abs(w).sum() for w in model.get_weights()))}, step=ctx.step)
+"""
+
+
+@pytest.fixture
+def slow_job(tmp_path: Path) -> str:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "slow.py").write_text(SLOW_JOB)
+    return str(folder / "slow.py")
+
+
+def status_of(raydist: Raydist, name: str) -> dict[str, Any]:
+    ended = raydist("status", name, "--json")
+    return ended.json if ended.code == 0 else {"state": None, "steps": 0, "tasks": []}
+
+
+def test_exception_in_the_train_function_is_shown_once(raydist: Raydist, slow_job: str) -> None:
+    ended = raydist("submit", slow_job, "-p", "raise_at=3", "--max-failures", "0", "--json")
+    assert ended.code == 1
+    error = ended.json["error"]
+    assert (error["type"], error["task"], error["attempt"]) == ("ValueError", "worker/1", 0)
+    assert "the user's own mistake" in error["message"]
+    assert ended.err.count("Traceback (most recent call last)") == 1
+    assert ended.err.count('raise ValueError("the user\'s own mistake")') == 1
+    assert Path(error["log"]).is_dir()
+    assert "the user's own mistake" in raydist("logs", ended.json["run"], "--task", "worker/1").out
+
+
+def test_killed_worker_costs_one_attempt_and_changes_nothing(
+    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    undisturbed = raydist("submit", slow_job, "--json", "-p", "pause_s=0").json
+    process = start_raydist(running_ray, tmp_path, "submit", slow_job, "--json", "--name", "killed")
+    wait_until(lambda: status_of(raydist, "killed")["steps"] >= 14, timeout_s=60)
+    victim = next(one for one in status_of(raydist, "killed")["tasks"] if one["task"] == "worker/1")
+    os.kill(victim["pid"], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    ended = Ended(code=process.returncode, out=out, err=err)
+    assert ended.code == 0, err
+    assert (ended.json["state"], ended.json["attempts"], ended.json["steps"]) == ("SUCCEEDED", 2, 40)
+    # The very same weights: data order, shuffles and optimizer went on where the checkpoint was.
+    assert ended.json["metrics"]["norm"] == pytest.approx(undisturbed["metrics"]["norm"], abs=1e-5)
+
+
+def test_run_of_that_name_goes_on_with_resume(raydist: Raydist, slow_job: str) -> None:
+    assert raydist("submit", slow_job, "--name", "twice", "-p", "epochs=1", "-p", "pause_s=0").code == 0
+    again = raydist("submit", slow_job, "--name", "twice", "--json")
+    assert again.code == 2
+    assert "twice" in again.json["error"]["message"]
+    assert "--resume" in again.json["error"]["message"]
+    more = raydist("submit", slow_job, "--name", "twice", "--resume", "-p", "pause_s=0", "--json")
+    assert more.code == 0, more.err
+    assert (more.json["steps"], more.json["attempts"]) == (40, 2)
+    assert more.json["checkpoint"].endswith("step-40-a1")
+
+
+def test_ctrl_c_stops_the_run_and_leaves_nothing(
+    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    process = start_raydist(
+        running_ray, tmp_path, "submit", slow_job, "--name", "stopped", "-p", "epochs=500", "--json"
+    )
+    wait_until(lambda: status_of(raydist, "stopped")["steps"] >= 2, timeout_s=60)
+    pids = [task["pid"] for task in status_of(raydist, "stopped")["tasks"]]
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert Ended(code=130, out=out, err=err).json["state"] == "CANCELLED"
+    assert status_of(raydist, "stopped")["state"] == "CANCELLED"
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
+
+
+def test_second_run_waits_while_the_cluster_is_busy(
+    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    first = start_raydist(
+        running_ray, tmp_path, "submit", slow_job, "--name", "first", "--cpus-per-worker", "2"
+    )
+    wait_until(lambda: status_of(raydist, "first")["state"] == "RUNNING", timeout_s=60)
+    waiting = raydist(
+        "submit", slow_job, "--name", "late", "--cpus-per-worker", "2", "--start-timeout", "3", "--json"
+    )
+    assert waiting.code == 3
+    assert waiting.json["state"] == "FAILED"
+    first.communicate(timeout=90)
+    assert first.returncode == 0
+
+
+def test_wrong_token_is_one_sentence(running_ray: RunningRay, slow_job: str, tmp_path: Path) -> None:
+    environ = {**running_ray.environ, "RAY_AUTH_TOKEN": "0" * 64}
+    started_at_s = time.monotonic()
+    ended = subprocess.run(
+        [str(Path(sys.executable).parent / "raydist"), "submit", slow_job, "--address", running_ray.address],
+        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 3
+    assert "token" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert time.monotonic() - started_at_s < 30
+
+
+def test_readme_command_on_embedded_ray(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [Path(sys.executable).parent / "raydist", "submit", ROOT / "jobs" / "cifar.py", "-p", "epochs=1"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=180,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    text = ended.stdout + ended.stderr
+    assert "SUCCEEDED after 12 steps" in text
+    assert "embedded Ray" in text
+    assert "oneDNN" not in text  # TensorFlow's start-up noise belongs into the task's log

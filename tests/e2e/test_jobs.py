@@ -1,0 +1,67 @@
+"""The jobs of jobs/, unchanged, under every synchronous strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import ROOT, Ended
+
+Raydist = Callable[..., Ended]
+STRATEGIES = {
+    "one_device": ["--strategy", "one_device"],
+    "mirrored": ["--strategy", "mirrored", "--devices", "2"],
+    "central_storage": ["--strategy", "central_storage", "--devices", "2"],
+    "multi_worker_mirrored": ["--workers", "2"],
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("job", "params"),
+    [("cifar.py", ["-p", "epochs=2", "-p", "data=digits"]), ("digits.py", ["-p", "epochs=3"])],
+    ids=["cifar", "digits"],
+)
+def test_job_learns_under(raydist: Raydist, strategy: str, job: str, params: list[str]) -> None:
+    ended = raydist("submit", str(ROOT / "jobs" / job), *STRATEGIES[strategy], *params, "--json")
+    assert ended.code == 0, ended.err
+    result = ended.json
+    assert (result["state"], result["strategy"], result["attempts"]) == ("SUCCEEDED", strategy, 1)
+    assert result["metrics"]["loss"] < 1.5  # an untrained network of ten classes has 2.3
+    assert result["steps"] == (24 if job == "cifar.py" else 45)
+    assert result["checkpoint"].endswith(f"/checkpoints/step-{result['steps']}-a0")
+    assert len(result["tasks"]) == (2 if strategy == "multi_worker_mirrored" else 1)
+
+
+def test_legacy_keras_trains_the_same_job(raydist: Raydist) -> None:
+    job = str(ROOT / "jobs" / "cifar.py")
+    ended = raydist("submit", job, "--keras", "legacy", "-p", "epochs=1", "-p", "data=digits", "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.json["state"], ended.json["keras"]) == ("SUCCEEDED", "legacy")
+
+
+def test_auto_falls_back_to_the_digits_and_says_so(raydist: Raydist, tmp_path: Path) -> None:
+    job = str(ROOT / "jobs" / "cifar.py")
+    ended = raydist("submit", job, "-p", "epochs=1", "-p", f"data_dir={tmp_path}", "--json")
+    assert ended.code == 0, ended.err
+    assert [note for note in ended.json["notes"] if note.startswith("data: scikit-learn's digits")]
+
+
+def test_folder_of_a_finished_run_tells_everything(raydist: Raydist, tmp_path: Path) -> None:
+    job = str(ROOT / "jobs" / "digits.py")
+    assert raydist("submit", job, "-p", "epochs=2", "--name", "told").code == 0
+    folder = tmp_path / "raydist_runs" / "told"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoints", "events", "logs", "metrics", "run.json",
+    ]  # fmt: skip
+    assert sorted(path.name for path in (folder / "logs" / "0").iterdir()) == ["worker-0", "worker-1"]
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-30-a0"]
+    status = raydist("status", "told", "--json").json
+    assert (status["state"], status["steps"]) == ("SUCCEEDED", 30)
+    rows: Any = raydist("metrics", "told", "--format", "json").out
+    assert "test_accuracy" in rows
+    listed = raydist("list", "--json").json
+    assert "told" in str(listed)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raydist.controller.task_group import GroupUpdate
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.plan import Plan
+from raydist.spec import (
+    EntryPoint,
+    JobSpec,
+    KerasFlavour,
+    PortRange,
+    Resources,
+    Role,
+    Strategy,
+    TaskId,
+    TaskState,
+    TaskStatus,
+    TaskType,
+    WorkerRange,
+)
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.logs import read_log
+
+COUNTING = "tests.support.bodies:CountingBody"
+
+
+def make_plan(
+    num_workers: int = 2, *, num_cpus: float = 1.0, ports: PortRange | None = None, **params: Any
+) -> Plan:
+    job = JobSpec(
+        name="run",
+        entry_point=EntryPoint(function="train", module="unused"),
+        params=params,
+        workers=WorkerRange(minimum=num_workers, maximum=num_workers),
+        ports=ports,
+    )
+    workers = Role(
+        task_type=TaskType.WORKER, num_tasks=num_workers, resources=Resources(num_cpus=num_cpus)
+    )
+    return Plan(
+        job=job,
+        inventory=Inventory(hosts=(Host(name="here"),)),
+        strategy=Strategy.MULTI_WORKER_MIRRORED,
+        keras=KerasFlavour.KERAS_3,
+        reason="a test",
+        roles=(workers,),
+    )
+
+
+class Drive:
+    """Polls one group and keeps what it told."""
+
+    def __init__(self, group: Any, storage_path: Path) -> None:
+        self.group = group
+        self.statuses: dict[str, TaskStatus] = {}
+        self.update = GroupUpdate()
+        self._storage_path = storage_path
+
+    def poll(self, *, timeout_s: float = 0.5) -> None:
+        self.update = self.group.poll(timeout_s=timeout_s)
+        self.statuses.update({str(status.task): status for status in self.update.statuses})
+
+    def state(self, task: str) -> TaskState:
+        return self.statuses[task].state if task in self.statuses else TaskState.PENDING
+
+    def all_in(self, state: TaskState, *tasks: str) -> bool:
+        """Polls; whether the tasks are all in `state`. Fails at once when one ended otherwise."""
+        self.poll()
+        for task in tasks:
+            ended = self.state(task).is_terminal and self.state(task) is not state
+            assert not ended, f"{task}: {self.statuses[task]}"
+        return all(self.state(task) is state for task in tasks)
+
+    def log(self, task: str) -> str:
+        storage = Storage.open(str(self._storage_path))
+        return read_log(storage, RunLayout(run="run"), task=TaskId.parse(task), attempt=0)
+
+
+@pytest.fixture
+def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable[..., Drive]]:
+    """Starts a group of counting bodies on the session's Ray; stops it at the end."""
+    from raydist.runtime.group import RayTaskGroup
+
+    with ExitStack() as stack:
+
+        def start_group(plan: Plan, *, body: str = COUNTING, code: bytes | None = None) -> Drive:
+            group = RayTaskGroup.start(
+                plan,
+                attempt=0,
+                connection=ray_cluster,
+                code=code,
+                storage_uri=str(tmp_path),
+                run_uri=str(tmp_path / "run"),
+                body=body,
+            )
+            stack.callback(group.stop)
+            return Drive(group, tmp_path)
+
+        yield start_group

@@ -1,0 +1,90 @@
+"""A real `ray start --head` of its own, beside any other Ray of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+RAY = Path(sys.executable).with_name("ray")
+_START_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayHead:
+    """A running head and how to reach it from a process whose environment is `environ`."""
+
+    address: str
+    client_address: str
+    environ: Mapping[str, str]
+
+
+@contextmanager
+def ray_head(**environ: str) -> Iterator[RayHead]:
+    """Starts a head in a home and a folder of its own; ends exactly its processes.
+
+    Args:
+      environ: Variables of the head's environment, which its workers inherit.
+    """
+    with ExitStack() as stack:
+        # Short, because Ray's sockets lie in it and their paths are limited to 107 bytes.
+        folder = Path(tempfile.mkdtemp(prefix="rd-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        base = {**_inherited(), "HOME": str(folder), "RAY_TMPDIR": str(folder)}
+        port, client_port, agent_port = _free_ports(3)
+        command = [str(RAY), "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
+        command += [f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"]
+        command += ["--include-dashboard=false", "--min-worker-port=0", "--max-worker-port=0"]
+        output = stack.enter_context((folder / "output").open("wb"))
+        process = subprocess.Popen(
+            command,
+            env={**base, **environ},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=folder,
+        )
+        stack.callback(_end, process)
+        address = _wait_for_address(process, folder)
+        host = address.rpartition(":")[0]
+        yield RayHead(address=address, client_address=f"ray://{host}:{client_port}", environ=base)
+
+
+def _wait_for_address(process: subprocess.Popen[bytes], folder: Path) -> str:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    recorded = folder / "ray" / "ray_current_cluster"
+    while b"Ray runtime started" not in (folder / "output").read_bytes():
+        assert process.poll() is None, (folder / "output").read_text()
+        assert time.monotonic() < deadline, (folder / "output").read_text()
+        time.sleep(0.1)
+    return recorded.read_text().strip()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)  # `ray start --block` then ends all that it has started
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for unbound in sockets:
+            unbound.bind(("", 0))
+        return [bound.getsockname()[1] for bound in sockets]

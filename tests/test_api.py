@@ -1,0 +1,149 @@
+"""raydist.api and RunHandle as far as they need no Ray: requests, plans, handles."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raydist
+from raydist.controller.result import RunResult
+from raydist.controller.run_error import RunError
+from raydist.controller.states import RunState
+from raydist.run_handle import RunHandle
+from raydist.spec.job import EntryPoint, JobSpec, Strategy
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return tmp_path
+
+
+@raydist.job(workers=2, params={"epochs": 3})
+def train(ctx: raydist.TrainContext) -> None: ...
+
+
+def test_plan_of_a_decorated_job_takes_its_defaults() -> None:
+    plan = raydist.plan(train, address="local")
+    assert plan.strategy is Strategy.MULTI_WORKER_MIRRORED
+    assert [str(task) for task in plan.tasks] == ["worker/0", "worker/1"]
+    assert plan.job.params == {"epochs": 3}
+
+
+def test_plan_of_a_closure_needs_no_ray() -> None:
+    plan = raydist.plan(lambda ctx: None, address="local", workers=3)
+    assert len(plan.tasks) == 3
+
+
+def test_keywords_win_over_config_and_config_over_the_job(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("address: local\nworkers: 3\nkeep: 7\nparams: {epochs: 5}\n")
+    job = raydist.plan(train, config=config, workers=4).job
+    assert (job.workers.maximum, job.keep, job.params) == (4, 7, {"epochs": 5})
+    assert raydist.plan(train, config=config, params={"epochs": 9}).job.params == {"epochs": 9}
+
+
+def test_relative_storage_becomes_one_that_tasks_can_open(tmp_path: Path) -> None:
+    assert raydist.plan(train, address="local", storage="runs").job.storage == str(tmp_path / "runs")
+    assert raydist.plan(train, address="local", storage="s3://b/runs").job.storage == "s3://b/runs"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        pytest.param({"wokers": 2}, "did you mean workers", id="unknown-option"),
+        pytest.param({"workers": "two"}, "workers is 'two'", id="ill-typed"),
+        pytest.param({"params": {"epoch": 1}}, "did you mean epochs?", id="unknown-param"),
+    ],
+)
+def test_mistake_in_keywords_is_a_spec_error(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(raydist.SpecError, match=message):
+        raydist.run(train, address="local", **overrides)
+
+
+def test_detach_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(raydist.UnsupportedError, match="leave --detach out"):
+        raydist.submit(f"{__file__}:train", address="local", detach=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+class FakeController:
+    """Ends when it is told to, with the result that it was given."""
+
+    def __init__(self, end: RunResult | BaseException) -> None:
+        self._end = end
+        self._may_end = threading.Event()
+        self._result = ended(RunState.RUNNING)
+
+    def run(self) -> RunResult:
+        assert self._may_end.wait(timeout=30)
+        if isinstance(self._end, BaseException):
+            raise self._end
+        self._result = self._end
+        return self._end
+
+    def status(self) -> RunResult:
+        return self._result
+
+    def request_stop(self) -> None:
+        self._may_end.set()
+
+
+def ended(state: RunState, **facts: Any) -> RunResult:
+    return RunResult(
+        run="r", state=state, strategy="one_device", keras="3", attempts=1, steps=7, storage="s", **facts
+    )
+
+
+def handle_of(end: RunResult | BaseException, held: contextlib.ExitStack | None = None) -> RunHandle:
+    job = JobSpec(name="r", entry_point=EntryPoint(file="job.py", function="train"))
+    controller: Any = FakeController(end)
+    return RunHandle(job, controller, held or contextlib.ExitStack())
+
+
+def test_handle_tells_the_state_and_then_the_result() -> None:
+    handle = handle_of(ended(RunState.SUCCEEDED))
+    assert handle.status().state is RunState.RUNNING
+    with pytest.raises(TimeoutError, match="run r did not end within 0 s; it goes on"):
+        handle.result(timeout_s=0)
+    handle.stop()
+    assert handle.result(timeout_s=30).steps == 7
+
+
+def test_handle_closes_what_it_holds_when_the_run_has_ended() -> None:
+    closed = threading.Event()
+    held = contextlib.ExitStack()
+    held.callback(closed.set)
+    handle = handle_of(ended(RunState.SUCCEEDED), held)
+    assert not closed.is_set()
+    handle.stop()
+    handle.result(timeout_s=30)
+    assert closed.is_set()
+
+
+def test_failed_run_raises_the_typed_error_with_its_result() -> None:
+    end = ended(RunState.FAILED, error=RunError(type="KeyError", message="worker/0 failed"))
+    handle = handle_of(end)
+    handle.stop()
+    with pytest.raises(raydist.TaskFailedError, match="worker/0 failed") as caught:
+        handle.result(timeout_s=30)
+    assert caught.value.result is end
+
+
+def test_cancelled_run_raises_training_error() -> None:
+    handle = handle_of(ended(RunState.CANCELLED))
+    handle.stop()
+    with pytest.raises(raydist.TrainingError, match="run r was cancelled at step 7"):
+        handle.result(timeout_s=30)
+
+
+def test_bug_in_the_controller_comes_out_where_the_result_is_asked_for() -> None:
+    handle = handle_of(ZeroDivisionError("a bug"))
+    handle.stop()
+    with pytest.raises(ZeroDivisionError):
+        handle.result(timeout_s=30)
