@@ -151,7 +151,7 @@ def _prepare(
 def _connect(
     request: Request, early_plan: Plan | None, stack: contextlib.ExitStack, tell: EventHook
 ) -> tuple[Connection, Plan]:
-    """Connects to Ray. A cluster has to be asked before it can be planned for; an embedded Ray is made to fit."""
+    """Connects to Ray. A cluster is asked before it is planned for; an embedded Ray is made to fit."""
     from raydist.runtime.cluster_inventory import probe_inventory
     from raydist.runtime.connection import connect
 

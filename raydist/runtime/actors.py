@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 _PATIENCE_S = 1.0
 _KILL_TIMEOUT_S = 10.0
 _SALVAGE_TIMEOUT_S = 15.0
+# After this a dead Ray is left alone.
+_STOP_TIMEOUT_S = 30.0
 # Each task keeps one call open at the mailbox.
 _MAX_EXCHANGES = 4096
 
@@ -94,15 +97,46 @@ class ActorSet:
 
     def stop(self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId]) -> None:
         """Ends everything: asks those that are not lost, waits, kills, salvages."""
+        departed: list[TaskId] = []
+        # In a thread, because calls to a Ray that has died do not return.
+        thread = threading.Thread(
+            target=self._stop_by_ray, args=(hellos, lost, departed), name="raydist-stop", daemon=True
+        )
+        thread.start()
+        thread.join(_STOP_TIMEOUT_S)
+        if thread.is_alive():
+            logger.warning("Ray did not answer while the tasks were stopped")
+        self._stop_here(hellos, departed)
+
+    def _stop_by_ray(
+        self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], departed: list[TaskId]
+    ) -> None:
         try:
-            departed = self._ask_to_depart([task for task in self.handles if task not in lost])
+            departed += self._ask_to_depart([task for task in self.handles if task not in lost])
             self._kill_tasks()
-            self._salvage({task: hellos.get(task) for task in self.handles if task not in departed})
-            for hello in hellos.values():
-                if hello.node_id == self._home:
-                    wait_until_gone(hello.pid)
+            away = [
+                hello for task, hello in hellos.items() if task not in departed and not self._is_here(hello)
+            ]
+            self._salvage_remotely(away)
+        except RayError as error:
+            logger.warning("Ray failed while the tasks were stopped: %s", error)
         finally:
             self._release()
+
+    def _stop_here(self, hellos: Mapping[TaskId, Hello], departed: Collection[TaskId]) -> None:
+        """Ends what is left on the driver's host without Ray's help, and waits until it is gone."""
+        for task, setup in self._setups.items():
+            hello = hellos.get(task)
+            if hello is None:
+                # It may have died between making its folder and telling; swept later on another host.
+                salvage(scratch_root() / setup.scratch_name, setup.log, pid=None)
+            elif self._is_here(hello):
+                if task not in departed:
+                    salvage(hello.scratch_path, setup.log, pid=hello.pid)
+                wait_until_gone(hello.pid)
+
+    def _is_here(self, hello: Hello) -> bool:
+        return hello.node_id == self._home
 
     def _ask_to_depart(self, tasks: list[TaskId]) -> tuple[TaskId, ...]:
         """Returns the tasks that obeyed; before they train nobody listens, and they are just killed."""
@@ -124,23 +158,16 @@ class ActorSet:
             ray.kill(handle)
         ray.wait(deaths, num_returns=len(deaths), timeout=_KILL_TIMEOUT_S)
 
-    def _salvage(self, hellos: Mapping[TaskId, Hello | None]) -> None:
-        """Salvages what each task has left: on this host directly, elsewhere by a Ray task there."""
+    def _salvage_remotely(self, hellos: Sequence[Hello]) -> None:
+        """Has each killed task's own host store the end of its log and delete its folder."""
         remote_salvage = ray.remote(cast(Any, salvage))
-        remote = []
-        for task, hello in hellos.items():
-            log = self._setups[task].log
-            if hello is None:
-                # It may have died between making its folder and telling; swept later on another host.
-                salvage(scratch_root() / self._setups[task].scratch_name, log, pid=None)
-            elif hello.node_id == self._home:
-                salvage(hello.scratch_path, log, pid=hello.pid)
-            else:
-                there = NodeAffinitySchedulingStrategy(hello.node_id, soft=False)
-                run = remote_salvage.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-                remote.append(run.remote(hello.scratch_path, log, pid=hello.pid))
+        refs = []
+        for hello in hellos:
+            there = NodeAffinitySchedulingStrategy(hello.node_id, soft=False)
+            run = remote_salvage.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+            refs.append(run.remote(hello.scratch_path, self._setups[hello.task].log, pid=hello.pid))
         deadline = time.monotonic() + _SALVAGE_TIMEOUT_S
-        for ref in remote:
+        for ref in refs:
             try:
                 ray.get(ref, timeout=max(0.0, deadline - time.monotonic()))
             except RayError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections import Counter
@@ -35,8 +34,6 @@ logger = logging.getLogger(__name__)
 _PLACEMENT_POLL_S = 0.25
 # One long poll of the mailbox; `poll` itself returns earlier.
 _NEWS_TIMEOUT_S = 60.0
-# After this a dead Ray is left alone: its calls never return.
-_STOP_TIMEOUT_S = 30.0
 
 
 class RayTaskGroup:
@@ -123,17 +120,7 @@ class RayTaskGroup:
         if self._is_stopped:
             return
         self._is_stopped = True
-        # In a thread, because calls to a Ray that has died do not return.
-        thread = threading.Thread(
-            target=self._actors.stop,
-            args=(self._ledger.hellos, self._ledger.lost),
-            name="raydist-stop",
-            daemon=True,
-        )
-        thread.start()
-        thread.join(_STOP_TIMEOUT_S)
-        if thread.is_alive():
-            logger.warning("attempt %d: Ray did not answer while the tasks were stopped", self._attempt)
+        self._actors.stop(self._ledger.hellos, self._ledger.lost)
 
     def _wait(self, deadline: float) -> None:
         """Waits for the next thing that can happen, and takes it in."""

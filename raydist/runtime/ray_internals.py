@@ -145,10 +145,10 @@ def cluster_can_grow() -> bool:
         return False
     if is_v2:
         return any("ray.io/node-group" in node.get("Labels", {}) for node in ray.nodes())  # type: ignore[no-untyped-call]
-    return _names_node_types(status) if status else False
+    return names_node_types(status) if status else False
 
 
-def _names_node_types(status: bytes) -> bool:
+def names_node_types(status: bytes) -> bool:
     report = json.loads(status).get("autoscaler_report") or {}
     node_types = (report.get("node_type_mapping") or {}).values()
     return any(not name.startswith(_READ_ONLY_NODE_TYPE) for name in node_types)

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 PUSH_INTERVAL_S = 0.5
 # Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
 _EXCHANGE_TIMEOUT_S = 30.0
+# The group kills a task that has obeyed STOP at once, if Ray is still there to do it.
+_KILL_GRACE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +173,8 @@ class TaskActor:
                 if Order.STOP in orders:
                     self._clean_up()
                     mailbox.depart.remote(self._setup.task)
-                    return
+                    time.sleep(_KILL_GRACE_S)
+                    os._exit(0)
             except ray.exceptions.GetTimeoutError:
                 continue
             except ray.exceptions.RayError:

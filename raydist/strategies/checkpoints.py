@@ -132,6 +132,11 @@ class Cadence:
         count = self._every.count
         return self._every.unit is CheckpointUnit.STEPS and step_before // count < step // count
 
+    def steps_left(self, step: int) -> int:
+        """Returns how many steps may run from `step` on before one is due, at least 1."""
+        count = self._every.count
+        return count - step % count if self._every.unit is CheckpointUnit.STEPS else 1 << 30
+
     def is_due_at_epoch_end(self, epoch: int) -> bool:
         """Whether one is due when `epoch` epochs are completed."""
         return self._every.unit is CheckpointUnit.EPOCHS and epoch % self._every.count == 0

@@ -12,7 +12,6 @@ from raydist.errors import UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
-from raydist.spec.job import CheckpointUnit
 from raydist.strategies.checkpoints import Cadence, TaskCheckpoints
 from raydist.strategies.progress import TaskProgress
 
@@ -48,7 +47,6 @@ class TaskContext:
         self.cadence = Cadence(job.checkpoint_every)
         self.step = 0
         self.loop_step = 0  # where the next train_steps begins
-        self._every = job.checkpoint_every
         self._metrics = metrics
         self._registered: dict[str, Any] = {}
 
@@ -138,9 +136,7 @@ class TaskContext:
 
     def steps_to_checkpoint(self, step: int) -> int:
         """Returns how many steps may run from `step` on before a checkpoint is due, at least 1."""
-        if self._every.unit is not CheckpointUnit.STEPS or not self._registered:
-            return 1 << 30
-        return self._every.count - step % self._every.count
+        return self.cadence.steps_left(step) if self._registered else 1 << 30
 
     def save_registered(self) -> None:
         """Saves what the train function gave to `restore` or `save`, if anything, and if it is new."""

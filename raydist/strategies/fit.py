@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import keras3, layers, legacy_keras, resume, train_data
+from raydist.strategies import keras3, layers, legacy_keras, packing, resume, train_data
 from raydist.strategies.checkpoints import SavedState
 
 if TYPE_CHECKING:
@@ -88,9 +88,12 @@ def _check_model(model: Any, context: TaskContext) -> None:
 def _run_callbacks(
     context: TaskContext, base: type, *, element_spec: Any, state: SavedState | None
 ) -> tuple[Any, Any]:
-    before = type("RaydistProgress", (_Progress, base), {"_supports_tf_logs": True})
-    after = type("RaydistCheckpoint", (_Checkpoint, base), {"_supports_tf_logs": True})
+    # tf_keras: logs as tensors, which are read only when they are reported.
+    marks = {"_supports_tf_logs": True, "takes_packed_steps": True}
+    before = type("RaydistProgress", (_Progress, base), marks)
+    after = type("RaydistCheckpoint", (_Checkpoint, base), marks)
     counter = _Counter(context, state)
+    packing.set_limit(lambda: context.cadence.steps_left(counter.step))
     return before(counter, element_spec), after(counter)
 
 

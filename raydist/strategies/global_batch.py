@@ -188,51 +188,91 @@ class StepCall:
 def call_of_steps(
     one_step: Callable[[Any], Any], *, run_eagerly: bool, jit_compile: bool, steps_per_call: int
 ) -> Callable[[Any], Any]:
-    """Returns a function of a `StepCall` that runs its steps in one `tf.function`.
+    """Returns a function of a `StepCall` that runs its steps in one `tf.function` and returns the last outputs.
 
-    The loop holds `strategy.run` directly: in a nested function the collectives lose their instance
-    key, a call-time capture (keras#19246). Also takes a plain Python iterator of batches, as
-    `train_on_batch` gives.
+    Also takes a plain Python iterator of batches, as `train_on_batch` gives.
     """
+    on_element = (
+        one_step if run_eagerly else tf.function(one_step, reduce_retracing=True, jit_compile=jit_compile)
+    )
+    in_graph = _Loop(one_step)
 
-    def single(iterator: Any) -> Any:
-        return one_step(next(iterator))
-
-    def several(iterator: Any, num_steps: tf.Tensor) -> Any:
-        outputs = one_step(next(iterator))
-        for _ in tf.range(num_steps - 1):
-            outputs = one_step(next(iterator))
-        return outputs
-
-    on_element = one_step
-    if not run_eagerly:
-        on_element = tf.function(one_step, reduce_retracing=True, jit_compile=jit_compile)
-        single = tf.function(single, reduce_retracing=True)
-        several = tf.function(several, reduce_retracing=True)
-
-    def until_end(call: StepCall) -> Any:
-        outputs = single(call.iterator)
-        for _ in range(call.num_steps - 1):
+    def one_by_one(call: Any, num_steps: int) -> Any:
+        outputs = None
+        for _ in range(num_steps):
             try:
-                outputs = single(call.iterator)
+                outputs = on_element(next(call))
             except (StopIteration, tf.errors.OutOfRangeError):
+                if outputs is None:
+                    raise
                 break
         return outputs
 
     def function(call: Any) -> Any:
         if not isinstance(call, StepCall):
-            for _, element in zip(range(steps_per_call), call, strict=False):
-                outputs = on_element(element)
-            return outputs
-        if call.may_end:
-            return until_end(call)
-        return (
-            single(call.iterator)
-            if call.num_steps == 1
-            else several(call.iterator, tf.constant(call.num_steps))
-        )
+            return one_by_one(call, steps_per_call)
+        if call.may_end or run_eagerly:
+            return one_by_one(call, call.num_steps)
+        return in_graph(call.iterator, call.num_steps)
 
     return function
+
+
+class _Loop:
+    """Runs a number of steps in one `tf.function` that traces the step once, and returns the last outputs.
+
+    The loop holds `strategy.run` directly: in a nested function the collectives lose their instance
+    key, a call-time capture (keras#19246). Outputs that are scalars, as logs are, leave the loop as
+    one vector, whose length is known only once the step is traced. Others need a second trace, of a
+    step before the loop.
+    """
+
+    def __init__(self, one_step: Callable[[Any], Any]) -> None:
+        self._one_step = one_step
+        self._outputs: Any = None  # the structure of the step's outputs, known once it is traced
+        self._run = tf.function(self._run_scalars, reduce_retracing=True, autograph=False)
+
+    def __call__(self, iterator: Any, num_steps: int) -> Any:
+        count = tf.constant(num_steps)
+        try:
+            return self._run(iterator, count)
+        except _NotScalarError:
+            self._run = tf.function(self._run_any, reduce_retracing=True, autograph=False)
+            return self._run(iterator, count)
+
+    def _run_scalars(self, iterator: Any, count: tf.Tensor) -> Any:
+        def body(index: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            self._outputs = self._one_step(next(iterator))
+            values = tf.nest.flatten(self._outputs)
+            if any(not tf.is_tensor(value) or value.shape.rank != 0 for value in values):
+                raise _NotScalarError
+            vector = tf.stack([tf.cast(value, tf.float32) for value in values]) if values else tf.zeros([0])
+            return index + 1, tf.ensure_shape(vector, [len(values)])
+
+        _, last = tf.while_loop(
+            lambda index, last: index < count,
+            body,
+            [tf.constant(0), tf.zeros([0])],
+            shape_invariants=[tf.TensorShape([]), tf.TensorShape([None])],
+            parallel_iterations=1,
+        )
+        structure = tf.nest.map_structure(lambda value: None, self._outputs)
+        scalars = tf.unstack(last, num=len(tf.nest.flatten(structure)))
+        return tf.nest.pack_sequence_as(structure, scalars)
+
+    def _run_any(self, iterator: Any, count: tf.Tensor) -> Any:
+        outputs = self._one_step(next(iterator))
+        _, outputs = tf.while_loop(
+            lambda index, outputs: index < count,
+            lambda index, outputs: (index + 1, self._one_step(next(iterator))),
+            [tf.constant(1), outputs],
+            parallel_iterations=1,
+        )
+        return outputs
+
+
+class _NotScalarError(Exception):
+    """An output of a step is no scalar."""
 
 
 def _in_turn(*slices: Any) -> tf.data.Dataset:

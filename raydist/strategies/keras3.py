@@ -22,7 +22,7 @@ from keras.src.losses import loss as loss_module
 from keras.src.optimizers import base_optimizer
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import global_batch, replacement, resume
+from raydist.strategies import global_batch, packing, replacement, resume
 from raydist.strategies.replacement import Replacement
 
 VERSION = "3.15"
@@ -301,7 +301,10 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            bound.arguments["callbacks"] = [_EqualStatistics(), *tree.flatten(callbacks or [])]
+            callbacks = [_EqualStatistics(), *tree.flatten(callbacks or [])]
+            bound.arguments["callbacks"] = callbacks
+            if not self.run_eagerly:
+                packing.allow(callbacks, keras.callbacks.Callback)
         return original(*bound.args, **bound.kwargs)
 
     return fit
@@ -321,6 +324,7 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
         super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
         self._start = resume.take_start()
+        self._packer = packing.take_packer(self.steps_per_execution)
         dataset = self.data_adapter.get_tf_dataset()
         if not isinstance(dataset, tf.distribute.DistributedDataset):
             dataset = global_batch.distribute(
@@ -355,7 +359,7 @@ def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, global_b
             self._interrupted_warning()
             break
         left = min(num_steps - step, self._num_batches - self._steps_seen if self._num_batches else num_steps)
-        count = min(self.steps_per_execution, left)
+        count = self._packer.next_count(left)
         self._steps_seen += count
         yield step, step + count - 1, global_batch.StepCall(self._current_iterator, count)
         step += count

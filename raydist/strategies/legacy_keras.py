@@ -8,6 +8,7 @@ wrongly. TF_NOTES 3.2 and 7 have the causes by file and line.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from tf_keras.src.engine import data_adapter, training
 from tf_keras.src.utils import losses_utils, metrics_utils
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import global_batch, replacement, resume
+from raydist.strategies import global_batch, packing, replacement, resume
 from raydist.strategies.replacement import Replacement
 
 VERSION = "2.21"
@@ -44,23 +45,23 @@ def mend(*, sync_batchnorm: bool) -> None:
 
 def replacements() -> tuple[Replacement, ...]:
     """Returns all that `mend` replaces."""
-    steps = (("make_train_function", "train_step"), ("make_test_function", "test_step"))
+    kinds = (("make_train_function", "train"), ("make_test_function", "test"))
     return (
         *(
             Replacement(
                 owner=training.Model,
                 name=name,
                 fingerprint=_FINGERPRINTS[name],
-                make=functools.partial(_make_with_wrapped_step, step_name=step_name),
+                make=functools.partial(_make_step_function, kind=kind),
                 reason="each step reduces each metric, and logs are summed once more (keras#16286, TF_NOTES 3.2)",
             )
-            for name, step_name in steps
+            for name, kind in kinds
         ),
         Replacement(
             owner=training.Model,
             name="make_predict_function",
             fingerprint=_FINGERPRINTS["make_predict_function"],
-            make=_make_with_wrapped_predict_step,
+            make=_make_predict_function,
             reason="global batches arrive as slices, whose stand-ins must not be predicted",
         ),
         Replacement(
@@ -83,6 +84,20 @@ def replacements() -> tuple[Replacement, ...]:
             fingerprint=_FINGERPRINTS["enumerate_epochs"],
             make=lambda original: _enumerate_epochs,
             reason="an iterator that is made and dropped advances a shuffle's seed, but not in a resumed run",
+        ),
+        Replacement(
+            owner=data_adapter.DataHandler,
+            name="steps",
+            fingerprint=_FINGERPRINTS["steps"],
+            make=lambda original: _steps,
+            reason="a call has as many steps as the train function is asked for, and may have more than one",
+        ),
+        Replacement(
+            owner=training.Model,
+            name="fit",
+            fingerprint=_FINGERPRINTS["fit"],
+            make=_make_packed_fit,
+            reason="several steps may go into one call where no callback watches batches",
         ),
         Replacement(
             owner=losses_utils,
@@ -108,6 +123,8 @@ _FINGERPRINTS = {
     "_maybe_load_initial_counters_from_ckpt": "fa3b05cb1c73",
     "_configure_dataset_and_inferred_steps": "b29f05ea7262",
     "enumerate_epochs": "8bd30ce6fbcc",
+    "steps": "d8870ad49d13",
+    "fit": "f6cc972c81a0",
     "scale_loss_for_distribution": "85abae5f16dc",
     "result_wrapper": "e266e01cef55",
 }
@@ -166,50 +183,87 @@ def _synchronize_batchnorm() -> None:
     layer.__init__ = __init__
 
 
-def _make_with_wrapped_step(original: Callable[..., Any], *, step_name: str) -> Callable[..., Any]:
+def _make_step_function(original: Callable[..., Any], *, kind: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_function(self: Any, force: bool = False) -> Any:
-        if self._distribute_reduction_method is None:
-            # Metrics are aggregated when they are read; the default `sum` counts each replica again.
-            self._distribute_reduction_method = "first"
-        step = getattr(self, step_name)
-        if not hasattr(step, "raydist_step"):
-            object.__setattr__(self, step_name, _sliced_step(self, step))
-        return original(self, force)
+        if self._cluster_coordinator:
+            return original(self, force)
+        if getattr(self, f"{kind}_function") is None or force:
+            setattr(self, f"{kind}_function", _step_function(self, kind))
+        return getattr(self, f"{kind}_function")
 
     return make_function
 
 
-def _sliced_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def sliced_step(data: Any) -> Any:
+def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
+    strategy = model.distribute_strategy
+    step, counter = getattr(model, f"{kind}_step"), getattr(model, f"_{kind}_counter")
+    # There the replicas share a metric's variables; a stand-in counts, as one example more.
+    is_central = isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
+    # Users write `if tensor:` in their own train_step.
+    step = tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
+
+    def replica_step(element: Any) -> Any:
         def run() -> Any:
             with _local_metric_results():
-                return global_batch.run_slice(step, data)
+                return global_batch.run_slice(step, element)
 
-        is_central = isinstance(model.distribute_strategy, tf.distribute.experimental.CentralStorageStrategy)
-        # There the replicas share a metric's variables; a stand-in counts, as one example more.
         metrics = [] if is_central else model.metrics
-        metric_variables = [variable for metric in metrics for variable in metric.variables]
-        return global_batch.keep_on_stand_in(metric_variables, data, run)
+        variables = [variable for metric in metrics for variable in metric.variables]
+        outputs = global_batch.keep_on_stand_in(variables, element, run)
+        counter.assign_add(1)
+        return outputs
 
-    sliced_step.raydist_step = step
-    return sliced_step
+    def one_step(element: Any) -> Any:
+        outputs = strategy.run(replica_step, args=(element,))
+        # Metrics are aggregated when they are read; the default, `sum`, would count each replica again.
+        return tf.nest.map_structure(lambda value: strategy.experimental_local_results(value)[0], outputs)
+
+    return global_batch.call_of_steps(
+        one_step,
+        run_eagerly=model.run_eagerly,
+        jit_compile=bool(model.jit_compile),
+        steps_per_call=int(model._steps_per_execution.numpy()),
+    )
 
 
-def _make_with_wrapped_predict_step(original: Callable[..., Any]) -> Callable[..., Any]:
+def _make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        callbacks = signature.bind(self, *args, **kwargs).arguments.get("callbacks")
+        is_list = isinstance(callbacks, tf_keras.callbacks.CallbackList)
+        if not is_list and not self.run_eagerly and not self._cluster_coordinator:
+            packing.allow(tf.nest.flatten(callbacks or []), tf_keras.callbacks.Callback)
+        return original(self, *args, **kwargs)
+
+    return fit
+
+
+def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_predict_function(self: Any, force: bool = False) -> Any:
-        step = self.predict_step
-        if not hasattr(step, "raydist_step"):
-
-            def predict_step(data: Any) -> Any:
-                return global_batch.drop_stand_in(global_batch.run_slice(step, data), data)
-
-            predict_step.raydist_step = step
-            object.__setattr__(self, "predict_step", predict_step)
-        return original(self, force)
+        if self._cluster_coordinator or (self.predict_function is not None and not force):
+            return original(self, force)
+        if not isinstance(self.predict_step, _SlicedPredictStep):
+            # On the model, because the function that stock makes looks it up when it is traced.
+            object.__setattr__(self, "predict_step", _SlicedPredictStep(self.predict_step))
+        function = original(self, True)
+        self.predict_function = lambda call: function(call.iterator)
+        return self.predict_function
 
     return make_predict_function
+
+
+class _SlicedPredictStep:
+    """A predict step that takes slices, and cuts off what a stand-in made."""
+
+    def __init__(self, step: Callable[[Any], Any]) -> None:
+        self._step = step
+
+    def __call__(self, data: Any) -> Any:
+        return global_batch.drop_stand_in(global_batch.run_slice(self._step, data), data)
 
 
 def _make_load_initial_counters(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,6 +294,7 @@ def _configure_dataset(
             resume.after(dataset, start, steps_per_epoch=steps), strategy, endless=endless
         )
     self._dataset = dataset
+    self._raydist_packer = packing.take_packer(int(self._steps_per_execution.numpy()))
     self._validate_data_handler()
 
 
@@ -252,8 +307,28 @@ def _enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
                 break
             if data_iterator is None or self._adapter.should_recreate_iterator():
                 data_iterator = iter(self._dataset)
-            yield epoch, data_iterator
+            self._raydist_call = global_batch.StepCall(data_iterator, 1)
+            yield epoch, self._raydist_call
             self._adapter.on_epoch_end()
+
+
+def _steps(self: Any) -> Iterator[int]:
+    """Yields the first step of each call, and says in the call how many steps it has."""
+    self._current_step, self._initial_step = self._initial_step, 0
+    asked = self._steps_per_execution.numpy().item()
+    while self._inferred_steps is None or self._current_step < self._inferred_steps:
+        if self._insufficient_data:  # Set by `catch_stop_iteration`.
+            break
+        left = asked if self._inferred_steps is None else self._inferred_steps - self._current_step
+        count = self._raydist_packer.next_count(left)
+        if count < asked:
+            self._steps_per_execution.assign(count)  # `predict` reads it
+        self._raydist_call.num_steps = count
+        self._step_increment = count - 1
+        yield self._current_step
+        self._current_step += count
+        if count < asked:
+            self._steps_per_execution.assign(asked)
 
 
 def _scale_loss(loss_value: Any) -> Any:

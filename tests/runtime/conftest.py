@@ -41,9 +41,7 @@ def make_plan(
         workers=WorkerRange(minimum=num_workers, maximum=num_workers),
         ports=ports,
     )
-    workers = Role(
-        task_type=TaskType.WORKER, num_tasks=num_workers, resources=Resources(num_cpus=num_cpus)
-    )
+    workers = Role(task_type=TaskType.WORKER, num_tasks=num_workers, resources=Resources(num_cpus=num_cpus))
     return Plan(
         job=job,
         inventory=Inventory(hosts=(Host(name="here"),)),

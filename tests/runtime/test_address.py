@@ -22,7 +22,9 @@ def test_address_is_split(address: str, expected: tuple[str, int]) -> None:
     assert split_address(address) == expected
 
 
-@pytest.mark.parametrize("address", ["head", "head:", "head:0", "head:99999", "http://head:1", ":6379", "locl"])
+@pytest.mark.parametrize(
+    "address", ["head", "head:", "head:0", "head:99999", "http://head:1", ":6379", "locl"]
+)
 def test_other_addresses_are_refused_with_the_forms(address: str) -> None:
     with pytest.raises(ClusterError, match="write local, auto, HOST:PORT or ray://HOST:PORT"):
         split_address(address)

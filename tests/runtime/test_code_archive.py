@@ -63,7 +63,10 @@ def test_what_is_no_code_stays_behind(tmp_path: Path) -> None:
         ("/keep.txt", ["a.ckpt", "data/b.ckpt", "data/keep.txt", "data/sub/keep.txt"]),
         ("data/sub", ["a.ckpt", "data/b.ckpt", "data/keep.txt", "keep.txt"]),
         ("*.ckpt\n!a.ckpt", ["a.ckpt", "data/keep.txt", "data/sub/keep.txt", "keep.txt"]),
-        ("# comment\n\nkeep.txt/", ["a.ckpt", "data/b.ckpt", "data/keep.txt", "data/sub/keep.txt", "keep.txt"]),
+        (
+            "# comment\n\nkeep.txt/",
+            ["a.ckpt", "data/b.ckpt", "data/keep.txt", "data/sub/keep.txt", "keep.txt"],
+        ),
     ],
 )
 def test_ignore_file_names_more(tmp_path: Path, patterns: str, left: list[str]) -> None:

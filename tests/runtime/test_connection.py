@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,11 @@ def test_auto_finds_the_ray_that_ray_start_left(guarded_head: RayHead, tmp_path:
 
 def test_no_address_takes_ray_address(guarded_head: RayHead) -> None:
     answer = try_to_connect(
-        None, guarded_head.environ, RAY_ADDRESS=guarded_head.address, RAY_AUTH_TOKEN=TOKEN, RAY_TMPDIR="/nowhere"
+        None,
+        guarded_head.environ,
+        RAY_ADDRESS=guarded_head.address,
+        RAY_AUTH_TOKEN=TOKEN,
+        RAY_TMPDIR="/nowhere",
     )
     assert_joined(answer, guarded_head)
 

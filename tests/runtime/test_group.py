@@ -152,9 +152,7 @@ def test_exception_that_a_body_lets_through_is_a_failure(start: Start, wait_unti
 
 
 @pytest.mark.parametrize("how", ["sigkill", "exit"])
-def test_dead_process_is_lost_and_its_log_is_salvaged(
-    start: Start, wait_until: WaitUntil, how: str
-) -> None:
+def test_dead_process_is_lost_and_its_log_is_salvaged(start: Start, wait_until: WaitUntil, how: str) -> None:
     drive = start(make_plan(steps=3000, fail_in="worker/1", how=how))
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/1"))
 

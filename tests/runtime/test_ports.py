@@ -48,7 +48,11 @@ def test_server_takes_the_port_while_the_lease_still_stands() -> None:
 
 
 def test_lease_keeps_the_port_from_anyone_else() -> None:
-    with PortLease.acquire() as lease, pytest.raises(OSError, match="in use"), server(lease.port, reuse_port=False):
+    with (
+        PortLease.acquire() as lease,
+        pytest.raises(OSError, match="in use"),
+        server(lease.port, reuse_port=False),
+    ):
         pass
 
 

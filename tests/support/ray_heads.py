@@ -1,4 +1,4 @@
-"""A real `ray start --head` of its own, beside any other Ray of this machine."""
+"""Real Rays of `ray start`, beside any other Ray of this machine."""
 
 from __future__ import annotations
 
@@ -54,19 +54,18 @@ def ray_head(**environ: str) -> Iterator[RayHead]:
             cwd=folder,
         )
         stack.callback(_end, process)
-        address = _wait_for_address(process, folder)
+        _wait_for_start(process, folder)
+        address = (folder / "ray" / "ray_current_cluster").read_text().strip()
         host = address.rpartition(":")[0]
         yield RayHead(address=address, client_address=f"ray://{host}:{client_port}", environ=base)
 
 
-def _wait_for_address(process: subprocess.Popen[bytes], folder: Path) -> str:
+def _wait_for_start(process: subprocess.Popen[bytes], folder: Path) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
-    recorded = folder / "ray" / "ray_current_cluster"
     while b"Ray runtime started" not in (folder / "output").read_bytes():
         assert process.poll() is None, (folder / "output").read_text()
         assert time.monotonic() < deadline, (folder / "output").read_text()
         time.sleep(0.1)
-    return recorded.read_text().strip()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -88,3 +87,27 @@ def _free_ports(count: int) -> list[int]:
         for unbound in sockets:
             unbound.bind(("", 0))
         return [bound.getsockname()[1] for bound in sockets]
+
+
+@contextmanager
+def ray_node(address: str, *, num_cpus: int, **environ: str) -> Iterator[None]:
+    """Joins one more node of this machine to the Ray at `address`, with this process's token."""
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="rd-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        (agent_port,) = _free_ports(1)
+        command = [str(RAY), "start", f"--address={address}", "--block", f"--num-cpus={num_cpus}"]
+        command += [f"--dashboard-agent-listen-port={agent_port}"]
+        command += ["--min-worker-port=0", "--max-worker-port=0"]
+        output = stack.enter_context((folder / "output").open("wb"))
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **environ},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=folder,
+        )
+        stack.callback(_end, process)
+        _wait_for_start(process, folder)
+        yield
