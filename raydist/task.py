@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import sys
 import traceback
 from contextlib import closing
@@ -13,7 +12,6 @@ from typing import Protocol
 
 from raydist.errors import ClusterError, MistakeError, StorageError
 from raydist.planning.assignment import TaskAssignment
-from raydist.planning.environment import assignment_environment
 from raydist.spec.entry_point import load_function
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
@@ -72,12 +70,7 @@ class TaskBody:
         return self.status()
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> None:
-        for name, value in assignment_environment(assignment).items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        # Imports TensorFlow, which has to see the environment.
+        # Imports TensorFlow, which has to see the environment that the actor has set.
         from raydist.strategies.session import open_session
 
         with open_session(assignment, progress=self._progress) as session:

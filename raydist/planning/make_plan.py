@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from raydist.errors import SpecError
+from raydist.errors import SpecError, UnsupportedError
 from raydist.planning.capacity import check_fits, num_fitting
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.planning.strategy import Sources, choose_strategy, most_gpus
-from raydist.spec.job import JobSpec, KerasFlavour, Strategy
+from raydist.spec.job import CheckpointUnit, JobSpec, KerasFlavour, Strategy
 from raydist.spec.layers import Source
 from raydist.spec.tasks import Resources, Role, TaskType
 
@@ -29,6 +29,11 @@ def make_plan(
       MistakeError: What was asked contradicts itself, or is not available.
       ClusterError: The hosts can never give it.
     """
+    if job.checkpoint_every.unit is CheckpointUnit.SECONDS:
+        raise UnsupportedError(
+            f"checkpoint_every is {job.checkpoint_every}; saving by seconds is not available yet: "
+            "give a number of steps, or epoch"
+        )
     choice = choose_strategy(job, sources, inventory)
     job, strategy, notes = choice.job, choice.strategy, list(choice.notes)
     resources = Resources(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -25,7 +26,8 @@ logger = logging.getLogger(__name__)
 # How long tasks may take to end by themselves before they are killed.
 _PATIENCE_S = 1.0
 _KILL_TIMEOUT_S = 10.0
-_SALVAGE_TIMEOUT_S = 15.0
+# A salvage that takes longer goes on by itself; one on a host that is gone never starts.
+_SALVAGE_TIMEOUT_S = 5.0
 # After this a dead Ray is left alone.
 _STOP_TIMEOUT_S = 30.0
 # Each task keeps one call open at the mailbox.
@@ -57,9 +59,12 @@ class ActorSet:
         home = ray.get_runtime_context().get_node_id() if is_driver_in_cluster else None
         actors = cls(setups, placement=placement, home=home)
         actor_class = ray.remote(TaskActor)  # once: each such class is shipped to the workers
-        for setup in setups:
-            index = placed.index(setup) if setup in placed else None
-            actors.handles[setup.task] = _create_actor(actor_class, setup, placement, bundle_index=index)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(actors.stop, {}, ())
+            for setup in setups:
+                index = placed.index(setup) if setup in placed else None
+                actors.handles[setup.task] = _create_actor(actor_class, setup, placement, bundle_index=index)
+            on_error.pop_all()
         return actors
 
     def greet(self) -> dict[Any, TaskId]:
@@ -80,7 +85,8 @@ class ActorSet:
         Called once the tasks are up: a process that starts beside them would make each come up
         later, and nobody posts while TensorFlow is imported.
         """
-        where = NodeAffinitySchedulingStrategy(self._home, soft=True) if self._home else "DEFAULT"
+        # Not `soft`: Ray 2.60 may then place it anywhere.
+        where = NodeAffinitySchedulingStrategy(self._home, soft=False) if self._home else "DEFAULT"
         self._mailbox = (
             ray.remote(Mailbox)
             .options(num_cpus=0, max_concurrency=_MAX_EXCHANGES, scheduling_strategy=where)
@@ -98,6 +104,14 @@ class ActorSet:
     def stop(self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId]) -> None:
         """Ends everything: asks those that are not lost, waits, kills, salvages."""
         departed: list[TaskId] = []
+        # Any call to a Ray that was shut down would start a new one.
+        if ray.is_initialized():
+            self._call_ray(hellos, lost, departed)
+        self._stop_here(hellos, departed)
+
+    def _call_ray(
+        self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], departed: list[TaskId]
+    ) -> None:
         # In a thread, because calls to a Ray that has died do not return.
         thread = threading.Thread(
             target=self._stop_by_ray, args=(hellos, lost, departed), name="raydist-stop", daemon=True
@@ -106,7 +120,6 @@ class ActorSet:
         thread.join(_STOP_TIMEOUT_S)
         if thread.is_alive():
             logger.warning("Ray did not answer while the tasks were stopped")
-        self._stop_here(hellos, departed)
 
     def _stop_by_ray(
         self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], departed: list[TaskId]
@@ -118,10 +131,9 @@ class ActorSet:
                 hello for task, hello in hellos.items() if task not in departed and not self._is_here(hello)
             ]
             self._salvage_remotely(away)
+            self._release()
         except RayError as error:
             logger.warning("Ray failed while the tasks were stopped: %s", error)
-        finally:
-            self._release()
 
     def _stop_here(self, hellos: Mapping[TaskId, Hello], departed: Collection[TaskId]) -> None:
         """Ends what is left on the driver's host without Ray's help, and waits until it is gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -92,9 +93,12 @@ class RayTaskGroup:
         actors = ActorSet.create(setups, is_driver_in_cluster=not connection.is_client)
         ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)
         group = cls(plan, actors, ledger, attempt=attempt, run_uri=run_uri)
-        group._hellos = actors.greet()
-        group._versions = installed_versions()
-        group._code = None if code is None else ray.put(code)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(group.stop)
+            group._hellos = actors.greet()
+            group._versions = installed_versions()
+            group._code = None if code is None else ray.put(code)
+            on_error.pop_all()
         return group
 
     def poll(self, *, timeout_s: float) -> GroupUpdate:
@@ -111,7 +115,10 @@ class RayTaskGroup:
         return self._ledger.take_update()
 
     def order(self, order: Order, tasks: Sequence[str] = ()) -> None:
-        """Passes an order to the named tasks, or to all; those still starting get it once they listen."""
+        """Passes an order to the named tasks, or to all; lost before every task has said hello.
+
+        A task that still imports TensorFlow gets it afterwards.
+        """
         if not self._is_stopped:
             self._actors.order(order, [TaskId.parse(task) for task in tasks] or self._plan.tasks)
 

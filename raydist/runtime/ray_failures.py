@@ -55,4 +55,4 @@ def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
 
 def _cause(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if not _NOISE_PATTERN.match(line)]
-    return " ".join(line for line in lines if line) or type(error).__name__
+    return " ".join(line for line in lines if line) or "Ray knows no cause; its host may be gone"

@@ -21,12 +21,7 @@ from ray.experimental.internal_kv import _internal_kv_get
 logger = logging.getLogger(__name__)
 
 _GET_CLUSTER_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
-_CLIENT_DATA_PATH = "/ray.rpc.RayletDataStreamer/Datapath"
-_NO_RAY_CODES = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-)
+_CLIENT_CLUSTER_INFO = "/ray.rpc.RayletDriver/ClusterInfo"
 _READ_ONLY_NODE_TYPE = "node_"
 
 
@@ -64,35 +59,28 @@ def ask_gcs(address: str, *, timeout_s: float) -> Answer:
 
     ray.init hangs for a minute on a port that is no Ray's, and retries a wrong token for 20 s.
     """
-    return _answer(address, _GET_CLUSTER_ID, is_stream=False, timeout_s=timeout_s)
+    return _answer(address, _GET_CLUSTER_ID, b"", timeout_s=timeout_s)
 
 
 def ask_client_server(address: str, *, timeout_s: float) -> Answer:
-    """The same for a `ray://` address; opens a data stream without ever starting a session."""
-    return _answer(address, _CLIENT_DATA_PATH, is_stream=True, timeout_s=timeout_s)
+    """The same for a `ray://` address, by the ping with which Ray's own client begins."""
+    from ray.core.generated import ray_client_pb2
+
+    messages: Any = ray_client_pb2
+    ping = messages.ClusterInfoRequest(type=messages.ClusterInfoType.PING)
+    return _answer(address, _CLIENT_CLUSTER_INFO, ping.SerializeToString(), timeout_s=timeout_s)
 
 
-def _answer(address: str, method: str, *, is_stream: bool, timeout_s: float) -> Answer:
+def _answer(address: str, method: str, request: bytes, *, timeout_s: float) -> Answer:
     channel = gcs_utils.create_gcs_channel(address)
     try:
-        if is_stream:
-            for _ in channel.stream_stream(method)(iter(()), timeout=timeout_s):
-                break
-        else:
-            channel.unary_unary(method)(b"", timeout=timeout_s)
+        channel.unary_unary(method)(request, timeout=timeout_s)
     except grpc.RpcError as error:
-        return _answer_in(error, is_stream=is_stream)
+        is_refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
+        return Answer.UNAUTHENTICATED if is_refused else Answer.OTHER
     finally:
         channel.close()
     return Answer.RAY
-
-
-def _answer_in(error: grpc.RpcError, *, is_stream: bool) -> Answer:
-    code = error.code()
-    if code is grpc.StatusCode.UNAUTHENTICATED:
-        return Answer.UNAUTHENTICATED
-    # A stream without a client id is refused, by a Ray that has let it pass its token check.
-    return Answer.RAY if is_stream and code not in _NO_RAY_CODES else Answer.OTHER
 
 
 def has_node_here(gcs_address: str, *, timeout_s: float) -> bool:

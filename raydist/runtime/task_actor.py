@@ -110,9 +110,7 @@ class TaskActor:
         self._lease = PortLease.acquire(setup.ports)
         return Hello(
             task=setup.task,
-            address=f"[{self._host}]:{self._lease.port}"
-            if ":" in self._host
-            else f"{self._host}:{self._lease.port}",
+            address=_join_address(self._host, self._lease.port),
             pid=os.getpid(),
             host=self._host,
             node_id=ray.get_runtime_context().get_node_id(),
@@ -230,6 +228,11 @@ class TaskActor:
             traceback=None if isinstance(error, RaydistError) else "".join(traceback.format_exception(error)),
             at_s=time.time(),
         )
+
+
+def _join_address(host: str, port: int) -> str:
+    # TensorFlow splits at the last colon, gRPC wants the brackets.
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _apply(changes: Changes) -> None:

@@ -86,7 +86,7 @@ def _checked(strategy: tf.distribute.Strategy, expected: int) -> tf.distribute.S
     # With an empty cluster or hidden GPUs TensorFlow silently builds a smaller strategy (TF_NOTES 4.1).
     if strategy.num_replicas_in_sync != expected:
         raise ClusterError(
-            f"{type(strategy).__name__} has {strategy.num_replicas_in_sync} replicas, planned were {expected}; "
-            "compare the GPUs that each host shows with those that Ray counts"
+            f"{type(strategy).__name__} has {strategy.num_replicas_in_sync} replicas, planned were "
+            f"{expected}; compare the GPUs that each host shows with those that Ray counts"
         )
     return strategy

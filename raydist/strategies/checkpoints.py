@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raydist.errors import UnsupportedError
 from raydist.spec.job import CheckpointEvery, CheckpointUnit
+from raydist.storage.checkpoint_marker import Checkpoint
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.strategies import variables
 from raydist.strategies.progress import TaskProgress
@@ -51,12 +51,14 @@ class TaskCheckpoints:
         attempt: int,
         is_chief: bool,
         keep: int | None,
+        keep_best: str | None,
         progress: TaskProgress,
     ) -> None:
         self._store = store
         self._attempt = attempt
         self._is_chief = is_chief
         self._keep = keep
+        self._keep_best = keep_best
         self._progress = progress
         self._newest: SavedState | None = None
         self._is_read = False
@@ -108,23 +110,42 @@ class TaskCheckpoints:
         self.last_saved_step = step
         if files is None:
             return
+        metrics = dict(history[-1]) if history and not step_in_epoch else {}
         state = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "history": list(history)}
         files[STATE_NAME] = json.dumps(state).encode()
-        checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info={"epoch": epoch})
-        self._store.prune(keep=self._keep)
+        checkpoint = self._store.commit(
+            step=step,
+            attempt=self._attempt,
+            files=files,
+            info={"epoch": epoch, "metrics": metrics},
+        )
+        best = best_step(self._store.committed(), self._keep_best)
+        self._store.prune(keep=self._keep, keep_steps=() if best is None else (best,))
         self._progress.committed(checkpoint.uri)
         logger.info("committed %s", checkpoint.uri)
+
+
+def best_step(committed: Sequence[Checkpoint], metric: str | None) -> int | None:
+    """Returns the step with the best value of `metric`; None where no checkpoint has it.
+
+    The least is best for names with `loss` or `error` in them, the most for all others. Among equals
+    the earliest is.
+    """
+    values = [
+        (checkpoint.info["metrics"][metric], checkpoint.step)
+        for checkpoint in committed
+        if metric is not None and metric in checkpoint.info.get("metrics", {})
+    ]
+    if not values or metric is None:
+        return None
+    sign = 1.0 if "loss" in metric or "error" in metric else -1.0
+    return min(values, key=lambda pair: (sign * pair[0], pair[1]))[1]
 
 
 class Cadence:
     """When the next checkpoint is due. Decides by steps and epochs alone, so that all tasks decide alike."""
 
     def __init__(self, every: CheckpointEvery) -> None:
-        if every.unit is CheckpointUnit.SECONDS:
-            raise UnsupportedError(
-                f"checkpoint_every is {every}; saving by seconds is not available yet: "
-                "give a number of steps, or epoch"
-            )
         self._every = every
 
     def is_due(self, *, step_before: int, step: int) -> bool:

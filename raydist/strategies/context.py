@@ -45,6 +45,7 @@ class TaskContext:
         self.progress = progress
         self.checkpoints = checkpoints
         self.cadence = Cadence(job.checkpoint_every)
+        self.auto_shard = job.auto_shard
         self.step = 0
         self.loop_step = 0  # where the next train_steps begins
         self._metrics = metrics

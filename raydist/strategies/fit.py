@@ -33,11 +33,11 @@ def fit(
     """Trains `model` from where the newest checkpoint ended; see TrainContext.fit."""
     base = callback_base(model)
     _check_model(model, context)
-    dataset = train_data.read(data, context.strategy)
+    dataset = train_data.read(data, context.strategy, auto_shard=context.auto_shard)
     if validation_data is not None and (
         callable(validation_data) or isinstance(validation_data, tf.data.Dataset)
     ):
-        validation_data = train_data.read(validation_data, context.strategy)
+        validation_data = train_data.read(validation_data, context.strategy, auto_shard=context.auto_shard)
     state = context.checkpoints.newest()
     start = resume.Start(epoch=state.epoch, step=state.step_in_epoch) if state else resume.Start()
     resume.set_start(start)
@@ -127,6 +127,9 @@ class _Counter:
 class _Progress:
     """Restores before training, and counts and reports before the user's callbacks run."""
 
+    model: Any  # these two are set by Keras
+    params: dict[str, Any]
+
     def __init__(self, counter: _Counter, element_spec: Any) -> None:
         super().__init__()
         self._counter = counter
@@ -190,6 +193,8 @@ class _Progress:
 
 class _Checkpoint:
     """Saves after the user's callbacks have run, so that what they changed is in it."""
+
+    model: Any  # set by Keras
 
     def __init__(self, counter: _Counter) -> None:
         super().__init__()

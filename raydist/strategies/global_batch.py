@@ -147,7 +147,7 @@ def drop_stand_in(outputs: Any, element: Any) -> Any:
 
 
 def keep_on_stand_in(variables: Sequence[tf.Variable], element: Any, run: Callable[[], Any]) -> Any:
-    """Returns `run()`, and gives `variables` (metrics) their old values back where the batch is a stand-in."""
+    """Returns `run()`; where the batch is a stand-in, `variables` (metrics) get their old values back."""
     if not isinstance(element, Slice) or not variables:
         return run()
     before = [tf.identity(variable) for variable in variables]
@@ -188,7 +188,7 @@ class StepCall:
 def call_of_steps(
     one_step: Callable[[Any], Any], *, run_eagerly: bool, jit_compile: bool, steps_per_call: int
 ) -> Callable[[Any], Any]:
-    """Returns a function of a `StepCall` that runs its steps in one `tf.function` and returns the last outputs.
+    """Returns a function of a `StepCall` that runs its steps in one `tf.function`, for the last outputs.
 
     Also takes a plain Python iterator of batches, as `train_on_batch` gives.
     """
@@ -273,6 +273,22 @@ class _Loop:
 
 class _NotScalarError(Exception):
     """An output of a step is no scalar."""
+
+
+def mean_over_replicas(strategy: tf.distribute.Strategy, value: float) -> float:
+    """Returns the mean of `value` over all replicas, the same number in every worker. A collective."""
+    if strategy.num_replicas_in_sync == 1:
+        return value
+
+    @tf.function(autograph=False)
+    def mean(local: tf.Tensor) -> Any:
+        def one(own: tf.Tensor) -> tf.Tensor:
+            # In a step the value is made on the replica's device; a captured one has none to reduce to.
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own + 0.0)
+
+        return strategy.run(one, args=(local,))
+
+    return float(strategy.experimental_local_results(mean(tf.constant(value)))[0])
 
 
 def _in_turn(*slices: Any) -> tf.data.Dataset:

@@ -53,7 +53,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_maybe_symbolic_build",
             fingerprint="92a504f5eba9",
             make=_make_symbolic_build,
-            reason="strategy.reduce takes no nests: fit fails with `PerReplica … unsupported type` (keras#20585)",
+            reason="strategy.reduce takes no nests: fit fails on `PerReplica` (keras#20585)",
         ),
         Replacement(
             owner=trainer,
@@ -102,7 +102,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_enumerate_iterator",
             fingerprint="376e3e16a928",
             make=lambda original: _enumerate_iterator,
-            reason="the last call of an epoch runs only the steps that are left; a resumed run starts inside one",
+            reason="an epoch's last call runs only what is left; a resumed run starts inside one",
         ),
         Replacement(
             owner=loss_module,
@@ -130,14 +130,14 @@ def replacements() -> tuple[Replacement, ...]:
             name="_initialize",
             fingerprint="ab759c22f87f",
             make=_make_initialize,
-            reason="CentralStorageStrategy needs an aggregation for what layers assign in a step (TF_NOTES 1.5)",
+            reason="CentralStorageStrategy needs an aggregation for layers' state (TF_NOTES 1.5)",
         ),
         Replacement(
             owner=core.Variable,
             name="_direct_assign",
             fingerprint="170647e9816d",
             make=_make_direct_assign,
-            reason="metrics assign(self + x), which CentralStorageStrategy sums over replicas with self in each",
+            reason="metrics assign(self + x), and CentralStorageStrategy sums it with self in each",
         ),
     )
 
@@ -149,8 +149,9 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
         return
     if getattr(optimizer, "gradient_accumulation_steps", None):
         raise UnsupportedError(
-            f"optimizer {optimizer.name} has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}, "
-            f"which Keras 3 cannot do on {strategy.num_replicas_in_sync} replicas (keras#20582); "
+            f"optimizer {optimizer.name} has gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}, which Keras 3 cannot do on "
+            f"{strategy.num_replicas_in_sync} replicas (keras#20582); "
             "accumulate in a step_fn of ctx.train_steps, or use a larger global batch"
         )
     if getattr(optimizer, "use_ema", False) and getattr(optimizer, "ema_overwrite_frequency", None):
@@ -324,7 +325,9 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
         super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
         self._start = resume.take_start()
-        self._packer = packing.take_packer(self.steps_per_execution)
+        self._packer = packing.take_packer(
+            self.steps_per_execution, functools.partial(global_batch.mean_over_replicas, distribute_strategy)
+        )
         dataset = self.data_adapter.get_tf_dataset()
         if not isinstance(dataset, tf.distribute.DistributedDataset):
             dataset = global_batch.distribute(

@@ -18,8 +18,8 @@ def notes_on(model: Any, strategy: tf.distribute.Strategy) -> Iterator[str]:
     per_replica = [one for one in layers if _is_batchnorm(one) and not getattr(one, "synchronized", False)]
     if per_replica:
         yield (
-            f"{_names(per_replica)} normalise each replica's part of the batch by itself, so results depend on "
-            "the number of replicas; --sync-batchnorm takes the statistics of the whole batch"
+            f"{_names(per_replica)} normalise each replica's part of the batch by itself, so results depend "
+            "on the number of replicas; --sync-batchnorm takes the statistics of the whole batch"
         )
     random = [one for one in layers if _is_random(one)]
     if random:

@@ -53,7 +53,7 @@ def replacements() -> tuple[Replacement, ...]:
                 name=name,
                 fingerprint=_FINGERPRINTS[name],
                 make=functools.partial(_make_step_function, kind=kind),
-                reason="each step reduces each metric, and logs are summed once more (keras#16286, TF_NOTES 3.2)",
+                reason="each step reduces each metric, and logs are summed twice (keras#16286, TF_NOTES 3.2)",
             )
             for name, kind in kinds
         ),
@@ -111,7 +111,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="result_wrapper",
             fingerprint=_FINGERPRINTS["result_wrapper"],
             make=_make_result_wrapper,
-            reason="reading a metric inside a step is a merge_call with an all-reduce per variable (TF_NOTES 3.2)",
+            reason="reading a metric in a step is an all-reduce per variable (TF_NOTES 3.2)",
         ),
     )
 
@@ -148,12 +148,12 @@ class _local_metric_results:
 
 
 def build(model: Any, element_spec: Any) -> None:
-    """Builds a model and its optimizer from the shapes of a batch, so that they can be restored before a step.
+    """Builds a model, its optimizer and metrics from the shapes of a batch, so that they can be restored.
 
     Keras 3 does so at the start of `fit`; tf_keras only inside the first step.
     """
     with model.distribute_strategy.scope():
-        inputs, targets, weights = data_adapter.unpack_x_y_sample_weight(
+        inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(
             tf.nest.map_structure(_zeros, element_spec)
         )
         outputs = model(inputs)
@@ -294,7 +294,9 @@ def _configure_dataset(
             resume.after(dataset, start, steps_per_epoch=steps), strategy, endless=endless
         )
     self._dataset = dataset
-    self._raydist_packer = packing.take_packer(int(self._steps_per_execution.numpy()))
+    self._raydist_packer = packing.take_packer(
+        int(self._steps_per_execution.numpy()), functools.partial(global_batch.mean_over_replicas, strategy)
+    )
     self._validate_data_handler()
 
 

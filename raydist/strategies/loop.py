@@ -28,7 +28,8 @@ def train_steps(
     """Runs `num_steps` steps, less those that a restored run has behind it; see TrainContext.train_steps."""
     if num_steps < 1 or steps_per_call < 1:
         raise UnsupportedError(
-            f"train_steps got num_steps={num_steps} and steps_per_call={steps_per_call}; both have to be at least 1"
+            f"train_steps got num_steps={num_steps} and steps_per_call={steps_per_call}; "
+            "both have to be at least 1"
         )
     first_step = context.loop_step
     last_step = first_step + num_steps
@@ -37,7 +38,7 @@ def train_steps(
     context.progress.expect(num_steps=last_step)
     if done >= last_step:
         return {}
-    dataset = train_data.read(data, context.strategy)
+    dataset = train_data.read(data, context.strategy, auto_shard=context.auto_shard)
     call = _make_call(context.strategy, step_fn)
     iterator = iter(_endless(dataset, context.strategy, skip=done - first_step))
     metrics: Mapping[str, float] = {}
@@ -74,7 +75,8 @@ def _make_call(
         scalars = global_batch.run_slice(step_fn, element)
         if not isinstance(scalars, Mapping) or not scalars:
             raise UnsupportedError(
-                f"step_fn returned {type(scalars).__name__}; return a dict of scalars, such as {{'loss': loss}}"
+                f"step_fn returned {type(scalars).__name__}; return a dict of scalars, "
+                "such as {'loss': loss}"
             )
         names[:] = sorted(scalars)
         values = tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float32) for name in names])

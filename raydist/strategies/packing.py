@@ -2,8 +2,9 @@
 
 Between two calls Keras runs Python for each step: callbacks, logs, the launch of a `tf.function`. For
 a small model that takes as long as the step (TF_NOTES 8). Where the user compiled with one step per
-execution and no callback watches batches, the number of steps per call is free, and every task may
-choose its own: the collectives of the steps stay in order.
+execution and no callback watches batches, the number of steps per call is free, as long as all
+workers choose the same: a collective gets its instance key once a call, however many steps the call
+has (cross_device_utils.py, `_next_instance_key`), so unequal calls would wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from typing import Any
 
 TARGET_CALL_S = 0.1
 MAX_STEPS = 256
+# The first calls trace; by then the time of a step is known. Then it is looked at again from time to time.
+FIRST_CALLS = 8
+CALLS_BETWEEN = 64
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
 class Packer:
-    """Chooses how many steps go into the next call: more while calls are short.
+    """Chooses how many steps go into the next call.
 
     Args:
-      is_free: Whether it may choose; otherwise every call has `steps_per_execution` steps.
+      agree: Returns the mean over all workers of a number of seconds; None where the user has chosen
+        the number of steps. Called after the same calls in every worker.
       limit: Steps until something has to happen between two calls, such as a checkpoint.
     """
 
@@ -29,28 +34,37 @@ class Packer:
         self,
         *,
         steps_per_execution: int = 1,
-        is_free: bool = False,
+        agree: Callable[[float], float] | None = None,
         limit: Callable[[], int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._size = steps_per_execution
-        self._is_free = is_free
+        self._agree = agree
         self._limit = limit
         self._clock = clock
-        self._called_at_s: float | None = None
+        self._calls_left = FIRST_CALLS
+        self._fastest_step_s = float("inf")
+        self._last: tuple[float, int] | None = None  # when the last call began, and its steps
 
     def next_count(self, left: int) -> int:
         """Returns the number of steps of the next call, at least 1 and at most `left`."""
         now = self._clock()
-        if self._is_free and self._called_at_s is not None:
-            took_s = now - self._called_at_s
-            if took_s < TARGET_CALL_S / 2:
-                self._size = min(self._size * 2, MAX_STEPS)
-            elif took_s > TARGET_CALL_S * 2:
-                self._size = max(self._size // 2, 1)
-        self._called_at_s = now
+        if self._agree is not None and self._last is not None:
+            began_at_s, count = self._last
+            self._fastest_step_s = min(self._fastest_step_s, (now - began_at_s) / count)
+            self._calls_left -= 1
+            if self._calls_left == 0:
+                self._size = self._agreed_size(self._agree)
         limit = self._limit() if self._limit is not None else left
-        return max(1, min(self._size, left, limit))
+        count = max(1, min(self._size, left, limit))
+        self._last = (self._clock(), count)
+        return count
+
+    def _agreed_size(self, agree: Callable[[float], float]) -> int:
+        self._calls_left = CALLS_BETWEEN
+        step_s = agree(self._fastest_step_s)
+        self._fastest_step_s = float("inf")
+        return max(1, min(int(TARGET_CALL_S / step_s), MAX_STEPS)) if step_s > 0 else MAX_STEPS
 
 
 class _Pending:
@@ -70,11 +84,11 @@ def allow(callbacks: Iterable[Any], base: type) -> None:
     _Pending.is_free = not any(watches_batches(callback, base) for callback in callbacks)
 
 
-def take_packer(steps_per_execution: int) -> Packer:
-    """Returns the packer of a data handler; only the first one after `allow` is free."""
+def take_packer(steps_per_execution: int, agree: Callable[[float], float]) -> Packer:
+    """Returns the packer of a data handler; only the first one after `allow` chooses."""
     packer = Packer(
         steps_per_execution=steps_per_execution,
-        is_free=_Pending.is_free and steps_per_execution == 1,
+        agree=agree if _Pending.is_free and steps_per_execution == 1 else None,
         limit=_Pending.limit,
     )
     _Pending.is_free, _Pending.limit = False, None

@@ -44,7 +44,7 @@ def open_session(assignment: TaskAssignment, *, progress: TaskProgress | None = 
     exception in the block is reported to the peers, which would otherwise wait for this task.
     """
     progress = progress or TaskProgress(assignment.task)
-    _check_keras(assignment.keras)
+    check_keras(assignment.keras)
     if assignment.job.mend_keras:
         for flavour in (keras3, legacy_keras):
             flavour.mend(sync_batchnorm=assignment.job.sync_batchnorm)
@@ -62,6 +62,7 @@ def open_session(assignment: TaskAssignment, *, progress: TaskProgress | None = 
             attempt=assignment.attempt,
             is_chief=assignment.is_chief,
             keep=assignment.job.keep,
+            keep_best=assignment.job.keep_best,
             progress=progress,
         )
         context = TaskContext(
@@ -97,7 +98,7 @@ def _ticking(metrics: MetricsWriter) -> Iterator[None]:
         metrics.flush()
 
 
-def _check_keras(flavour: KerasFlavour) -> None:
+def check_keras(flavour: KerasFlavour) -> None:
     """Raises UnsupportedError when `tf.keras` is not the Keras that was asked for.
 
     It is chosen by TF_USE_LEGACY_KERAS at its first use (tensorflow/python/util/lazy_loader.py); what

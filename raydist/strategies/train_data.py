@@ -11,23 +11,30 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 
 
-def read(train_data: Any, strategy: tf.distribute.Strategy) -> Any:
+def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data") -> Any:
     """Returns a `tf.data.Dataset` batched with the global batch size, or a `DistributedDataset`.
 
     Takes a data set of either kind, a function without arguments that returns one, or a function of
     a `tf.distribute.InputContext` that shards for itself and batches per replica.
 
+    Args:
+      auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
+        a resumed run then starts its epoch anew, and uneven batches are weighted as TensorFlow does.
+
     Raises:
       UnsupportedError: It is none of these.
     """
-    if isinstance(train_data, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+    if isinstance(train_data, tf.data.Dataset):
+        is_ours = auto_shard == "data" or strategy.num_replicas_in_sync == 1
+        return train_data if is_ours else _sharded_by_tensorflow(train_data, strategy, auto_shard)
+    if isinstance(train_data, tf.distribute.DistributedDataset):
         return train_data
     if callable(train_data):
         if _takes_input_context(train_data):
             return strategy.distribute_datasets_from_function(train_data)
         returned = train_data()
         if isinstance(returned, (tf.data.Dataset, tf.distribute.DistributedDataset)):
-            return returned
+            return read(returned, strategy, auto_shard=auto_shard)
         raise UnsupportedError(
             f"the train_data function {_name(train_data)} returned {type(returned).__name__}; "
             "return a tf.data.Dataset batched with the global batch size"
@@ -44,6 +51,12 @@ def num_batches(dataset: Any) -> int | None:
         return None
     size = int(dataset.cardinality())
     return size if size >= 0 else None
+
+
+def _sharded_by_tensorflow(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, policy: str) -> Any:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy.upper()]
+    return strategy.experimental_distribute_dataset(dataset.with_options(options))
 
 
 def _takes_input_context(function: Callable[..., Any]) -> bool:

@@ -64,7 +64,7 @@ def read(groups: Mapping[str, Sequence[Any]], *, is_chief: bool) -> dict[str, by
     if not is_chief:
         return None
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the keywords for flags
     return {ARRAYS_NAME: buffer.getvalue(), INDEX_NAME: json.dumps(index).encode()}
 
 
@@ -83,8 +83,9 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
     saved_here = {key for key in saved if key.rpartition("/")[0] in groups}
     if saved_here != set(wanted):
         raise CheckpointError(
-            f"checkpoint {checkpoint} holds {len(saved_here)} variables of {', '.join(groups)}, the model has "
-            f"{len(wanted)}; the model or its optimizer changed since: start a new run, or restore the old code"
+            f"checkpoint {checkpoint} holds {len(saved_here)} variables of {', '.join(groups)}, "
+            f"the model has {len(wanted)}; the model or its optimizer changed since: start a new run, "
+            "or restore the old code"
         )
     with np.load(io.BytesIO(files[ARRAYS_NAME]), allow_pickle=False) as arrays:
         for key, variable in wanted.items():

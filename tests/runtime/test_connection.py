@@ -116,6 +116,7 @@ def test_token_in_the_home_does_no_harm_to_a_cluster_without_authentication(open
 
 def test_client_address_reaches_a_cluster_from_outside(guarded_head: RayHead) -> None:
     answer = try_to_connect(guarded_head.client_address, guarded_head.environ, RAY_AUTH_TOKEN=TOKEN)
+    assert "error" not in answer, answer
     assert answer["source"] == f"Ray at {guarded_head.client_address.removeprefix('ray://')}"
     assert answer["answers"] == [42, "actor"]
 

@@ -41,7 +41,10 @@ def test_killed_driver_leaves_no_task_actor_or_placement_group(
     address = ray.get_runtime_context().gcs_address
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(
-        [sys.executable, "-c", _DRIVER, address, str(tmp_path)], env=environ, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _DRIVER, address, str(tmp_path)],
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as driver:
         assert driver.stdout is not None
         pids = [int(pid) for pid in driver.stdout.readline().split()]

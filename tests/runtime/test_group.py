@@ -14,7 +14,7 @@ from raydist.errors import ClusterError
 from raydist.runtime.code_archive import pack
 from raydist.spec import FailureKind, Order, PortRange, TaskState
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_plan
+from tests.runtime.conftest import COUNTING, Drive, make_plan
 
 Start = Callable[..., Drive]
 
@@ -249,3 +249,30 @@ def test_tasks_without_cpus_are_placed_as_well(start: Start, wait_until: WaitUnt
     drive = start(make_plan(2, num_cpus=0.0))
     wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
     assert drive.update.all_placed
+
+
+def test_group_runs_inside_a_ray_task(ray_cluster: object, no_leaks: None, tmp_path: Path) -> None:
+    import ray
+
+    @ray.remote(num_cpus=0)
+    def driver() -> dict[str, str]:
+        from raydist.runtime.connection import connect
+        from raydist.runtime.group import RayTaskGroup
+
+        with connect(None) as connection:
+            group = RayTaskGroup.start(
+                make_plan(),
+                attempt=0,
+                connection=connection,
+                code=None,
+                storage_uri=str(tmp_path),
+                run_uri=str(tmp_path / "run"),
+                body=COUNTING,
+            )
+            drive = Drive(group, tmp_path)
+            while not drive.all_in(TaskState.FINISHED, *BOTH):
+                pass
+            group.stop()
+            return {task: drive.statuses[task].state.name for task in BOTH}
+
+    assert ray.get(driver.remote(), timeout=60) == {"worker/0": "FINISHED", "worker/1": "FINISHED"}

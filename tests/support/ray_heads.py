@@ -77,6 +77,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def _lose(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def _inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
@@ -91,7 +96,10 @@ def _free_ports(count: int) -> list[int]:
 
 @contextmanager
 def ray_node(address: str, *, num_cpus: int, **environ: str) -> Iterator[None]:
-    """Joins one more node of this machine to the Ray at `address`, with this process's token."""
+    """Joins one more node of this machine to the Ray at `address`, with this process's token.
+
+    Leaving the context kills the node with all that runs on it, as when a host is lost.
+    """
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="rd-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -108,6 +116,6 @@ def ray_node(address: str, *, num_cpus: int, **environ: str) -> Iterator[None]:
             start_new_session=True,
             cwd=folder,
         )
-        stack.callback(_end, process)
+        stack.callback(_lose, process)
         _wait_for_start(process, folder)
         yield

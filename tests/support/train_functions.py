@@ -278,3 +278,91 @@ def _status(ctx: Any) -> dict[str, Any]:
         "notes": list(status.notes),
         "num_steps": status.num_steps,
     }
+
+
+def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> dict[str, Any]:
+    """Two calls of train_steps, 8 and 12 steps; `stop_after` raises once that many steps are done."""
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+        model.optimizer.build(model.trainable_variables)
+    ctx.restore(model=model, optimizer=model.optimizer)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=32)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": tf.reduce_mean(losses)}
+
+    data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
+    if stop_after is None:
+        ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)
+        ctx.train_steps(step_fn, data, num_steps=12, steps_per_call=3)
+    else:
+        ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)
+        watched = ctx.progress.completed
+
+        def crash(step: int, **kwargs: Any) -> None:
+            watched(step, **kwargs)
+            if step >= stop_after:
+                raise RuntimeError("crashed")
+
+        ctx.progress.completed = crash
+        try:
+            ctx.train_steps(step_fn, data, num_steps=12, steps_per_call=3)
+        except RuntimeError:
+            return {"status": _status(ctx)}
+    return {"weights": _flat(model), "status": _status(ctx)}
+
+
+def wait(ctx: Any) -> None:
+    import time
+
+    print("training", flush=True)
+    time.sleep(300)
+
+
+def raise_in_worker_1(ctx: Any) -> None:
+    import time
+
+    import tensorflow as tf
+
+    if not ctx.is_chief:
+        time.sleep(1)
+        raise ValueError("only here")
+
+    @tf.function
+    def reduce() -> Any:
+        return ctx.strategy.run(
+            lambda: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.ones(()))
+        )
+
+    print(reduce())
+
+
+def second_session(ctx: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    from raydist.strategies import tensorflow_internals
+
+    tf.constant(1)
+    try:
+        tensorflow_internals.check_untouched()
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": ""}
+
+
+def session_with_other_keras(ctx: Any) -> dict[str, Any]:
+    from raydist.spec import KerasFlavour
+    from raydist.strategies.session import check_keras
+
+    try:
+        check_keras(KerasFlavour.LEGACY)
+    except Exception as error:
+        return {"error": str(error)}
+    return {"error": ""}

@@ -1,0 +1,110 @@
+"""ctx.fit and ctx.train_steps: reports, checkpoints, and going on where the last one ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raydist.spec.tasks import TaskId
+from raydist.storage.checkpoint_marker import Checkpoint
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from tests.support.processes import Cluster, run_function
+
+FUNCTIONS = "tests.support.train_functions"
+TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
+TWO_DEVICES = {"strategy": "mirrored", "devices": 2}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "keras", "every", "restored_step"),
+    [
+        (TWO_WORKERS, "3", "epoch", 7),
+        (TWO_WORKERS, "3", "3", 9),
+        (TWO_DEVICES, "legacy", "epoch", 7),
+        (TWO_WORKERS, "legacy", "3", 9),
+    ],
+    ids=["epochs", "steps", "tf_keras epochs", "tf_keras steps"],
+)
+def test_resumed_fit_ends_as_the_undisturbed_one(
+    tmp_path: Path, cluster: dict[str, object], keras: str, every: str, restored_step: int
+) -> None:
+    where = Cluster(**cluster, keras=keras)  # type: ignore[arg-type]
+    options = {"checkpoint_every": every}
+    target = f"{FUNCTIONS}:fit_through_context"
+    [expected, *_] = run_function(target, where, epochs=3, storage=tmp_path / "a", job_options=options)
+    disturbed = {"epochs": 3, "storage": tmp_path / "b", "job_options": options}
+    run_function(target, where, stop_after=10, **disturbed)
+    for task in run_function(target, where, attempt=1, **disturbed):
+        assert task.values["status"]["restored_step"] == restored_step
+        assert task.values["status"]["step"] == expected.values["status"]["step"] == 21
+        assert task.values["epochs"] == [0, 1, 2]
+        for name in ("weights", "loss", "accuracy"):
+            np.testing.assert_allclose(task.arrays[name], expected.arrays[name], atol=1e-6, err_msg=name)
+
+
+def test_chief_alone_writes_and_keeps_three(tmp_path: Path) -> None:
+    tasks = run_function(
+        f"{FUNCTIONS}:fit_through_context", Cluster(**TWO_WORKERS), epochs=5, storage=tmp_path
+    )
+    checkpoints = tmp_path / "test" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-21-a0", "step-28-a0", "step-35-a0"]
+    assert tasks[0].values["status"]["checkpoint"] == str(checkpoints / "step-35-a0")
+    assert tasks[1].values["status"]["checkpoint"] is None
+    assert json.loads((checkpoints / "step-35-a0" / "state.json").read_text())["epoch"] == 5
+
+
+def test_metrics_hold_one_global_value_per_epoch(tmp_path: Path) -> None:
+    from raydist.metrics.merge import merge_rows
+    from raydist.metrics.parquet import read_metrics
+    from raydist.metrics.records import Scope
+
+    [first, _] = run_function(
+        f"{FUNCTIONS}:fit_through_context", Cluster(**TWO_WORKERS), epochs=2, storage=tmp_path
+    )
+    rows = merge_rows(read_metrics(Storage.open(str(tmp_path)), RunLayout(run="test")))
+    losses = [row for row in rows if row.scope is Scope.GLOBAL and row.name == "loss"]
+    assert [(row.step, row.epoch, row.task) for row in losses] == [
+        (7, 1, TaskId.parse("worker/0")),
+        (14, 2, TaskId.parse("worker/0")),
+    ]
+    np.testing.assert_allclose([row.value for row in losses], first.arrays["loss"], rtol=1e-6)
+
+
+def test_train_steps_goes_on_inside_a_call_of_a_resumed_run(tmp_path: Path) -> None:
+    target = f"{FUNCTIONS}:train_steps_through_context"
+    where = Cluster(**TWO_DEVICES)
+    options = {"checkpoint_every": "5"}
+    [expected] = run_function(target, where, storage=tmp_path / "a", job_options=options)
+    disturbed = {"storage": tmp_path / "b", "job_options": options}
+    [stopped] = run_function(target, where, stop_after=12, **disturbed)
+    assert stopped.values["status"]["checkpoint"].endswith("step-10-a0")
+    [resumed] = run_function(target, where, attempt=1, **disturbed)
+    assert resumed.values["status"]["restored_step"] == 10
+    np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+def test_layers_that_depend_on_the_replicas_are_named(tmp_path: Path) -> None:
+    [task] = run_function(
+        f"{FUNCTIONS}:fit_through_context", Cluster(**TWO_DEVICES), epochs=1, storage=tmp_path, batchnorm=True
+    )
+    [note] = task.values["status"]["notes"]
+    assert note.startswith("layers batch_normalization normalise each replica's part")
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"), [("val_loss", 20), ("accuracy", 10), ("missing", None), (None, None)]
+)
+def test_best_step_knows_which_way_is_better(metric: str | None, expected: int | None) -> None:
+    from raydist.strategies.checkpoints import best_step
+
+    committed = [
+        Checkpoint(
+            step=step, attempt=0, uri="", files=(), info={"metrics": {"val_loss": loss, "accuracy": right}}
+        )
+        for step, loss, right in [(30, 0.5, 0.7), (20, 0.4, 0.8), (10, 0.6, 0.9)]
+    ]
+    assert best_step(committed, metric) == expected
