@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -44,6 +45,7 @@ class ActorSet:
         self._placement = placement
         self._home = home
         self._mailbox: Any = None
+        self.mailbox_name = f"raydist-mailbox-{uuid.uuid4().hex}"
         self.handles: dict[TaskId, Any] = {}
 
     @classmethod
@@ -68,31 +70,31 @@ class ActorSet:
         return actors
 
     def greet(self) -> dict[Any, TaskId]:
-        """Has every task say hello and then import TensorFlow; returns the hellos, to be waited for."""
-        hellos = {handle.hello.remote(self._setups[task]): task for task, handle in self.handles.items()}
-        for handle in self.handles.values():
-            # Ahead of `run`, so that the import hides all that happens until then.
-            handle.warm_up.remote()
-        return hellos
+        """Has every task say hello; returns the hellos, to be waited for."""
+        return {handle.hello.remote(self._setups[task]): task for task, handle in self.handles.items()}
+
+    def warm_up(self) -> list[Any]:
+        """Has every task import TensorFlow, ahead of `run`, so that the import hides all until then."""
+        return [handle.warm_up.remote() for handle in self.handles.values()]
 
     def is_placed(self) -> bool:
         """Whether Ray has found room for all tasks; asks Ray, and waits for nothing."""
         return self._placement is None or bool(self._placement.wait(timeout_seconds=0))
 
-    def open_mailbox(self) -> Any:
-        """Starts the mailbox, on the driver's host: it shares the driver's fate.
-
-        Called once the tasks are up: a process that starts beside them would make each come up
-        later, and nobody posts while TensorFlow is imported.
-        """
+    def open_mailbox(self) -> None:
+        """Starts the mailbox, on the driver's host: it shares the driver's fate. Tasks find it by name."""
         # Not `soft`: Ray 2.60 may then place it anywhere.
         where = NodeAffinitySchedulingStrategy(self._home, soft=False) if self._home else "DEFAULT"
         self._mailbox = (
             ray.remote(Mailbox)
-            .options(num_cpus=0, max_concurrency=_MAX_EXCHANGES, scheduling_strategy=where)
+            .options(
+                name=self.mailbox_name,
+                num_cpus=0,
+                max_concurrency=_MAX_EXCHANGES,
+                scheduling_strategy=where,
+            )
             .remote()
         )
-        return self._mailbox
 
     def order(self, order: Order, tasks: Sequence[TaskId]) -> None:
         if self._mailbox is not None:

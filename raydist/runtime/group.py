@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 # How often a group that is not placed yet looks whether it is: placing itself tells nobody.
 _PLACEMENT_POLL_S = 0.25
+# The mailbox opens this part of the import's time after it: about when the first step is done.
+_MAILBOX_DELAY = 0.5
 # One long poll of the mailbox; `poll` itself returns earlier.
 _NEWS_TIMEOUT_S = 60.0
 
@@ -50,8 +52,11 @@ class RayTaskGroup:
         self._versions: dict[str, str] = {}
         self._hellos: dict[Any, TaskId] = {}
         self._runs: dict[Any, TaskId] = {}
+        self._warm_ups: list[Any] = []
+        self._mailbox_due_at_s: float | None = None
         self._news: Any = None
         self._news_seq = 0
+        self._greeted_at_s = 0.0
         self._is_stopped = False
 
     @classmethod
@@ -96,6 +101,7 @@ class RayTaskGroup:
         with contextlib.ExitStack() as on_error:
             on_error.callback(group.stop)
             group._hellos = actors.greet()
+            group._warm_ups = actors.warm_up()
             group._versions = installed_versions()
             group._code = None if code is None else ray.put(code)
             on_error.pop_all()
@@ -134,7 +140,10 @@ class RayTaskGroup:
         timeout_s = max(0.0, deadline - time.monotonic())
         if not self._ledger.is_placed:
             timeout_s = min(timeout_s, _PLACEMENT_POLL_S)
-        waited_for = [*self._hellos, *self._runs, *([self._news] if self._news is not None else [])]
+        if self._mailbox_due_at_s is not None:
+            timeout_s = min(timeout_s, max(0.0, self._mailbox_due_at_s - time.monotonic()))
+        news = [self._news] if self._news is not None else []
+        waited_for = [*self._hellos, *self._warm_ups, *self._runs, *news]
         if not waited_for:
             time.sleep(timeout_s)
             return
@@ -144,10 +153,17 @@ class RayTaskGroup:
             self._take(ref)
         if not self._ledger.is_placed and self._actors.is_placed():
             self._ledger.placed()
+        if self._mailbox_due_at_s is not None and time.monotonic() >= self._mailbox_due_at_s:
+            self._mailbox_due_at_s = None
+            self._actors.open_mailbox()
+            self._ask_for_news()
 
     def _take(self, ref: Any) -> None:
         if ref == self._news:
             self._take_news(ref)
+        elif ref in self._warm_ups:
+            self._warm_ups.remove(ref)
+            self._schedule_mailbox()
         elif ref in self._hellos:
             self._take_hello(ref, self._hellos.pop(ref))
         else:
@@ -171,10 +187,21 @@ class RayTaskGroup:
         addresses = {task: hello.address for task, hello in self._ledger.hellos.items()}
         _check_addresses_differ(addresses.values())
         assignments = make_assignments(self._plan, addresses, attempt=self._attempt, run_uri=self._run_uri)
-        mailbox = self._actors.open_mailbox()
         for task, handle in self._actors.handles.items():
-            self._runs[handle.run.remote(assignments[task], self._code, mailbox)] = task
-        self._ask_for_news()
+            run = handle.run.remote(assignments[task], self._code, self._actors.mailbox_name)
+            self._runs[run] = task
+        self._greeted_at_s = time.monotonic()
+        self._schedule_mailbox()
+
+    def _schedule_mailbox(self) -> None:
+        """Decides when the mailbox opens, once the tasks run and have imported TensorFlow.
+
+        One process more that starts beside the import and the first trace makes both later on a host
+        with few cores, and until then there is little to tell: deaths show in the tasks' own refs.
+        """
+        if self._runs and not self._warm_ups:
+            now = time.monotonic()
+            self._mailbox_due_at_s = now + (now - self._greeted_at_s) * _MAILBOX_DELAY
 
     def _take_result(self, ref: Any, task: TaskId) -> None:
         hello = self._ledger.hellos[task]

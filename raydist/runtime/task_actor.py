@@ -35,6 +35,7 @@ from raydist.spec.tasks import Resources, TaskId
 logger = logging.getLogger(__name__)
 
 PUSH_INTERVAL_S = 0.5
+_MAILBOX_POLL_S = 0.2
 # Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
 _EXCHANGE_TIMEOUT_S = 30.0
 # The group kills a task that has obeyed STOP at once, if Ray is still there to do it.
@@ -128,9 +129,9 @@ class TaskActor:
             # A process border: TensorFlow's import can fail in any way on a broken host.
             self._failure = self._describe(error, FailureKind.START)
 
-    def run(self, assignment: TaskAssignment, code: bytes | None, mailbox: Any) -> TaskStatus:
+    def run(self, assignment: TaskAssignment, code: bytes | None, mailbox_name: str) -> TaskStatus:
         """Trains; returns the terminal status, and raises nothing that user code can raise."""
-        threading.Thread(target=self._talk, args=(mailbox,), name="raydist-mailbox", daemon=True).start()
+        threading.Thread(target=self._talk, args=(mailbox_name,), name="raydist-mailbox", daemon=True).start()
         self._capture.start_uploading()
         status = self._terminal_status(assignment, code)
         self._capture.flush()
@@ -163,7 +164,8 @@ class TaskActor:
         os.chdir(path)
         return path
 
-    def _talk(self, mailbox: Any) -> None:
+    def _talk(self, mailbox_name: str) -> None:
+        mailbox = _find_mailbox(mailbox_name)
         while True:
             try:
                 exchange = mailbox.exchange.remote(self._status(), wait_s=PUSH_INTERVAL_S)
@@ -228,6 +230,15 @@ class TaskActor:
             traceback=None if isinstance(error, RaydistError) else "".join(traceback.format_exception(error)),
             at_s=time.time(),
         )
+
+
+def _find_mailbox(name: str) -> Any:
+    """Waits for the mailbox, which the group opens once the tasks have started."""
+    while True:
+        try:
+            return ray.get_actor(name)
+        except ValueError:  # Ray's word for: there is none of that name
+            time.sleep(_MAILBOX_POLL_S)
 
 
 def _join_address(host: str, port: int) -> str:

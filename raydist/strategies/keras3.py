@@ -304,8 +304,8 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = [_EqualStatistics(), *tree.flatten(callbacks or [])]
             bound.arguments["callbacks"] = callbacks
-            if not self.run_eagerly:
-                packing.allow(callbacks, keras.callbacks.Callback)
+        is_known = isinstance(callbacks, list) and not self.run_eagerly
+        packing.begin(callbacks if is_known else None, keras.callbacks.Callback)
         return original(*bound.args, **bound.kwargs)
 
     return fit

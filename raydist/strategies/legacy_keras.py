@@ -233,9 +233,8 @@ def _make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         callbacks = signature.bind(self, *args, **kwargs).arguments.get("callbacks")
-        is_list = isinstance(callbacks, tf_keras.callbacks.CallbackList)
-        if not is_list and not self.run_eagerly and not self._cluster_coordinator:
-            packing.allow(tf.nest.flatten(callbacks or []), tf_keras.callbacks.Callback)
+        is_known = not isinstance(callbacks, tf_keras.callbacks.CallbackList) and not self.run_eagerly
+        packing.begin(tf.nest.flatten(callbacks or []) if is_known else None, tf_keras.callbacks.Callback)
         return original(self, *args, **kwargs)
 
     return fit

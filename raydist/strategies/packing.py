@@ -27,6 +27,8 @@ class Packer:
     Args:
       agree: Returns the mean over all workers of a number of seconds; None where the user has chosen
         the number of steps. Called after the same calls in every worker.
+      is_free: Whether this worker has nobody who watches batches. One that has keeps all others from
+        packing too; a callback that only the chief has is such a case.
       limit: Steps until something has to happen between two calls, such as a checkpoint.
     """
 
@@ -35,11 +37,13 @@ class Packer:
         *,
         steps_per_execution: int = 1,
         agree: Callable[[float], float] | None = None,
+        is_free: bool = True,
         limit: Callable[[], int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._size = steps_per_execution
         self._agree = agree
+        self._is_free = is_free
         self._limit = limit
         self._clock = clock
         self._calls_left = FIRST_CALLS
@@ -62,14 +66,18 @@ class Packer:
 
     def _agreed_size(self, agree: Callable[[float], float]) -> int:
         self._calls_left = CALLS_BETWEEN
-        step_s = agree(self._fastest_step_s)
+        step_s = agree(self._fastest_step_s if self._is_free else float("inf"))
         self._fastest_step_s = float("inf")
+        if step_s == float("inf"):
+            self._agree = None  # in every worker, so nobody asks again
+            return 1
         return max(1, min(int(TARGET_CALL_S / step_s), MAX_STEPS)) if step_s > 0 else MAX_STEPS
 
 
 class _Pending:
     """The packer's choices for the next `fit`, passed to the data handler that Keras makes in it."""
 
+    is_training = False
     is_free = False
     limit: Callable[[], int] | None = None
 
@@ -79,19 +87,21 @@ def set_limit(limit: Callable[[], int] | None) -> None:
     _Pending.limit = limit
 
 
-def allow(callbacks: Iterable[Any], base: type) -> None:
-    """Frees the next data handler to pack, unless one of `callbacks` watches batches."""
-    _Pending.is_free = not any(watches_batches(callback, base) for callback in callbacks)
+def begin(callbacks: Iterable[Any] | None, base: type) -> None:
+    """Announces the data handler of a `fit`; None for callbacks that cannot be looked into."""
+    _Pending.is_training = True
+    _Pending.is_free = callbacks is not None and not any(watches_batches(one, base) for one in callbacks)
 
 
 def take_packer(steps_per_execution: int, agree: Callable[[float], float]) -> Packer:
-    """Returns the packer of a data handler; only the first one after `allow` chooses."""
+    """Returns the packer of a data handler; only the first one after `begin` chooses."""
     packer = Packer(
         steps_per_execution=steps_per_execution,
-        agree=agree if _Pending.is_free and steps_per_execution == 1 else None,
+        agree=agree if _Pending.is_training and steps_per_execution == 1 else None,
+        is_free=_Pending.is_free,
         limit=_Pending.limit,
     )
-    _Pending.is_free, _Pending.limit = False, None
+    _Pending.is_training, _Pending.is_free, _Pending.limit = False, False, None
     return packer
 
 

@@ -70,6 +70,14 @@ def test_batch_logs_are_means_not_sums_over_replicas(keras: str) -> None:
     assert mean == pytest.approx(one.values["batch"], abs=1e-5)
 
 
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_callback_that_only_the_chief_has_sees_each_batch_and_blocks_nobody(keras: str) -> None:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    first, second = run_function(f"{FUNCTIONS}:callback_of_the_chief_alone", cluster, timeout_s=90)
+    assert (first.values["seen"], second.values["seen"]) == (320, 0)
+    np.testing.assert_array_equal(first.arrays["weights"], second.arrays["weights"])
+
+
 @pytest.mark.parametrize("clip", ["clipnorm", "clipvalue", "global_clipnorm"])
 def test_gradients_are_clipped_after_they_are_summed(clip: str) -> None:
     [one] = run_function(f"{FUNCTIONS}:clipped", Cluster(), clip=clip)

@@ -61,6 +61,25 @@ def test_workers_agree_after_the_same_calls() -> None:
     assert len(asked) == 3
 
 
+def test_one_worker_that_watches_batches_keeps_all_from_packing() -> None:
+    asked: list[float] = []
+
+    def agree(step_s: float) -> float:
+        asked.append(step_s)
+        return float("inf")  # the mean, when one of them is
+
+    assert set(counts(step_s=0.001, num_calls=200, agree=agree)) == {1}
+    assert len(asked) == 1
+
+    clock = Clock()
+    watched: list[float] = []
+    packer = Packer(agree=lambda step_s: watched.append(step_s) or step_s, is_free=False, clock=clock)
+    for _ in range(FIRST_CALLS + 1):
+        packer.next_count(100)
+        clock.now_s += 0.001
+    assert watched == [float("inf")]
+
+
 def test_a_limit_is_never_overstepped() -> None:
     taken = counts(step_s=0.0001, num_calls=20, agree=lambda step_s: step_s, limit=lambda: 7)
     assert max(taken) == 7

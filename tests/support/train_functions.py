@@ -366,3 +366,20 @@ def session_with_other_keras(ctx: Any) -> dict[str, Any]:
     except Exception as error:
         return {"error": str(error)}
     return {"error": ""}
+
+
+def callback_of_the_chief_alone(ctx: Any) -> dict[str, Any]:
+    """Enough steps to be packed, with a callback that watches batches in one task only."""
+    import tensorflow as tf
+
+    seen: list[int] = []
+
+    class Watch(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(batch)
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+    data = tf.data.Dataset.from_tensor_slices(examples(640)).batch(4, drop_remainder=True)
+    model.fit(data, epochs=2, verbose=0, callbacks=[Watch()] if ctx.is_chief else [])
+    return {"seen": len(seen), "weights": _flat(model)}
