@@ -54,6 +54,15 @@ class Scratch:
     def spool_path(self) -> Path:
         return spool_path(self.path)
 
+    def take_temporary_files(self) -> None:
+        """Makes this process's temporary files lie in the folder, so that they go with it.
+
+        A killed process removes none: AutoGraph alone leaves a file per converted function.
+        """
+        folder = self.path / "tmp"
+        folder.mkdir()
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
     def remove(self) -> None:
         """Deletes the folder and releases its lock. Idempotent."""
         if self._lock_fd is not None:

@@ -106,6 +106,7 @@ class TaskActor:
             )
         )
         self._scratch = Scratch.create(setup.scratch_name)
+        self._scratch.take_temporary_files()
         self._capture = LogCapture(self._scratch.path, setup.log)
         self._capture.redirect()
         self._lease = PortLease.acquire(setup.ports)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,11 @@ def slow_job(tmp_path: Path) -> str:
     return str(folder / "slow.py")
 
 
+def autograph_files() -> set[str]:
+    """What TensorFlow leaves in the temporary folder when its process is killed."""
+    return {path.name for path in Path(tempfile.gettempdir()).glob("__autograph_generated_file*")}
+
+
 def status_of(raydist: Raydist, name: str) -> dict[str, Any]:
     ended = raydist("status", name, "--json")
     return ended.json if ended.code == 0 else {"state": None, "steps": 0, "tasks": []}
@@ -81,6 +87,7 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
     raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     undisturbed = raydist("submit", slow_job, "--json", "-p", "pause_s=0").json
+    files_before = autograph_files()
     process = start_raydist(running_ray, tmp_path, "submit", slow_job, "--json", "--name", "killed")
     wait_until(lambda: status_of(raydist, "killed")["steps"] >= 14, timeout_s=60)
     victim = next(one for one in status_of(raydist, "killed")["tasks"] if one["task"] == "worker/1")
@@ -89,6 +96,7 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
     ended = Ended(code=process.returncode, out=out, err=err)
     assert ended.code == 0, err
     assert (ended.json["state"], ended.json["attempts"], ended.json["steps"]) == ("SUCCEEDED", 2, 40)
+    assert autograph_files() <= files_before
     # The very same weights: data order, shuffles and optimizer went on where the checkpoint was.
     assert ended.json["metrics"]["norm"] == pytest.approx(undisturbed["metrics"]["norm"], abs=1e-5)
 

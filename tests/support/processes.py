@@ -127,7 +127,7 @@ def started(
                 process = subprocess.Popen(
                     [sys.executable, "-m", "tests.support.task_main", json.dumps(request)],
                     cwd=ROOT,
-                    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", **(environ or {})},
+                    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "TMPDIR": str(folder), **(environ or {})},
                     stdout=sink,
                     stderr=subprocess.STDOUT,
                 )

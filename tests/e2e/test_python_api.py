@@ -1,0 +1,73 @@
+"""raydist.run from scripts: a Ray that the script has initialised, and from inside a Ray task."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.conftest import RunningRay
+
+SCRIPT = """
+import json
+import sys
+
+import ray
+
+import raydist
+
+address, storage = sys.argv[1:]
+helper = "imported beside the script"
+
+
+def train(ctx):
+    import sibling  # travels with the script's folder
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        weight = tf.Variable(0.0)
+    total = ctx.strategy.reduce("SUM", ctx.strategy.run(lambda: tf.ones(())), axis=None)
+    ctx.report({"replicas": float(total), "sibling": sibling.VALUE}, step=1)
+
+
+ray.init(address=address, namespace="mine", log_to_driver=False)
+told = {}
+result = raydist.run(train, workers=2, storage=storage, name="in-driver")
+told["driver"] = {"metrics": dict(result.metrics), "still_connected": ray.is_initialized()}
+
+handle = raydist.submit(train, workers=1, storage=storage, name="by-handle")
+told["handle"] = dict(handle.result(timeout_s=120).metrics)
+
+
+@ray.remote(num_cpus=0)
+def inside():
+    return dict(raydist.run(train, workers=2, storage=storage, name="in-task").metrics)
+
+
+told["task"] = ray.get(inside.remote())
+try:
+    raydist.run(train, workers=1, storage=storage, name="in-driver")
+except raydist.MistakeError as error:
+    told["error"] = str(error)
+print(json.dumps(told))
+"""
+
+
+def test_run_works_where_ray_was_initialised(running_ray: RunningRay, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "sibling.py").write_text("VALUE = 7.0\n")
+    ended = subprocess.run(
+        [sys.executable, "script.py", running_ray.address, str(tmp_path / "runs")],
+        cwd=tmp_path,
+        env=dict(running_ray.environ),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["driver"] == {"metrics": {"replicas": 2.0, "sibling": 7.0}, "still_connected": True}
+    assert told["task"] == {"replicas": 2.0, "sibling": 7.0}
+    assert told["handle"] == {"replicas": 1.0, "sibling": 7.0}
+    assert "in-driver" in told["error"]
