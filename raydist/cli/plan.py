@@ -46,6 +46,8 @@ def _print(plan: Plan) -> None:
         click.echo(
             f"role       {role.num_tasks} x {role.task_type.value}, {_resources(role.resources)}{each}"
         )
+    placement = "on as few hosts as they fit on, all or none" if len(plan.tasks) > 1 else "on one host"
+    click.echo(f"placement  {placement}")
     if plan.devices is not None:
         click.echo(f"devices    {plan.devices} logical CPU devices per task")
     for note in plan.notes:

@@ -37,6 +37,16 @@ def pack(working_dir: Path) -> bytes:
     """
     if not working_dir.is_dir():
         raise MistakeError(f"working_dir is {str(working_dir)!r}, which is no folder")
+    try:
+        return _zip(working_dir)
+    except (OSError, UnicodeError) as error:
+        raise MistakeError(
+            f"working_dir {working_dir} cannot be packed: {error}; "
+            f"name what is no code in {IGNORE_FILE} (UTF-8), or give another folder with --working-dir"
+        ) from error
+
+
+def _zip(working_dir: Path) -> bytes:
     paths = sorted(_files_within_limit(working_dir), key=str)
     buffer = io.BytesIO()
     # Level 1: a launch waits for it, and code is small.
@@ -107,7 +117,7 @@ def _is_wanted_folder(folder: Path, working_dir: Path, patterns: Sequence[str], 
 def _read_patterns(ignore_file: Path) -> list[str]:
     if not ignore_file.is_file():
         return []
-    lines = (line.strip() for line in ignore_file.read_text().splitlines())
+    lines = (line.strip() for line in ignore_file.read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 

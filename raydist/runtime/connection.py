@@ -222,6 +222,9 @@ def _init(shown: str, **options: Any) -> None:
         # Whatever was set up so far would make the next ray.init fail.
         ray.shutdown()
         raise ClusterError(f"cannot start or join {shown}: {str(error).splitlines()[0]}") from error
+    except BaseException:  # Ctrl-C: an embedded Ray that is half up has processes already
+        ray.shutdown()
+        raise
 
 
 def _shut_down(after: Callable[[], None] = lambda: None) -> None:

@@ -58,6 +58,7 @@ class RayTaskGroup:
         self._news_seq = 0
         self._greeted_at_s = 0.0
         self._is_stopped = False
+        self._is_ended = False
 
     @classmethod
     def start(
@@ -130,10 +131,11 @@ class RayTaskGroup:
 
     def stop(self) -> None:
         """Ends every process, the placement group and the scratch folders. Idempotent."""
-        if self._is_stopped:
-            return
-        self._is_stopped = True
-        self._actors.stop(self._ledger.hellos, self._ledger.lost)
+        self._is_stopped = True  # nothing is taken in from here on
+        if not self._is_ended:
+            # Only then is it done: a stop that Ctrl-C cut off is taken up again by the next.
+            self._actors.stop(self._ledger.hellos, self._ledger.lost)
+            self._is_ended = True
 
     def _wait(self, deadline: float) -> None:
         """Waits for the next thing that can happen, and takes it in."""

@@ -11,6 +11,7 @@ from typing import Any
 from raydist.errors import SpecError
 
 MAX_NAME_LENGTH = 100
+MAX_WORKERS = 10_000
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -85,6 +86,8 @@ class WorkerRange:
     def __post_init__(self) -> None:
         if self.minimum < 1:
             raise SpecError(f"workers is {self}; need at least 1")
+        if self.maximum > MAX_WORKERS:
+            raise SpecError(f"workers is {self}; at most {MAX_WORKERS} are supported")
         if self.minimum > self.maximum:
             raise SpecError(
                 f"workers is {self}; MIN must not exceed MAX, write {self.maximum}:{self.minimum}"

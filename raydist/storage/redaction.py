@@ -19,7 +19,7 @@ _OPEN_QUERY_NAMES = frozenset(
 )
 _URI_PATTERN = re.compile(rf"{_SCHEME}\S*")
 _SECRET_KEY_PATTERN = re.compile(
-    r"(?i)(^|_)(password|passwd|secret|api_?key|access_?key|secret_?key|(auth|access|api)_?token)$"
+    r"(?i)(^|_)(password|passwd|secret|credentials?|(api|access|secret|private|wandb)_?key|token)$"
 )
 
 

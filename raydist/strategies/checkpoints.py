@@ -29,6 +29,7 @@ class SavedState:
       step: Steps completed by the run. `epoch`: epochs completed.
       step_in_epoch: Steps completed in the epoch after that.
       history: Logs of each epoch so far, in order.
+      fit: How many calls of `ctx.fit` had ended before.
       files: The checkpoint's files.
       uri: Where it is, for messages.
     """
@@ -37,6 +38,7 @@ class SavedState:
     epoch: int = 0
     step_in_epoch: int = 0
     history: tuple[Mapping[str, float], ...] = ()
+    fit: int = 0
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     uri: str = ""
 
@@ -86,6 +88,7 @@ class TaskCheckpoints:
             epoch=state["epoch"],
             step_in_epoch=state["step_in_epoch"],
             history=tuple(state["history"]),
+            fit=state["fit"],
             files=files,
             uri=found.checkpoint.uri,
         )
@@ -104,6 +107,7 @@ class TaskCheckpoints:
         epoch: int = 0,
         step_in_epoch: int = 0,
         history: tuple[Mapping[str, float], ...] = (),
+        fit: int = 0,
     ) -> None:
         """Commits a checkpoint after `step` steps. Every task calls it at the same step."""
         files = variables.read(_groups(trackables), is_chief=self._is_chief)
@@ -111,7 +115,8 @@ class TaskCheckpoints:
         if files is None:
             return
         metrics = dict(history[-1]) if history and not step_in_epoch else {}
-        state = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "history": list(history)}
+        position = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "fit": fit}
+        state = {**position, "history": list(history)}
         files[STATE_NAME] = json.dumps(state).encode()
         checkpoint = self._store.commit(
             step=step,

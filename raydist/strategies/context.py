@@ -47,6 +47,7 @@ class TaskContext:
         self.cadence = Cadence(job.checkpoint_every)
         self.auto_shard = job.auto_shard
         self.step = 0
+        self.num_fits = 0  # calls of fit so far
         self.loop_step = 0  # where the next train_steps begins
         self._metrics = metrics
         self._registered: dict[str, Any] = {}
@@ -121,6 +122,7 @@ class TaskContext:
         return base * batch_size / base_batch_size
 
     def note(self, sentence: str) -> None:
+        print(f"raydist: {sentence}", flush=True)  # in the task's log, where it happens
         self.progress.note(sentence)
 
     def report_global(self, metrics: Mapping[str, float], *, step: int, epoch: int | None = None) -> None:

@@ -12,7 +12,6 @@ import tf_keras
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import keras3, layers, legacy_keras, packing, resume, train_data
-from raydist.strategies.checkpoints import SavedState
 
 if TYPE_CHECKING:
     from raydist.strategies.context import TaskContext
@@ -38,15 +37,17 @@ def fit(
         callable(validation_data) or isinstance(validation_data, tf.data.Dataset)
     ):
         validation_data = train_data.read(validation_data, context.strategy, auto_shard=context.auto_shard)
-    state = context.checkpoints.newest()
-    start = resume.Start(epoch=state.epoch, step=state.step_in_epoch) if state else resume.Start()
-    resume.set_start(start)
-    before, after = _run_callbacks(context, base, element_spec=resume.element_spec(dataset), state=state)
+    counter = _Counter(context)
+    resume.set_start(resume.Start(epoch=counter.epoch, step=counter.step_in_epoch))
+    if counter.is_done and steps_per_epoch is None and isinstance(dataset, tf.data.Dataset):
+        # A later fit on the same data shuffles on from here.
+        resume.drop_passes(dataset, epochs)
+    before, after = _run_callbacks(counter, base, element_spec=resume.element_spec(dataset))
     try:
         return model.fit(
             dataset,
             epochs=epochs,
-            initial_epoch=min(start.epoch, epochs),
+            initial_epoch=epochs if counter.is_done else min(counter.epoch, epochs),
             steps_per_epoch=steps_per_epoch,
             validation_data=validation_data,
             callbacks=[before, *callbacks, after],
@@ -59,7 +60,7 @@ def fit(
 def callbacks_of(context: TaskContext) -> list[Any]:
     """Returns callbacks for the user's own `model.fit`; see TrainContext.callbacks."""
     base = tf.keras.callbacks.Callback
-    return list(_run_callbacks(context, base, element_spec=None, state=context.checkpoints.newest()))
+    return list(_run_callbacks(_Counter(context), base, element_spec=None))
 
 
 def callback_base(model: Any) -> type:
@@ -85,29 +86,38 @@ def _check_model(model: Any, context: TaskContext) -> None:
         )
 
 
-def _run_callbacks(
-    context: TaskContext, base: type, *, element_spec: Any, state: SavedState | None
-) -> tuple[Any, Any]:
+def _run_callbacks(counter: _Counter, base: type, *, element_spec: Any) -> tuple[Any, Any]:
     # tf_keras: logs as tensors, which are read only when they are reported.
     marks = {"_supports_tf_logs": True, "takes_packed_steps": True}
     before = type("RaydistProgress", (_Progress, base), marks)
     after = type("RaydistCheckpoint", (_Checkpoint, base), marks)
-    counter = _Counter(context, state)
-    packing.set_limit(lambda: context.cadence.steps_left(counter.step))
+    packing.set_limit(lambda: counter.context.cadence.steps_left(counter.step))
     return before(counter, element_spec), after(counter)
 
 
 class _Counter:
-    """Where this `fit` stands: shared by the callback that runs before the user's and the one after."""
+    """Where this `fit` stands: shared by the callback that runs before the user's and the one after.
 
-    def __init__(self, context: TaskContext, state: SavedState | None) -> None:
+    A train function may call `fit` several times, to train one model in phases. The checkpoint says
+    in which of them it was written: those before are not repeated, those after begin anew.
+
+    Attributes:
+      number: How many `fit`s came before this one. `is_done`: it ended before the checkpoint.
+    """
+
+    def __init__(self, context: TaskContext) -> None:
         self.context = context
-        self.state = state
-        self.step = state.step if state else 0
-        self.epoch = state.epoch if state else 0
-        self.step_in_epoch = state.step_in_epoch if state else 0
+        self.number = context.num_fits
+        context.num_fits += 1
+        newest = context.checkpoints.newest()
+        self.state = newest if newest is not None and self.number <= newest.fit else None
+        self.is_done = self.state is not None and self.number < self.state.fit
+        here = self.state if not self.is_done else None
+        self.step = self.state.step if self.state else context.step
+        self.epoch = here.epoch if here else 0
+        self.step_in_epoch = here.step_in_epoch if here else 0
         self.step_before = self.step
-        self.history: list[Mapping[str, float]] = list(state.history) if state else []
+        self.history: list[Mapping[str, float]] = list(here.history) if here else []
 
     def trackables(self, model: Any) -> dict[str, Any]:
         return {"model": model, "optimizer": model.optimizer}
@@ -121,6 +131,7 @@ class _Counter:
                 epoch=self.epoch,
                 step_in_epoch=self.step_in_epoch,
                 history=tuple(self.history),
+                fit=self.number,
             )
 
 
@@ -139,14 +150,14 @@ class _Progress:
     def on_train_begin(self, logs: Any = None) -> None:
         counter, model = self._counter, self.model
         if not isinstance(model, keras.Model):
-            if self._element_spec is not None:
-                legacy_keras.build(model, self._element_spec)
-            model._raydist_start = resume.Start(epoch=counter.epoch, step=counter.step_in_epoch)
+            legacy_keras.build(model, self._element_spec)
+            epoch = self.params["epochs"] if counter.is_done else counter.epoch
+            model._raydist_start = resume.Start(epoch=epoch, step=counter.step_in_epoch)
         elif self._element_spec is None:
             # keras: `fit` reads it right after on_train_begin, for BackupAndRestore.
-            model._initial_epoch = counter.epoch
+            model._initial_epoch = self.params["epochs"] if counter.is_done else counter.epoch
         for sentence in layers.notes_on(model, counter.context.strategy):
-            counter.context.progress.note(sentence)
+            counter.context.note(sentence)
         if counter.state is not None:
             counter.context.checkpoints.restore(counter.state, counter.trackables(model))
         steps, epochs = self.params.get("steps"), self.params.get("epochs")

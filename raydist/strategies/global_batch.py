@@ -126,6 +126,20 @@ def distribute(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, en
     return strategy.distribute_datasets_from_function(pipeline)
 
 
+def without_stand_in(gradient: Any) -> Any:
+    """Returns `gradient`, or zeros of its kind where the replica being traced has but a stand-in.
+
+    Losses that sum over examples, as custom loops write them, know no share that could be 0.
+    """
+    share = current_share()
+    if share is None or gradient is None:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.where(share > 0, gradient.values, tf.zeros_like(gradient.values))
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.where(share > 0, gradient, tf.zeros_like(gradient))
+
+
 def batch_of(element: Any) -> Any:
     """Returns the batch in an element of `distribute`'s data set."""
     return element.batch if isinstance(element, Slice) else element

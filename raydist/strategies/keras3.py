@@ -123,7 +123,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_clip_gradients",
             fingerprint="152b956e23c9",
             make=_make_clip_gradients,
-            reason="local gradients are clipped before they are summed (TF_NOTES 7)",
+            reason="local gradients are clipped before they are summed (TF_NOTES 7); a stand-in adds its own",
         ),
         Replacement(
             owner=core.Variable,
@@ -204,14 +204,11 @@ def _moving_statistics(model: Any) -> list[tf.Variable]:
 
 
 def _synchronize_batchnorm() -> None:
-    original = BatchNormalization.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("synchronized", True)
-        original(self, *args, **kwargs)
-
-    BatchNormalization.__init__ = __init__
+    """Makes `synchronized=True` the default. Keras reads the signature, so a wrapper would not do."""
+    init = BatchNormalization.__init__
+    names = init.__code__.co_varnames[: init.__code__.co_argcount][-len(init.__defaults__) :]
+    defaults = zip(names, init.__defaults__, strict=True)
+    init.__defaults__ = tuple(True if name == "synchronized" else value for name, value in defaults)
 
 
 def _make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:
@@ -392,6 +389,7 @@ def _make_clip_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
     def _clip_gradients(self: Any, grads: list[Any]) -> list[Any]:
         context = tf.distribute.get_replica_context()
         num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        grads = [global_batch.without_stand_in(grad) for grad in grads]
         clips = self.clipnorm or self.global_clipnorm or self.clipvalue
         if not clips or context is None or num_replicas == 1:
             return original(self, grads)

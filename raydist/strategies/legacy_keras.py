@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import data_adapter, training
+from tf_keras.src.optimizers import optimizer
 from tf_keras.src.utils import losses_utils, metrics_utils
 
 from raydist.errors import UnsupportedError
@@ -100,6 +101,13 @@ def replacements() -> tuple[Replacement, ...]:
             reason="several steps may go into one call where no callback watches batches",
         ),
         Replacement(
+            owner=optimizer.Optimizer,
+            name="aggregate_gradients",
+            fingerprint=_FINGERPRINTS["aggregate_gradients"],
+            make=_make_aggregate_gradients,
+            reason="a stand-in adds its own gradient to losses that sum over examples",
+        ),
+        Replacement(
             owner=losses_utils,
             name="scale_loss_for_distribution",
             fingerprint=_FINGERPRINTS["scale_loss_for_distribution"],
@@ -123,6 +131,7 @@ _FINGERPRINTS = {
     "_maybe_load_initial_counters_from_ckpt": "fa3b05cb1c73",
     "_configure_dataset_and_inferred_steps": "b29f05ea7262",
     "enumerate_epochs": "8bd30ce6fbcc",
+    "aggregate_gradients": "3ced3e72292a",
     "steps": "d8870ad49d13",
     "fit": "f6cc972c81a0",
     "scale_loss_for_distribution": "85abae5f16dc",
@@ -150,9 +159,19 @@ class _local_metric_results:
 def build(model: Any, element_spec: Any) -> None:
     """Builds a model, its optimizer and metrics from the shapes of a batch, so that they can be restored.
 
+    Without `element_spec` the model has to be built, and only the optimizer is.
+
     Keras 3 does so at the start of `fit`; tf_keras only inside the first step.
     """
     with model.distribute_strategy.scope():
+        if element_spec is None:
+            if not model.built:
+                raise UnsupportedError(
+                    f"model {model.name} is not built, so ctx.callbacks() cannot restore it; "
+                    "give it an Input layer, or call ctx.fit"
+                )
+            model.optimizer.build(model.trainable_variables)
+            return
         inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(
             tf.nest.map_structure(_zeros, element_spec)
         )
@@ -330,6 +349,14 @@ def _steps(self: Any) -> Iterator[int]:
         self._current_step += count
         if count < asked:
             self._steps_per_execution.assign(asked)
+
+
+def _make_aggregate_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def aggregate_gradients(self: Any, grads_and_vars: Any) -> Any:
+        return original(self, [(global_batch.without_stand_in(grad), var) for grad, var in grads_and_vars])
+
+    return aggregate_gradients
 
 
 def _scale_loss(loss_value: Any) -> Any:

@@ -38,9 +38,11 @@ def train_steps(
     context.progress.expect(num_steps=last_step)
     if done >= last_step:
         return {}
-    dataset = train_data.read(data, context.strategy, auto_shard=context.auto_shard)
+    dataset = train_data.read_endless(
+        data, context.strategy, auto_shard=context.auto_shard, skip=done - first_step
+    )
     call = _make_call(context.strategy, step_fn)
-    iterator = iter(_endless(dataset, context.strategy, skip=done - first_step))
+    iterator = iter(dataset)
     metrics: Mapping[str, float] = {}
     reported_at_s = time.monotonic()
     while done < last_step:
@@ -56,13 +58,6 @@ def train_steps(
             context.save_registered()
     context.save_registered()
     return metrics
-
-
-def _endless(dataset: Any, strategy: tf.distribute.Strategy, *, skip: int) -> Any:
-    """Returns the data set over and over. The first pass begins after `skip` batches."""
-    if not isinstance(dataset, tf.data.Dataset):
-        return dataset
-    return global_batch.distribute(dataset.repeat().skip(skip), strategy, endless=True)
 
 
 def _make_call(

@@ -60,12 +60,17 @@ def after(dataset: tf.data.Dataset, start: Start, *, steps_per_epoch: int | None
         size = int(dataset.cardinality())
         if size > 0:
             passes, skip = divmod(skip, size)
-    for _ in range(passes):
-        next(iter(dataset), None)
+    drop_passes(dataset, passes)
     _Pending.skip.assign(skip)
     count = _Pending.skip
     # Read whenever an iterator begins, so that the same data set serves the epochs after.
     return tf.data.Dataset.from_tensors(0).flat_map(lambda _: dataset.skip(count))
+
+
+def drop_passes(dataset: tf.data.Dataset, count: int) -> None:
+    """Begins `count` passes over the data, as the epochs did that are not repeated."""
+    for _ in range(count):
+        next(iter(dataset), None)
 
 
 def epoch_ended() -> None:

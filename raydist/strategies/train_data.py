@@ -9,6 +9,30 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
+from raydist.strategies import global_batch
+
+
+def read_endless(
+    train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data", skip: int = 0
+) -> Any:
+    """Returns the data over and over, distributed. The first pass begins after `skip` batches."""
+    if callable(train_data) and _takes_input_context(train_data):
+        num_local = len(strategy.extended.worker_devices)  # each takes one per-replica batch a step
+
+        def endless(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return train_data(context).repeat().skip(skip * num_local)
+
+        return strategy.distribute_datasets_from_function(endless)
+    if callable(train_data):
+        train_data = train_data()
+    if isinstance(train_data, tf.data.Dataset):
+        train_data = train_data.repeat().skip(skip)
+    found = read(train_data, strategy, auto_shard=auto_shard)
+    return (
+        global_batch.distribute(found, strategy, endless=True)
+        if isinstance(found, tf.data.Dataset)
+        else found
+    )
 
 
 def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data") -> Any:
@@ -43,14 +67,6 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
         f"train_data is {type(train_data).__name__}; give a tf.data.Dataset batched with the global "
         "batch size, or a function that returns one"
     )
-
-
-def num_batches(dataset: Any) -> int | None:
-    """Returns the global batches in one epoch; None where it is infinite or unknown."""
-    if not isinstance(dataset, tf.data.Dataset):
-        return None
-    size = int(dataset.cardinality())
-    return size if size >= 0 else None
 
 
 def _sharded_by_tensorflow(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, policy: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import ROOT, Ended, RunningRay, start_raydist
+from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist
 
 Raydist = Callable[..., Ended]
 
@@ -160,7 +160,7 @@ def test_wrong_token_is_one_sentence(running_ray: RunningRay, slow_job: str, tmp
 
 def test_readme_command_on_embedded_ray(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [Path(sys.executable).parent / "raydist", "submit", ROOT / "jobs" / "cifar.py", "-p", "epochs=1"],
+        [BIN / "raydist", "submit", ROOT / "jobs" / "cifar.py", "-p", "epochs=1", "-p", "data=digits"],
         cwd=tmp_path, capture_output=True, text=True, timeout=180,
         env={**os.environ, "HOME": str(tmp_path)},
     )  # fmt: skip

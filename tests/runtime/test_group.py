@@ -193,12 +193,12 @@ def test_crash_in_the_import_is_lost(start: Start, wait_until: WaitUntil) -> Non
 
 @pytest.mark.parametrize("how", ["hang", "hang_with_gil"])
 def test_stop_ends_tasks_that_hang(start: Start, wait_until: WaitUntil, how: str) -> None:
-    drive = start(make_plan(fail_in="worker/1", how=how, fail_at=150, steps=3000))
+    drive = start(make_plan(fail_in="worker/1", how=how, fail_at=600, steps=3000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
-    wait_until(lambda: drive.poll() or drive.statuses["worker/0"].step > 250)
+    wait_until(lambda: drive.poll() or drive.statuses["worker/0"].step > 700)
     drive.group.stop()
     assert [is_gone(drive.statuses[task].pid) for task in BOTH] == [True, True]
-    assert drive.log("worker/1").splitlines()[-1] == "worker/1 native 150"
+    assert drive.log("worker/1").splitlines()[-1] == "worker/1 native 600"
 
 
 def test_stop_kills_what_user_code_started(start: Start, wait_until: WaitUntil) -> None:

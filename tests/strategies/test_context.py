@@ -87,6 +87,34 @@ def test_train_steps_goes_on_inside_a_call_of_a_resumed_run(tmp_path: Path) -> N
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
+    target, where = f"{FUNCTIONS}:two_fits", Cluster(**TWO_DEVICES)
+    [expected] = run_function(target, where, storage=tmp_path / "a")
+    assert expected.values["status"]["step"] == 20
+    assert expected.values["status"]["checkpoint"].endswith("step-20-a0")
+    run_function(target, where, storage=tmp_path / "b", crash=True)
+    [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1)
+    assert resumed.values["status"]["restored_step"] == 12
+    assert resumed.values["epochs"] == [0, 1, 2]
+    np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: str) -> None:
+    target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
+    [first] = run_function(target, where, storage=tmp_path, epochs=2)
+    assert first.values["status"]["checkpoint"].endswith("step-8-a0")
+    [more] = run_function(target, where, storage=tmp_path, epochs=5, attempt=1)
+    assert (more.values["status"]["restored_step"], more.values["status"]["step"]) == (8, 20)
+    assert more.values["status"]["checkpoint"].endswith("step-20-a1")
+
+
+def test_function_of_an_input_context_shards_for_itself(tmp_path: Path) -> None:
+    for task in run_function(f"{FUNCTIONS}:input_context", Cluster(**TWO_WORKERS), storage=tmp_path):
+        assert task.values["epochs"] == 2
+        assert task.values["status"]["step"] == 9 + 8
+
+
 def test_layers_that_depend_on_the_replicas_are_named(tmp_path: Path) -> None:
     [task] = run_function(
         f"{FUNCTIONS}:fit_through_context", Cluster(**TWO_DEVICES), epochs=1, storage=tmp_path, batchnorm=True

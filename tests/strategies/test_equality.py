@@ -37,3 +37,20 @@ def test_weights_equal_those_of_one_device(cluster: dict[str, Any], keras: str) 
     for task in tasks:
         for way, weights in expected.items():
             np.testing.assert_allclose(task.arrays[way], weights, atol=1e-5, rtol=0, err_msg=way)
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_batch_with_fewer_examples_than_replicas_counts_each_once(keras: str) -> None:
+    target = "tests.support.train_functions:fewer_examples_than_replicas"
+    [one] = run_function(target, Cluster(keras=keras))
+    [two] = run_function(target, Cluster(strategy="mirrored", devices=2, keras=keras))
+    for way in ("fit", "train_steps", "loss"):
+        np.testing.assert_allclose(two.arrays[way], one.arrays[way], atol=1e-5, err_msg=way)
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_synchronized_batchnorm_equals_one_device(keras: str) -> None:
+    target, options = "tests.support.train_functions:synchronized_batchnorm", {"sync_batchnorm": True}
+    [one] = run_function(target, Cluster(keras=keras), job_options=options)
+    [two] = run_function(target, Cluster(strategy="mirrored", devices=2, keras=keras), job_options=options)
+    np.testing.assert_allclose(two.arrays["weights"], one.arrays["weights"], atol=1e-5)

@@ -383,3 +383,110 @@ def callback_of_the_chief_alone(ctx: Any) -> dict[str, Any]:
     data = tf.data.Dataset.from_tensor_slices(examples(640)).batch(4, drop_remainder=True)
     model.fit(data, epochs=2, verbose=0, callbacks=[Watch()] if ctx.is_chief else [])
     return {"seen": len(seen), "weights": _flat(model)}
+
+
+def fewer_examples_than_replicas(ctx: Any) -> dict[str, Any]:
+    """Five examples in batches of four, with losses that sum: fit and train_steps."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    data = tf.data.Dataset.from_tensor_slices(examples(5)).batch(4)
+    with ctx.strategy.scope():
+        fitted = dense_model(keras, "sgd")
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+        fitted.compile(keras.optimizers.SGD(0.05), loss=loss)
+        stepped = dense_model(keras, "sgd")
+        stepped.optimizer.build(stepped.trainable_variables)
+    fitted.fit(data, epochs=3, verbose=0)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=y, logits=stepped(x, training=True)
+            )
+            value = tf.nn.compute_average_loss(losses, global_batch_size=4)
+        gradients = tape.gradient(value, stepped.trainable_variables)
+        stepped.optimizer.apply_gradients(zip(gradients, stepped.trainable_variables, strict=True))
+        return {"loss": tf.reduce_mean(losses)}
+
+    metrics = ctx.train_steps(step_fn, data, num_steps=6, steps_per_call=2)
+    return {"fit": _flat(fitted), "train_steps": _flat(stepped), "loss": np.array(metrics["loss"])}
+
+
+def synchronized_batchnorm(ctx: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = batchnorm_model(tf.keras)
+    data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32, drop_remainder=True)
+    model.fit(data, epochs=3, verbose=0)
+    return {"weights": _flat(model)}
+
+
+def two_fits(ctx: Any, *, crash: bool = False) -> dict[str, Any]:
+    """Two phases on one model, with a crash in the second."""
+    import tensorflow as tf
+
+    class Crash(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if crash and epoch == 1:
+                raise RuntimeError("crashed")
+
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).shuffle(64, seed=1).batch(16)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    ctx.fit(model, data, epochs=2)
+    try:
+        history = ctx.fit(model, data, epochs=3, callbacks=[Crash()])
+    except RuntimeError:
+        return {"status": _status(ctx)}
+    return {"weights": _flat(model), "status": _status(ctx), "epochs": history.epoch}
+
+
+def users_fit_with_callbacks(ctx: Any, *, epochs: int) -> dict[str, Any]:
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).shuffle(64, seed=1).batch(16)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    model.fit(data, epochs=epochs, verbose=0, callbacks=ctx.callbacks())
+    return {"weights": _flat(model), "status": _status(ctx)}
+
+
+def input_context(ctx: Any) -> dict[str, Any]:
+    """train_steps and fit on a function that shards for itself."""
+    import tensorflow as tf
+
+    def shards(context: Any) -> Any:
+        data = tf.data.Dataset.from_tensor_slices(examples(32))
+        data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return data.batch(context.get_per_replica_batch_size(8), drop_remainder=True)
+
+    seen = []
+    ctx.train_steps(lambda batch: {"x": tf.reduce_sum(batch[0])}, shards, num_steps=9, steps_per_call=2)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+    history = ctx.fit(model, shards, epochs=2, steps_per_epoch=4)
+    seen.append(len(history.history["loss"]))
+    return {"epochs": seen[0], "status": _status(ctx)}
+
+
+def internals(ctx: Any) -> dict[str, Any]:
+    import inspect
+
+    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    from tensorflow.python.eager import context
+
+    current = context.context()
+    fields = coordination_config_pb2.CoordinationServiceConfig.DESCRIPTOR.fields_by_name
+    arguments = inspect.signature(current.configure_coordination_service).parameters
+    return {
+        "arguments": sorted(arguments),
+        "has": [
+            hasattr(current, name)
+            for name in ("_context_handle", "coordination_service", "report_error_to_cluster")
+        ],
+        "needs_field": "cluster_register_with_barrier" in fields,
+        "has_argument": "cluster_register_with_barrier" in arguments,
+    }
