@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
-import tf_keras
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import keras3, layers, legacy_keras, packing, resume, train_data
+from raydist.strategies import keras3, layers, packing, resume, train_data
 
 if TYPE_CHECKING:
     from raydist.strategies.context import TaskContext
@@ -67,8 +66,11 @@ def callback_base(model: Any) -> type:
     """Returns the Callback class of the model's Keras; raises UnsupportedError for what is no model."""
     if isinstance(model, keras.Model):
         return keras.callbacks.Callback
+    import tf_keras  # no Keras 3 model, so it is there already, or this is a mistake
+
     if isinstance(model, tf_keras.Model):
-        return tf_keras.callbacks.Callback
+        base: type = tf_keras.callbacks.Callback
+        return base
     raise UnsupportedError(
         f"ctx.fit got {type(model).__name__}; give a compiled keras.Model or tf_keras.Model"
     )
@@ -150,6 +152,8 @@ class _Progress:
     def on_train_begin(self, logs: Any = None) -> None:
         counter, model = self._counter, self.model
         if not isinstance(model, keras.Model):
+            from raydist.strategies import legacy_keras
+
             legacy_keras.build(model, self._element_spec)
             epoch = self.params["epochs"] if counter.is_done else counter.epoch
             model._raydist_start = resume.Start(epoch=epoch, step=counter.step_in_epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from raydist.spec.job import KerasFlavour
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.strategies import keras3, legacy_keras, tensorflow_internals
+from raydist.strategies import keras3, tensorflow_internals
+from raydist.strategies.after_import import after_import
 from raydist.strategies.build import build_strategy
 from raydist.strategies.checkpoints import TaskCheckpoints
 from raydist.strategies.context import TaskContext
@@ -46,8 +48,8 @@ def open_session(assignment: TaskAssignment, *, progress: TaskProgress | None = 
     progress = progress or TaskProgress(assignment.task)
     check_keras(assignment.keras)
     if assignment.job.mend_keras:
-        for flavour in (keras3, legacy_keras):
-            flavour.mend(sync_batchnorm=assignment.job.sync_batchnorm)
+        keras3.mend(sync_batchnorm=assignment.job.sync_batchnorm)
+        after_import("tf_keras", functools.partial(_mend_tf_keras, assignment.job.sync_batchnorm))
     strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
     # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because
     # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
@@ -73,6 +75,12 @@ def open_session(assignment: TaskAssignment, *, progress: TaskProgress | None = 
         except BaseException as error:
             tensorflow_internals.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
             raise
+
+
+def _mend_tf_keras(sync_batchnorm: bool) -> None:
+    from raydist.strategies import legacy_keras
+
+    legacy_keras.mend(sync_batchnorm=sync_batchnorm)
 
 
 @contextmanager
