@@ -129,20 +129,25 @@ def test_ctrl_c_stops_the_run_and_leaves_nothing(
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
 
 
-def test_second_run_waits_while_the_cluster_is_busy(
+def test_run_waits_while_the_cluster_is_busy(
     raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
+    all_cpus = ("--cpus-per-worker", "2")
     first = start_raydist(
-        running_ray, tmp_path, "submit", slow_job, "--name", "first", "--cpus-per-worker", "2"
+        running_ray, tmp_path, "submit", slow_job, "--name", "first", *all_cpus, "-p", "epochs=900"
     )
     wait_until(lambda: status_of(raydist, "first")["state"] == "RUNNING", timeout_s=60)
-    waiting = raydist(
-        "submit", slow_job, "--name", "late", "--cpus-per-worker", "2", "--start-timeout", "3", "--json"
+    hasty = raydist("submit", slow_job, "--name", "hasty", *all_cpus, "--start-timeout", "3", "--json")
+    assert hasty.code == 3
+    assert hasty.json["state"] == "FAILED"
+    patient = start_raydist(
+        running_ray, tmp_path, "submit", slow_job, "--name", "patient", *all_cpus, "-p", "epochs=1"
     )
-    assert waiting.code == 3
-    assert waiting.json["state"] == "FAILED"
-    first.communicate(timeout=90)
-    assert first.returncode == 0
+    wait_until(lambda: status_of(raydist, "patient")["state"] == "STARTING", timeout_s=60)
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    _, err = patient.communicate(timeout=90)
+    assert (first.returncode, patient.returncode) == (130, 0), err
 
 
 def test_wrong_token_is_one_sentence(running_ray: RunningRay, slow_job: str, tmp_path: Path) -> None:
