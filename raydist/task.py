@@ -19,13 +19,6 @@ from raydist.strategies.progress import TaskProgress
 
 logger = logging.getLogger(__name__)
 
-# What a collective raises in a task whose peer failed; the error class varies (TF_NOTES 4.5).
-PEER_FAILURE_MARKS = (
-    "Collective ops is aborted by",
-    "tensorflow.CoordinationServiceError",
-    "stopped sending heartbeats",
-)
-
 
 class Lease(Protocol):
     """The port that this task holds until TensorFlow has taken it."""
@@ -89,17 +82,15 @@ def failure_of(task: TaskId, error: BaseException) -> TaskFailure:
         kind = FailureKind.STORAGE
     elif isinstance(error, ClusterError):
         kind = FailureKind.START
-    elif any(mark in message for mark in PEER_FAILURE_MARKS):
-        kind = FailureKind.COLLATERAL
     else:
+        # Also what a peer's failure made TensorFlow raise here: the controller, which sees all, tells.
         kind = FailureKind.USER
-    is_users = kind in (FailureKind.USER, FailureKind.COLLATERAL)
     return TaskFailure(
         task=task,
         kind=kind,
         error_type=type(error).__name__,
         message=message,
-        traceback=_users_traceback(error) if is_users else None,
+        traceback=_users_traceback(error) if kind is FailureKind.USER else None,
     )
 
 

@@ -140,11 +140,6 @@ def without_stand_in(gradient: Any) -> Any:
     return tf.where(share > 0, gradient, tf.zeros_like(gradient))
 
 
-def batch_of(element: Any) -> Any:
-    """Returns the batch in an element of `distribute`'s data set."""
-    return element.batch if isinstance(element, Slice) else element
-
-
 def run_slice(step_fn: Callable[[Any], Any], element: Any) -> Any:
     """Runs `step_fn` on one replica's batch, with its share known to the losses. Returns what it returns."""
     if not isinstance(element, Slice):
