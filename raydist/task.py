@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import threading
 import traceback
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from raydist.errors import ClusterError, MistakeError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry_point import load_function
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
+from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ class TaskBody:
     def __init__(self, task: TaskId, host: str) -> None:
         self._task = task
         self._progress = TaskProgress(task, host=host)
+        self._orders = Orders()
 
     def warm_up(self) -> None:
         """Imports TensorFlow, while the addresses of the other tasks are still gathered."""
@@ -41,8 +44,9 @@ class TaskBody:
         return self._progress.status()
 
     def handle(self, order: Order) -> None:
-        """Takes an order that needs the TensorFlow side; there is none yet beside those of the actor."""
-        logger.info("%s: order %s is not for the train function", self._task, order.name)
+        """Takes an order for the train function, which looks at it when it comes to a step's end."""
+        if not self._orders.take(order):
+            logger.info("%s: order %s is not for the train function", self._task, order.name)
 
     def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> TaskStatus:
         """Runs the train function and returns the last status; what it raises becomes a failure there."""
@@ -66,11 +70,31 @@ class TaskBody:
         # Imports TensorFlow, which has to see the environment that the actor has set.
         from raydist.strategies.session import open_session
 
-        with open_session(assignment, progress=self._progress) as session:
+        with open_session(assignment, progress=self._progress, orders=self._orders) as session:
             lease.close()
             train = load_function(assignment.job.entry_point, working_dir=code_dir)
             self._progress.set_state(TaskState.RUNNING)
             train(session.context)
+
+
+class ServerBody(TaskBody):
+    """What a worker or ps actor of ParameterServer runs: a server for the chief's functions, and no more."""
+
+    def warm_up(self) -> None:
+        """Imports TensorFlow without Keras, for which a worker that comes back shall not wait."""
+        importlib.import_module("raydist.strategies.server")
+
+    def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> NoReturn:
+        from raydist.strategies.server import start_server
+
+        server = start_server(assignment)
+        lease.close()
+        self._progress.set_state(TaskState.RUNNING)
+        print(f"raydist: {self._task} serves at {assignment.address}", flush=True)  # in the task's log
+        while server:
+            # The runtime ends the process once the chief is done; the server never returns by itself.
+            threading.Event().wait()
+        raise AssertionError("unreachable")
 
 
 def failure_of(task: TaskId, error: BaseException) -> TaskFailure:

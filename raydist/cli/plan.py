@@ -10,10 +10,10 @@ import click
 from raydist.cli import output
 from raydist.cli.job_options import given_options, job_options, json_option
 from raydist.planning.describe import describe_plan, placeholder_tf_configs
+from raydist.spec.job import Strategy
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan
-    from raydist.spec.tasks import Resources
 
 
 @click.command("plan")
@@ -43,11 +43,8 @@ def _print(plan: Plan) -> None:
     click.echo(f"keras      {plan.keras.value}: {plan.keras_reason}")
     for role in plan.roles:
         each = " each" if role.num_tasks > 1 else ""
-        click.echo(
-            f"role       {role.num_tasks} x {role.task_type.value}, {_resources(role.resources)}{each}"
-        )
-    placement = "on as few hosts as they fit on, all or none" if len(plan.tasks) > 1 else "on one host"
-    click.echo(f"placement  {placement}")
+        click.echo(f"role       {role.num_tasks} x {role.task_type.value}, {role.resources}{each}")
+    click.echo(f"placement  {_placement(plan)}")
     if plan.devices is not None:
         click.echo(f"devices    {plan.devices} logical CPU devices per task")
     for note in plan.notes:
@@ -55,6 +52,14 @@ def _print(plan: Plan) -> None:
     click.echo("the addresses below stand for those that the tasks will lease:")
     for task, config in placeholder_tf_configs(plan):
         click.echo(f"{task} TF_CONFIG={config}" if config else f"{task} without TF_CONFIG")
+
+
+def _placement(plan: Plan) -> str:
+    if len(plan.tasks) == 1:
+        return "on one host"
+    if plan.strategy is Strategy.PARAMETER_SERVER:
+        return "ps on as many hosts as there are, all tasks or none"
+    return "on as few hosts as they fit on, all or none"
 
 
 def _inventory(plan: Plan) -> str:
@@ -66,12 +71,3 @@ def _inventory(plan: Plan) -> str:
         if plan.embedded_cpus is None
         else f"{has}; Ray is embedded, with {plan.embedded_cpus} logical CPUs"
     )
-
-
-def _resources(resources: Resources) -> str:
-    shown = [f"{resources.num_cpus:g} CPU{'' if resources.num_cpus == 1 else 's'}"]
-    if resources.num_gpus:
-        shown.append(f"{resources.num_gpus} GPU{'' if resources.num_gpus == 1 else 's'}")
-    if resources.num_tpus:
-        shown.append(f"{resources.num_tpus:g} TPU chips")
-    return ", ".join(shown)

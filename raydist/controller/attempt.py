@@ -1,16 +1,17 @@
-"""What is known of the attempt in hand, and of the run as a whole."""
+"""What is known of the tasks of the attempt in hand."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import TaskId, TaskType
 
 _MAX_NAMED_TASKS = 8
+_BEFORE_SERVICE = (TaskState.PENDING, TaskState.STARTING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,20 +19,51 @@ class Attempt:
     """The tasks of one attempt. Immutable, so that another thread may read it while the run goes on.
 
     Attributes:
-      statuses: The newest status of each task that has said something.
-      is_placed: Whether every task has a process.
+      statuses: The newest status of each task that has said something, of its newest life.
+      is_placed: Whether every task has had a process.
+      is_addressed: Whether every task has been told the addresses of the others.
+      addresses: The address that each task's peers were told.
+      absent: How the tasks died whose replacements are not in service yet.
+      dismissed: The tasks whose end does not matter any more: given up, or not needed for what is left.
     """
 
     number: int
     tasks: tuple[TaskId, ...]
     statuses: Mapping[TaskId, TaskStatus] = field(default_factory=dict)
     is_placed: bool = False
+    is_addressed: bool = False
+    addresses: Mapping[TaskId, str] = field(default_factory=dict)
+    absent: Mapping[TaskId, TaskFailure] = field(default_factory=dict)
+    dismissed: frozenset[TaskId] = frozenset()
 
     def updated(self, update: GroupUpdate) -> Attempt:
         news = {status.task: status for status in update.statuses if self._is_news(status)}
         return dataclasses.replace(
-            self, statuses={**self.statuses, **news}, is_placed=self.is_placed or update.all_placed
+            self,
+            statuses={**self.statuses, **news},
+            is_placed=self.is_placed or update.all_placed,
+            is_addressed=self.is_addressed or update.all_addressed,
+            addresses={task: status.address for task, status in news.items() if status.address}
+            | dict(self.addresses),
+            absent={
+                task: failure
+                for task, failure in self.absent.items()
+                if task not in news or not self._is_back(news[task])
+            },
         )
+
+    def replaced(self, failure: TaskFailure) -> Attempt:
+        """Returns the attempt as it is once a new process is asked for in the place of the one that died."""
+        task = failure.task
+        life = self.statuses[task].life + 1
+        awaited = TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", life=life)
+        return dataclasses.replace(
+            self, statuses={**self.statuses, task: awaited}, absent={**self.absent, task: failure}
+        )
+
+    def without(self, tasks: Iterable[TaskId]) -> Attempt:
+        """Returns the attempt as it is once `tasks` are dismissed."""
+        return dataclasses.replace(self, dismissed=self.dismissed.union(tasks))
 
     def stopped(self) -> Attempt:
         """Returns the attempt as it is once its processes are gone."""
@@ -42,25 +74,57 @@ class Attempt:
         return dataclasses.replace(self, statuses=ended)
 
     def _is_news(self, status: TaskStatus) -> bool:
-        # How a task ended does not change when its process goes away afterwards, or when an older push
-        # arrives late; only a death without a word may still be explained.
+        # How a process ended does not change when it goes away afterwards, or when an older push arrives
+        # late; only a death without a word may still be explained.
         known = self.statuses.get(status.task)
-        if known is None or not known.state.is_terminal:
+        if known is None or status.life > known.life:
+            return True
+        if status.life < known.life:
+            return False
+        if not known.state.is_terminal:
             return True
         was_lost = known.failure is not None and known.failure.kind is FailureKind.LOST
         return was_lost and status.failure is not None and status.failure.kind is not FailureKind.LOST
 
+    def _is_back(self, status: TaskStatus) -> bool:
+        """Whether a replacement serves, or has come up where its peers cannot reach it."""
+        return status.state in (TaskState.RUNNING, TaskState.FINISHED) or self._has_moved(status)
+
+    def _has_moved(self, status: TaskStatus) -> bool:
+        # Nobody dials an evaluator.
+        dialled = self.addresses.get(status.task) if status.task.task_type is TaskType.WORKER else None
+        return None not in (dialled, status.address) and status.address != dialled
+
     @property
     def states(self) -> dict[TaskId, TaskState]:
         return {task: self.state_of(task) for task in self.tasks}
+
+    @property
+    def needed(self) -> tuple[TaskId, ...]:
+        """The tasks that are not dismissed."""
+        return tuple(task for task in self.tasks if task not in self.dismissed)
+
+    @property
+    def needed_states(self) -> dict[TaskId, TaskState]:
+        return {task: self.state_of(task) for task in self.needed}
 
     def state_of(self, task: TaskId) -> TaskState:
         return self.statuses[task].state if task in self.statuses else TaskState.PENDING
 
     @property
     def failures(self) -> tuple[TaskFailure, ...]:
-        statuses = [self.statuses[task] for task in self.tasks if task in self.statuses]
+        statuses = [self.statuses[task] for task in self.needed if task in self.statuses]
         return tuple(status.failure for status in statuses if status.failure is not None)
+
+    @property
+    def moved(self) -> tuple[TaskId, ...]:
+        """The workers that came back at another address than the one that their peers dial."""
+        statuses = (self.statuses[task] for task in self.needed if task in self.statuses)
+        return tuple(status.task for status in statuses if self._has_moved(status))
+
+    @property
+    def step(self) -> int:
+        return max((status.step for status in self.statuses.values()), default=0)
 
     @property
     def restored_step(self) -> int:
@@ -68,17 +132,20 @@ class Attempt:
 
     @property
     def all_started(self) -> bool:
-        return not any(state in (TaskState.PENDING, TaskState.STARTING) for state in self.states.values())
+        return not any(self.state_of(task) in _BEFORE_SERVICE for task in self.needed)
 
     @property
     def all_ended(self) -> bool:
-        return all(state.is_terminal for state in self.states.values())
+        return all(self.state_of(task).is_terminal for task in self.needed)
 
     @property
     def furthest_behind(self) -> tuple[TaskId, ...]:
         """The tasks that the others wait for: those that never spoke, else those that do not train yet."""
-        for state in (TaskState.PENDING, TaskState.STARTING):
-            behind = tuple(task for task in self.tasks if self.state_of(task) is state)
+        for state in _BEFORE_SERVICE:
+            behind = tuple(task for task in self.needed if self.state_of(task) is state)
+            if any(task.task_type in (TaskType.WORKER, TaskType.PS) for task in behind):
+                # A coordinator is ready only once all of these are.
+                return tuple(task for task in behind if task.task_type is not TaskType.CHIEF)
             if behind:
                 return behind
         return ()
@@ -92,41 +159,8 @@ class Attempt:
     def describe(self, task: TaskId) -> str:
         """Returns `worker/1 at 10.0.0.2:3333 (STARTING)`, of what is known."""
         status = self.statuses.get(task)
-        where = f" at {status.address or status.host}" if status else ""
-        return f"{task}{where} ({self.state_of(task).name})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reached:
-    """What the run has reached, over all attempts.
-
-    Attributes:
-      steps: The highest step completed.
-      metrics: The chief's last report.
-      checkpoint: URI of the newest checkpoint that the chief committed; None before the first.
-      notes: What the tasks chose on the user's behalf, each sentence once.
-    """
-
-    steps: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    checkpoint: str | None = None
-    notes: tuple[str, ...] = ()
-
-    def updated(self, statuses: Sequence[TaskStatus], *, chief: TaskId) -> Reached:
-        reached = self
-        for status in statuses:
-            reached = dataclasses.replace(
-                reached,
-                steps=max(reached.steps, status.step),
-                notes=tuple(dict.fromkeys([*reached.notes, *status.notes])),
-            )
-            if status.task == chief:
-                reached = dataclasses.replace(
-                    reached,
-                    metrics=status.metrics or reached.metrics,
-                    checkpoint=status.checkpoint or reached.checkpoint,
-                )
-        return reached
+        place = status and (status.address or status.host)
+        return f"{task}{f' at {place}' if place else ''} ({self.state_of(task).name})"
 
 
 def name_tasks(tasks: Sequence[TaskId]) -> str:

@@ -13,6 +13,7 @@ from raydist.controller import journal
 from raydist.controller.clock import Clock
 from raydist.controller.events import (
     Action,
+    AwaitCheckpoint,
     AwaitCollateral,
     CancelRequested,
     Crashed,
@@ -21,7 +22,10 @@ from raydist.controller.events import (
     GroupBroken,
     GroupStopped,
     GroupUpdated,
+    ReplaceTask,
     RunDeadlinePassed,
+    SaveDeadlinePassed,
+    SendOrder,
     StartAttempt,
     StartDeadlinePassed,
     StopGroup,
@@ -38,6 +42,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.5
 # How long a consequence waits for its cause: a dead process is known within a second.
 GRACE_S = 1.0
+# How long a chief gets to save before it is restarted: its workers train on meanwhile.
+SAVE_S = 30.0
 RECORD_EVERY_S = 1.0
 
 Sink = Callable[[dict[str, Any]], None]
@@ -78,6 +84,7 @@ class Controller:
         self._started_s = self._started_unix_s = self._attempt_started_s = self._recorded_s = 0.0
         self._start_deadline_s: float | None = None
         self._grace_deadline_s: float | None = None
+        self._save_deadline_s: float | None = None
         self._timings: dict[str, float] = {}
         self._latest = result_of(machine, places=places, timings={})
 
@@ -134,8 +141,14 @@ class Controller:
                 self._start_attempt(number)
             case AwaitCollateral():
                 self._grace_deadline_s = self._clock.now() + GRACE_S
+            case AwaitCheckpoint():
+                self._save_deadline_s = self._clock.now() + SAVE_S
+            case ReplaceTask(task):
+                self._call_group(lambda group: group.replace(task))
+            case SendOrder(order, tasks):
+                self._call_group(lambda group: group.order(order, tasks))
             case StopGroup():
-                self._start_deadline_s = self._grace_deadline_s = None
+                self._start_deadline_s = self._grace_deadline_s = self._save_deadline_s = None
                 self._handle(GroupStopped(self._stop_group()))
 
     def _start_attempt(self, number: int) -> None:
@@ -143,6 +156,13 @@ class Controller:
         self._start_deadline_s = self._attempt_started_s + self._machine.plan.job.start_timeout
         try:
             self._group = self._starter(number)
+        except RaydistError as error:
+            self._handle(GroupBroken(error))
+
+    def _call_group(self, call: Callable[[TaskGroup], None]) -> None:
+        assert self._group is not None
+        try:
+            call(self._group)
         except RaydistError as error:
             self._handle(GroupBroken(error))
 
@@ -154,25 +174,23 @@ class Controller:
             self._handle(GroupBroken(error))
             return
         self._note_timings(update)
-        self._handle(GroupUpdated(update))
+        self._handle(GroupUpdated(update, self._clock.unix()))
         # After the news, which may have come while something else took long.
         due = None if self._actions else self._due_event()
         if due is not None:
             self._handle(due)
-        self._report_progress()
+        if isinstance(due, SaveDeadlinePassed):
+            self._save_deadline_s = None
+        if not self._actions:  # what is to be done does not wait for storage
+            self._report_progress()
 
     def _handle(self, event: Event) -> None:
         machine = self._machine
-        state, failures, notes = machine.state, machine.attempt.failures, machine.notes
+        state, known = machine.state, journal.Known.of(machine)
         self._actions.extend(machine.handle(event))
-        at_s = self._clock.unix()
-        if isinstance(event, GroupUpdated):
-            for failure in machine.attempt.failures:
-                if failure not in failures:
-                    self._tell(journal.failure_event(machine, failure, at_s=at_s))
         if not isinstance(event, GroupStopped):
-            for note in machine.notes[len(notes) :]:
-                self._tell(journal.attempt_lost_event(machine, note, at_s=at_s))
+            for told in journal.news_events(machine, known, at_s=self._clock.unix()):
+                self._tell(told)
         if machine.state is not state:
             name, number = machine.plan.job.name, machine.attempt.number
             logger.info("run %s attempt %d: %s -> %s", name, number, state.name, machine.state.name)
@@ -199,6 +217,8 @@ class Controller:
             deadlines.append((self._started_s + timeout_s, RunDeadlinePassed()))
         if state is RunState.STARTING and self._start_deadline_s is not None:
             deadlines.append((self._start_deadline_s, StartDeadlinePassed()))
+        if self._save_deadline_s is not None:
+            deadlines.append((self._save_deadline_s, SaveDeadlinePassed()))
         return deadlines
 
     def _stop_group(self) -> str | None:

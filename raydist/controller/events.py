@@ -6,13 +6,20 @@ from dataclasses import dataclass
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import RaydistError
+from raydist.spec.status import Order
+from raydist.spec.tasks import TaskId
 
 
 @dataclass(frozen=True)
 class GroupUpdated:
-    """The group was polled."""
+    """The group was polled.
+
+    Attributes:
+      at_s: Unix time.
+    """
 
     update: GroupUpdate
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,11 @@ class StartDeadlinePassed:
 @dataclass(frozen=True)
 class GraceDeadlinePassed:
     """The time to hear of further failures after a collateral one is over."""
+
+
+@dataclass(frozen=True)
+class SaveDeadlinePassed:
+    """The time that a chief gets to save before it is restarted is over."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,7 @@ Event = (
     | GroupBroken
     | StartDeadlinePassed
     | GraceDeadlinePassed
+    | SaveDeadlinePassed
     | RunDeadlinePassed
     | CancelRequested
     | GroupStopped
@@ -85,8 +98,28 @@ class AwaitCollateral:
 
 
 @dataclass(frozen=True)
+class ReplaceTask:
+    """Start a new process in the place of that task's dead one."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True)
+class SendOrder:
+    """Pass an order to those tasks."""
+
+    order: Order
+    tasks: tuple[TaskId, ...]
+
+
+@dataclass(frozen=True)
+class AwaitCheckpoint:
+    """Go on polling: the chief was asked to save, and gets so long for it."""
+
+
+@dataclass(frozen=True)
 class StopGroup:
     """End the attempt's processes, then tell GroupStopped."""
 
 
-Action = StartAttempt | AwaitCollateral | StopGroup
+Action = StartAttempt | AwaitCollateral | ReplaceTask | SendOrder | AwaitCheckpoint | StopGroup

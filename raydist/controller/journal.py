@@ -1,14 +1,18 @@
 """What a run tells while it goes on: dicts of plain values, for the events log and for the screen.
 
-`event` says which: `state`, `task_failed` and `attempt_lost` (another one follows) are kept; `progress`
-comes with every poll and is meant for the screen alone.
+`event` says which. Kept are `state`; `task_failed`; for a task that died and its attempt went on, `task_back`
+or `task_given_up`; `attempt_lost` and `relocating`, which another attempt follows; `relocated`, once that one
+trains. `progress` comes with every poll and is meant for the screen alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from raydist.controller.machine import RunMachine
+from raydist.controller.relocation import Relocation
+from raydist.controller.replacement import Death, Deaths
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.spec.status import TaskFailure, TaskState
@@ -16,25 +20,43 @@ from raydist.spec.status import TaskFailure, TaskState
 PROGRESS = "progress"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What has been told of a run already."""
+
+    failures: tuple[TaskFailure, ...]
+    deaths: Deaths
+    relocations: tuple[Relocation, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, machine: RunMachine) -> Known:
+        return cls(
+            failures=machine.attempt.failures,
+            deaths=machine.deaths,
+            relocations=machine.relocations,
+            notes=machine.notes,
+        )
+
+
+def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[str, Any]]:
+    """Returns the failures, deaths, relocations and lost attempts that are not `known` yet."""
+    deaths, before = machine.deaths.all, known.deaths.all
+    new = deaths[len(before) :]
+    ended = [death for old, death in zip(before, deaths, strict=False) if death is not old]
+    failures = [failure for failure in machine.attempt.failures if failure not in known.failures]
+    failures += [death.failure for death in new]
+    relocations = [each for each in machine.relocations if each not in known.relocations]
+    return [
+        *(_failure_event(machine, failure, at_s) for failure in failures),
+        *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
+        *(_relocation_event(machine, relocation, at_s) for relocation in relocations),
+        *(_event("attempt_lost", machine, at_s, message=note) for note in machine.notes[len(known.notes) :]),
+    ]
+
+
 def state_event(machine: RunMachine, *, at_s: float, error: RunError | None) -> dict[str, Any]:
     return _event("state", machine, at_s, state=machine.state.value, error=error and error.as_dict())
-
-
-def failure_event(machine: RunMachine, failure: TaskFailure, *, at_s: float) -> dict[str, Any]:
-    return _event(
-        "task_failed",
-        machine,
-        at_s,
-        task=str(failure.task),
-        kind=failure.kind.value,
-        type=failure.error_type,
-        message=failure.message,
-        step=failure.step,
-    )
-
-
-def attempt_lost_event(machine: RunMachine, note: str, *, at_s: float) -> dict[str, Any]:
-    return _event("attempt_lost", machine, at_s, message=note)
 
 
 def progress_event(machine: RunMachine, *, at_s: float, run_s: float) -> dict[str, Any]:
@@ -52,6 +74,37 @@ def progress_event(machine: RunMachine, *, at_s: float, run_s: float) -> dict[st
         steps_per_s=chief and chief.steps_per_s,
         metrics={**chief.metrics, **chief.local_metrics} if chief else {},
         run_s=run_s,
+    )
+
+
+def _failure_event(machine: RunMachine, failure: TaskFailure, at_s: float) -> dict[str, Any]:
+    return _event(
+        "task_failed",
+        machine,
+        at_s,
+        task=str(failure.task),
+        kind=failure.kind.value,
+        type=failure.error_type,
+        message=failure.message,
+        step=failure.step,
+    )
+
+
+def _outcome_event(machine: RunMachine, death: Death, at_s: float) -> dict[str, Any]:
+    name = "task_given_up" if death.is_given_up else "task_back"
+    after_s, message = death.back_after_s, death.sentence()
+    return _event(name, machine, at_s, task=str(death.task), after_s=after_s, message=message)
+
+
+def _relocation_event(machine: RunMachine, relocation: Relocation, at_s: float) -> dict[str, Any]:
+    return _event(
+        "relocating" if relocation.step is None else "relocated",
+        machine,
+        at_s,
+        tasks=[str(task) for task in relocation.tasks],
+        step=relocation.step,
+        pause_s=relocation.pause_s,
+        message=relocation.sentence(),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from raydist.controller import start_deadline
-from raydist.controller.attempt import Attempt, Reached
+from raydist.controller.attempt import Attempt
 from raydist.controller.events import (
     Action,
+    AwaitCheckpoint,
     AwaitCollateral,
     CancelRequested,
     Crashed,
@@ -14,21 +15,29 @@ from raydist.controller.events import (
     GroupBroken,
     GroupStopped,
     GroupUpdated,
+    ReplaceTask,
     RunDeadlinePassed,
+    SaveDeadlinePassed,
+    SendOrder,
     StartAttempt,
     StartDeadlinePassed,
     StopGroup,
 )
 from raydist.controller.failure_policy import AttemptEnd, Decision, decide
+from raydist.controller.reached import Reached
+from raydist.controller.relocation import Relocation, Saving, resumed
+from raydist.controller.replacement import Deaths, replace_dead
 from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
-from raydist.controller.success import has_succeeded
+from raydist.controller.success import has_succeeded, servers
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, InvalidTransitionError, RaydistError, TrainingError
 from raydist.planning.plan import Plan
-from raydist.spec.status import FailureKind
+from raydist.spec.status import FailureKind, Order, TaskState
 from raydist.spec.tasks import TaskId, TaskType
+
+_EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
 
 
 class RunMachine:
@@ -40,6 +49,7 @@ class RunMachine:
       attempt: The tasks of the attempt in hand, or of the last one.
       reached: What the run has reached, over all attempts.
       error: Why the run failed, or is about to; None unless it does.
+      deaths: The deaths that attempts outlived. `relocations`: the restarts that they made necessary.
       notes: One sentence for each attempt that was lost, or that left something behind.
     """
 
@@ -50,11 +60,17 @@ class RunMachine:
         self.attempt = Attempt(number=first_attempt, tasks=plan.tasks)
         self.reached = Reached()
         self.error: RunError | None = None
+        self.deaths = Deaths()
+        self.relocations: tuple[Relocation, ...] = ()
         self.notes: tuple[str, ...] = ()
         self._history: tuple[AttemptEnd, ...] = ()
         # What the run goes on as once the group is stopped: STARTING means another attempt. None while
         # the attempt goes on, and while further failures are awaited.
         self._next: RunState | None = None
+        self._news_at_s = 0.0
+        self._saving: Saving | None = None
+        # The life of the evaluator that was told that training is done.
+        self._finishing_life: int | None = None
 
     @property
     def chief(self) -> TaskId:
@@ -70,16 +86,18 @@ class RunMachine:
         """Takes `event` in and returns what to do now; raises InvalidTransitionError for a bug of ours."""
         is_collecting = self.state is RunState.STOPPING and self._next is None
         match self.state, event:
-            case RunState.STARTING | RunState.RUNNING, GroupUpdated(update):
-                return self._take_update(update)
+            case RunState.STARTING | RunState.RUNNING, GroupUpdated(update, at_s):
+                return self._take_update(update, at_s)
             case RunState.STARTING | RunState.RUNNING, GroupBroken(error):
                 return self._lose_group(error)
             case RunState.STARTING, StartDeadlinePassed():
                 return self._pass_start_deadline()
             case RunState.STARTING | RunState.RUNNING, RunDeadlinePassed():
                 return self._fail(RunError.from_exception(self._timeout_error(), attempt=self.attempt.number))
-            case RunState.STOPPING, GroupUpdated(update) if is_collecting:
-                return self._take_update(update)
+            case RunState.STARTING | RunState.RUNNING, SaveDeadlinePassed():
+                return [] if self._saving is None else self._relocate()
+            case RunState.STOPPING, GroupUpdated(update, at_s) if is_collecting:
+                return self._take_update(update, at_s)
             case RunState.STOPPING, GraceDeadlinePassed() | GroupBroken() if is_collecting:
                 return self._judge(find_root_cause(self.attempt))
             case RunState.STOPPING, GroupStopped(problem) if self._next is not None:
@@ -91,16 +109,65 @@ class RunMachine:
             case _:
                 raise InvalidTransitionError(f"{type(event).__name__} in {self.state.name}")
 
-    def _take_update(self, update: GroupUpdate) -> list[Action]:
-        self.attempt = self.attempt.updated(update)
-        self.reached = self.reached.updated(update.statuses, chief=self.chief)
-        if has_succeeded(self.plan.strategy, self.attempt.states):
+    def _take_update(self, update: GroupUpdate, at_s: float) -> list[Action]:
+        self._news_at_s = at_s
+        self._take_statuses(update)
+        if has_succeeded(self.plan.strategy, self.attempt.needed_states):
             return self._stop(RunState.SUCCEEDED)
+        replacements = [] if self.state is RunState.STOPPING else self._replace_dead()
         if self.attempt.failures:
             return self._take_failures()
-        if self.state is RunState.STARTING and self.attempt.all_started:
+        # Also out of STOPPING, where a server's failure was looked into and the chief has returned since.
+        if self.state is not RunState.STARTING or self.attempt.all_started:
             self.state = RunState.RUNNING
-        return []
+        return [*replacements, *self._finish_evaluator(), *self._follow_moved()]
+
+    def _take_statuses(self, update: GroupUpdate) -> None:
+        before, at_s = self.attempt, self._news_at_s
+        self.attempt = before.updated(update)
+        self.reached = self.reached.updated(update.statuses, chief=self.chief, attempt=before.number)
+        self.deaths = self.deaths.updated(before, self.attempt, at_s=at_s)
+        self.relocations = resumed(self.relocations, self.attempt.statuses.get(self.chief), at_s=at_s)
+        if self._is_trained:
+            self.attempt = self.attempt.without(servers(self.plan.strategy, self.plan.tasks))
+
+    @property
+    def _is_trained(self) -> bool:
+        return self.attempt.state_of(self.chief) is TaskState.FINISHED
+
+    def _replace_dead(self) -> list[Action]:
+        self.attempt, self.deaths, tasks = replace_dead(
+            self.attempt, self.deaths, strategy=self.plan.strategy, at_s=self._news_at_s
+        )
+        return [ReplaceTask(task) for task in tasks]
+
+    def _finish_evaluator(self) -> list[Action]:
+        """Tells the evaluator, and each process that takes its place, that training is done."""
+        status = self.attempt.statuses.get(_EVALUATOR)
+        if not self._is_trained or status is None or status.state is not TaskState.RUNNING:
+            return []
+        is_told, self._finishing_life = self._finishing_life == status.life, status.life
+        return [] if is_told else [SendOrder(Order.FINISH, (_EVALUATOR,))]
+
+    def _follow_moved(self) -> list[Action]:
+        """Restarts a coordinator that cannot dial its workers' new addresses, once it has saved.
+
+        Meanwhile it goes on training with the others (TF_NOTES.md 4.8).
+        """
+        chief = self.attempt.statuses.get(self.chief)
+        if not self.attempt.moved:
+            self._saving = None
+            return []
+        if chief is None or chief.state is not TaskState.RUNNING:
+            return self._relocate()
+        if self._saving is None:
+            self._saving = Saving(checkpoint_before=chief.checkpoint)
+            return [SendOrder(Order.SAVE, (self.chief,)), AwaitCheckpoint()]
+        return self._relocate() if self._saving.is_done(chief) else []
+
+    def _relocate(self) -> list[Action]:
+        self.relocations = (*self.relocations, Relocation.of(self.attempt, at_s=self._news_at_s))
+        return self._stop(RunState.STARTING)
 
     def _take_failures(self) -> list[Action]:
         if self.attempt.all_ended or any(map(is_decisive, self.attempt.failures)):
@@ -169,7 +236,7 @@ class RunMachine:
     def _leave_attempt(self, following: RunState, problem: str | None) -> list[Action]:
         number = self.attempt.number
         self.attempt = self.attempt.stopped()
-        self._next = None
+        self._next = self._saving = self._finishing_life = None
         if problem is not None:
             self.notes = (*self.notes, f"attempt {number} could not be stopped cleanly: {problem}")
             if following is RunState.STARTING:

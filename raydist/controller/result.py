@@ -8,6 +8,7 @@ from typing import Any
 
 from raydist.controller.attempt import Attempt
 from raydist.controller.machine import RunMachine
+from raydist.controller.reached import Evaluation
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.errors import TrainingError
@@ -51,12 +52,14 @@ class RunResult:
       strategy: The strategy's name as the option has it. `keras` likewise.
       attempts: How many attempts were begun, those before a resume included.
       steps: The highest step completed.
+      steps_repeated: Steps that were applied twice because a worker died; ParameterServer only.
       metrics: The chief's last report.
+      evaluation: What the evaluator found last; None without one.
       checkpoint: URI of the newest checkpoint; None without one.
       storage: URI of the run's folder.
       tasks: The tasks of the last attempt.
       error: Why the run failed; None unless it did.
-      notes: Sentences: what was chosen on the user's behalf, and which attempts were lost.
+      notes: Sentences: what was chosen on the user's behalf, and which tasks and attempts were lost.
       timings: Seconds from the call to the end of each phase; None for one not reached.
     """
 
@@ -67,7 +70,9 @@ class RunResult:
     attempts: int
     steps: int
     storage: str
+    steps_repeated: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
     checkpoint: str | None = None
     tasks: tuple[TaskRecord, ...] = ()
     error: RunError | None = None
@@ -102,7 +107,9 @@ class RunResult:
             "keras": self.keras,
             "attempts": self.attempts,
             "steps": self.steps,
+            "steps_repeated": self.steps_repeated,
             "metrics": dict(self.metrics),
+            "evaluation": None if self.evaluation is None else self.evaluation.as_dict(),
             "checkpoint": self.checkpoint,
             "storage": self.storage,
             "tasks": [task.as_dict() for task in self.tasks],
@@ -135,20 +142,28 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
         keras=plan.keras.value,
         attempts=attempt.number + 1,
         steps=reached.steps,
+        steps_repeated=reached.steps_repeated,
         metrics=reached.metrics,
+        evaluation=reached.evaluation,
         checkpoint=reached.checkpoint,
         storage=places.storage,
         tasks=tuple(_task_record(task, attempt) for task in attempt.tasks),
         error=machine.error and machine.error.with_log(places.task_logs),
-        notes=tuple(dict.fromkeys([*plan.notes, *reached.notes, *machine.notes])),
+        notes=_notes(machine),
         timings={name: timings.get(name) for name in TIMING_NAMES},
     )
 
 
+def _notes(machine: RunMachine) -> tuple[str, ...]:
+    relocations = [relocation.sentence() for relocation in machine.relocations]
+    incidents = [*machine.deaths.sentences(), *relocations, *machine.notes]
+    return tuple(dict.fromkeys([*machine.plan.notes, *machine.reached.notes, *incidents]))
+
+
 def _task_record(task: TaskId, attempt: Attempt) -> TaskRecord:
     status = attempt.statuses.get(task)
-    if status is None:
-        return TaskRecord(task=task)
+    if status is None or not status.pid:
+        return TaskRecord(task=task, state=attempt.state_of(task))
     return TaskRecord(
         task=task,
         state=status.state,

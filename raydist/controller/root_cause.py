@@ -18,16 +18,32 @@ _ABORT_MARKERS: tuple[str, ...] = (
     "Error reported from /job:",
     "stopped sending heartbeats",
 )
-# A user's own download may say this too, so it counts only in an error of TensorFlow's.
-_TRANSPORT_MARKERS = ("Connection reset by peer", "Socket closed")
-_TRANSPORT_ERRORS = (
+_PEER_GONE = (
     "AbortedError",
     "CancelledError",
     "DeadlineExceededError",
-    "InternalError",
+    "PSUnavailableError",
     "UnavailableError",
-    "UnknownError",
 )
+# A user's own download may say these too, so they count only in an error of TensorFlow's.
+_MARKERS_BY_ERROR: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (
+        (*_PEER_GONE, "InternalError", "UnknownError"),
+        (
+            "Connection refused",
+            "Connection reset by peer",
+            "Socket closed",
+            "failed to connect to all addresses",
+        ),
+    ),
+    # The other types have it as well where the user's own function failed in a worker.
+    (_PEER_GONE, ("error information from remote target /job:",)),
+    # A server that was replaced before anybody saw it go (cluster_coordinator.py, _is_ps_failure).
+    (("InvalidArgumentError",), ("Unable to find the relevant tensor remote_handle",)),
+)
+# The coordinator's ClosureInputError and ClosureAbortedError hold the error of the closure before.
+_WRAPPERS = ("ClosureAbortedError", "ClosureInputError")
+_WRAPPED_ERROR = re.compile(r"original exception is (\w+)\(")
 _BARRIER_MARKER = "Barrier timed out"
 _BARRIER_CULPRITS = re.compile(r"timed out task names:(.*)", re.DOTALL)
 _TASK_NAME = re.compile(r"/job:(chief|worker|ps|evaluator)/replica:\d+/task:(\d+)")
@@ -73,6 +89,9 @@ class RootCause:
 def find_root_cause(attempt: Attempt) -> RootCause:
     """Returns the root cause of an attempt in which at least one task failed."""
     failures = [_with_true_kind(failure, attempt) for failure in attempt.failures]
+    if not any(map(is_decisive, failures)):
+        # The death of a task that is about to be replaced may be what the others could not cope with.
+        failures += attempt.absent.values()
     first = min(failures, key=lambda failure: (_RANKS[failure.kind], failure.at_s))
     return RootCause(failure=first, collateral=attempt.unfinished_besides(first.task))
 
@@ -90,10 +109,15 @@ def kind_of(failure: TaskFailure) -> FailureKind:
     text = f"{failure.message}\n{failure.traceback or ''}"
     if _BARRIER_MARKER in text:
         return FailureKind.START
-    markers = _ABORT_MARKERS
-    if failure.error_type in _TRANSPORT_ERRORS:
-        markers += _TRANSPORT_MARKERS
-    return FailureKind.COLLATERAL if any(marker in text for marker in markers) else failure.kind
+    is_consequence = any(marker in text for marker in _markers_for(failure))
+    return FailureKind.COLLATERAL if is_consequence else failure.kind
+
+
+def _markers_for(failure: TaskFailure) -> tuple[str, ...]:
+    wrapped = _WRAPPED_ERROR.search(failure.message) if failure.error_type in _WRAPPERS else None
+    error_type = wrapped[1] if wrapped else failure.error_type
+    by_error = (marker for types, found in _MARKERS_BY_ERROR if error_type in types for marker in found)
+    return (*_ABORT_MARKERS, *by_error)
 
 
 def _with_true_kind(failure: TaskFailure, attempt: Attempt) -> TaskFailure:

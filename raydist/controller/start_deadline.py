@@ -11,7 +11,8 @@ from raydist.spec.status import FailureKind, TaskFailure, TaskState
 
 def unplaced_error(plan: Plan, attempt: Attempt) -> StartTimeoutError:
     """Returns the error for tasks that the cluster had no room for; names them and what they ask for."""
-    waiting = [task for task in attempt.tasks if attempt.state_of(task) is TaskState.PENDING] or attempt.tasks
+    needed = attempt.needed
+    waiting = [task for task in needed if attempt.state_of(task) is TaskState.PENDING] or needed
     resources = [plan.resources_of(task) for task in waiting]
     asked = _amounts(
         sum(resource.num_cpus for resource in resources),

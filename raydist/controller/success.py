@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from raydist.spec.job import Strategy
 from raydist.spec.status import TaskState
@@ -13,7 +13,7 @@ _DECISIVE_UNDER_PARAMETER_SERVER = (TaskType.CHIEF, TaskType.EVALUATOR)
 
 
 def has_succeeded(strategy: Strategy, states: Mapping[TaskId, TaskState]) -> bool:
-    """Whether the attempt whose tasks, all of them, are in `states` has done its work.
+    """Whether the attempt whose tasks, all that are needed, are in `states` has done its work.
 
     Synchronous training is done when every task has returned: a run with a dead worker is no success.
     """
@@ -22,3 +22,10 @@ def has_succeeded(strategy: Strategy, states: Mapping[TaskId, TaskState]) -> boo
         for task, state in states.items()
         if strategy is not Strategy.PARAMETER_SERVER or task.task_type in _DECISIVE_UNDER_PARAMETER_SERVER
     )
+
+
+def servers(strategy: Strategy, tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
+    """Returns those of `tasks` that nobody needs once the chief has returned, however they end."""
+    if strategy is not Strategy.PARAMETER_SERVER:
+        return ()
+    return tuple(task for task in tasks if task.task_type not in _DECISIVE_UNDER_PARAMETER_SERVER)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raydist.spec.status import Order, TaskStatus
+from raydist.spec.tasks import TaskId
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,9 @@ class GroupUpdate:
     Attributes:
       statuses: The newest status of each task that said something, a dead one's failure included
         (state FAILED with `failure` set; a process that vanished has FailureKind.LOST).
-      all_placed: Whether every task has a process. `all_addressed`: and told its address.
+      all_placed: Whether every task has had a process.
+      all_addressed: Whether every task was told the addresses of the others; a task that dies from here
+        on can be replaced.
       timings: Seconds since the attempt's start by phase (`placement`, `tasks_ready`), once known.
     """
 
@@ -35,8 +38,16 @@ class TaskGroup(Protocol):
         One that is raised before every task trains ends the run; later it costs an attempt.
         """
 
-    def order(self, order: Order, tasks: Sequence[str] = ()) -> None:
-        """Passes an order to the named tasks, or to all of them; never blocks on a busy task."""
+    def order(self, order: Order, tasks: Sequence[TaskId] = ()) -> None:
+        """Passes an order to those tasks, or to all of them; never blocks on a busy task."""
+
+    def replace(self, task: TaskId) -> None:
+        """Starts a new process for a task that died, and returns before it is placed.
+
+        It takes the dead one's place: the same resources and assignment, and the same host and port where
+        they can be had. Its statuses have the next `life`; nothing is heard of the one before any more.
+        One that comes up at another address, which its peers cannot reach, stays STARTING.
+        """
 
     def stop(self) -> None:
         """Ends every process, placement group and temporary file of the attempt. Idempotent.

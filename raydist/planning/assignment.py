@@ -18,7 +18,8 @@ class TaskAssignment:
       cluster_spec: The addresses of all tasks; empty for a single-host strategy.
       attempt: 0 for the first life of the run.
       run_uri: URI of the run's folder on storage.
-      num_workers: Tasks of type worker.
+      num_workers: Tasks of type worker; `num_ps` likewise.
+      gpus_per_worker: GPUs that each worker has, whatever this task is.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
       tpu_name: TPU to connect to, for strategy tpu.
     """
@@ -31,8 +32,10 @@ class TaskAssignment:
     attempt: int
     run_uri: str
     num_workers: int
+    num_ps: int = 0
     num_cpus: float = 1.0
     num_gpus: int = 0
+    gpus_per_worker: int = 0
     address: str | None = None
     devices: int | None = None
     tpu_name: str | None = None

@@ -1,55 +1,102 @@
-"""How many tasks the hosts can hold. A task has to fit on one host."""
+"""Whether the hosts can hold a run's tasks. A task has to fit on one host."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import sys
 from collections.abc import Sequence
 
 from raydist.errors import ClusterError
 from raydist.planning.inventory import Host, Inventory
-from raydist.spec.tasks import Resources
+from raydist.spec.tasks import Resources, Role
 
 LOGICAL_CPUS_PER_CORE = 8  # what an embedded Ray may be started with; more would only thrash
+_ROUNDING = 1e-9  # 0.1 + 0.1 + 0.1 CPUs fill 0.3
 
 
-def num_fitting(inventory: Inventory, resources: Resources, *, cpus_per_core: int = 1) -> int:
-    """Returns how many tasks with these resources the hosts hold when nothing else runs."""
-    return min(sum(_num_on(host, resources, cpus_per_core) for host in inventory.hosts), sys.maxsize)
+def fits(inventory: Inventory, roles: Sequence[Role], *, cpus_per_core: int = 1) -> bool:
+    """Whether the hosts hold all tasks of all roles at once when nothing else runs."""
+    room = [
+        dataclasses.replace(host, num_cpus=host.num_cpus * cpus_per_core)
+        # Small hosts are filled first, and a task without GPUs goes where none would lie idle beside it.
+        for host in sorted(inventory.hosts, key=lambda host: (host.num_gpus, host.num_tpus, host.num_cpus))
+    ]
+    # Which role has to come first hangs on what is scarce, CPUs or GPUs; there are four roles at most.
+    return any(_all_placed(room, order) for order in itertools.permutations(roles))
 
 
-def check_fits(inventory: Inventory, resources: Resources, *, num_tasks: int) -> None:
-    """Raises ClusterError, which says what there is, for what can never fit."""
+def check_fits(inventory: Inventory, roles: Sequence[Role]) -> None:
+    """Raises ClusterError, which says what was asked and what there is, for what can never fit."""
     cpus_per_core = LOGICAL_CPUS_PER_CORE if inventory.is_embedded else 1
-    if inventory.can_grow or num_tasks <= num_fitting(inventory, resources, cpus_per_core=cpus_per_core):
+    if inventory.can_grow or fits(inventory, roles, cpus_per_core=cpus_per_core):
         return
-    amounts = _amounts(resources)
-    asked = f"{num_tasks} workers with {amounts} each" if num_tasks > 1 else f"a worker with {amounts}"
     limit = f", at most {cpus_per_core} logical CPUs per core" if inventory.is_embedded else ""
     raise ClusterError(
-        f"{asked} can never fit: {inventory.source} has {_describe(inventory.hosts)}{limit}; "
-        "ask for fewer workers, or for less with --cpus-per-worker or --gpus-per-worker"
+        f"{describe_roles(roles)} can never fit: {inventory.source} has "
+        f"{_describe_hosts(inventory.hosts)}{limit}; ask for fewer tasks, or for less with {_options(roles)}"
     )
 
 
-def _num_on(host: Host, resources: Resources, cpus_per_core: int) -> int:
+def describe_roles(roles: Sequence[Role]) -> str:
+    """Returns `1 chief (1 CPU), 3 workers (1 CPU each) and 2 ps (1 CPU each)`."""
+    return _listed([str(role) for role in roles], "and")
+
+
+def _all_placed(hosts: Sequence[Host], roles: Sequence[Role]) -> bool:
+    """Whether first fit, role by role, finds a host for every task."""
+    room = list(hosts)
+    for role in roles:
+        num_left = role.num_tasks
+        for index, host in enumerate(room):
+            num_here = min(num_left, _num_on(host, role.resources))
+            if num_here > 0:
+                room[index] = _without(host, role.resources, num_here)
+                num_left -= num_here
+        if num_left > 0:
+            return False
+    return True
+
+
+def _num_on(host: Host, resources: Resources) -> int:
     has_and_needs = (
-        (host.num_cpus * cpus_per_core, resources.num_cpus),
+        (host.num_cpus, resources.num_cpus),
         (host.num_gpus, resources.num_gpus),
         (host.num_tpus, resources.num_tpus),
     )
-    # The small addend: 0.1 + 0.1 + 0.1 CPUs fill 0.3.
-    return min((int(has / needs + 1e-9) for has, needs in has_and_needs if needs > 0), default=sys.maxsize)
+    return min(
+        (int(has / needs + _ROUNDING) for has, needs in has_and_needs if needs > 0), default=sys.maxsize
+    )
 
 
-def _describe(hosts: Sequence[Host]) -> str:
+def _without(host: Host, resources: Resources, num_tasks: int) -> Host:
+    return dataclasses.replace(
+        host,
+        num_cpus=host.num_cpus - resources.num_cpus * num_tasks,
+        num_gpus=host.num_gpus - resources.num_gpus * num_tasks,
+        num_tpus=host.num_tpus - resources.num_tpus * num_tasks,
+    )
+
+
+def _options(roles: Sequence[Role]) -> str:
+    options = [f"--cpus-per-{role.task_type.value}" for role in roles]
+    if any(role.resources.num_gpus for role in roles):
+        options.append("--gpus-per-worker")
+    return _listed(options, "or")
+
+
+def _describe_hosts(hosts: Sequence[Host]) -> str:
     if len(hosts) == 1:
-        return _amounts(hosts[0])
-    described = [f"{host.name} ({_amounts(host)})" for host in hosts]
+        return _has(hosts[0])
+    described = [f"{host.name} ({_has(host)})" for host in hosts]
     shown = ", ".join(described[:5]) or "no host"
     return f"{shown} and {len(described) - 5} more hosts" if len(described) > 5 else shown
 
 
-def _amounts(of: Host | Resources) -> str:
-    cpus = f"{of.num_cpus:g} CPU{'' if of.num_cpus == 1 else 's'}"
-    gpus = f"{of.num_gpus} GPU{'' if of.num_gpus == 1 else 's'}"
-    return f"{cpus}, {gpus}, {of.num_tpus:g} TPU chips" if of.num_tpus else f"{cpus}, {gpus}"
+def _has(host: Host) -> str:
+    has = Resources(num_cpus=host.num_cpus, num_gpus=host.num_gpus, num_tpus=host.num_tpus)
+    return str(has) if host.num_gpus else f"{has}, no GPU"
+
+
+def _listed(words: Sequence[str], last: str) -> str:
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

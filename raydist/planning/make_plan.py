@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from raydist.errors import SpecError, UnsupportedError
-from raydist.planning.capacity import check_fits, num_fitting
+from raydist.planning.capacity import check_fits
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
-from raydist.planning.strategy import Sources, choose_strategy, most_gpus
+from raydist.planning.roles import Roles, make_roles
+from raydist.planning.strategy import Sources, choose_strategy
 from raydist.spec.job import CheckpointUnit, JobSpec, KerasFlavour, Strategy
 from raydist.spec.layers import Source
-from raydist.spec.tasks import Resources, Role, TaskType
 
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 
@@ -36,19 +36,13 @@ def make_plan(
         )
     choice = choose_strategy(job, sources, inventory)
     job, strategy, notes = choice.job, choice.strategy, list(choice.notes)
-    resources = Resources(
-        num_cpus=job.cpus_per_worker,
-        num_gpus=_gpus_per_worker(job, strategy, inventory, notes),
-        num_tpus=_tpu_chips(strategy, inventory),
-    )
-    num_workers = _num_workers(job, resources, inventory, notes)
-    check_fits(inventory, resources, num_tasks=num_workers)
-    devices = _devices(job, strategy, sources, resources.num_gpus, notes)
-    keras, keras_reason = choose_keras(job, wants_legacy_keras=wants_legacy_keras)
+    keras, keras_reason = choose_keras(job, strategy, wants_legacy_keras=wants_legacy_keras)
+    roles = make_roles(job, strategy, inventory, notes)
+    check_fits(inventory, roles)
+    devices = _devices(job, strategy, sources, _has_gpus(roles), notes)
     if job.keras is KerasFlavour.AUTO and keras is KerasFlavour.LEGACY:
         notes.append(f"tf.keras is tf_keras: {keras_reason}")
-    if job.partitioner is not None:
-        notes.append(f"partitioner {job.partitioner} has no effect: only parameter_server shards variables")
+    notes += _without_effect(job, strategy)
     return Plan(
         job=job,
         inventory=inventory,
@@ -56,76 +50,42 @@ def make_plan(
         keras=keras,
         reason=choice.reason,
         keras_reason=keras_reason,
-        roles=(Role(task_type=TaskType.WORKER, num_tasks=num_workers, resources=resources),),
+        roles=roles,
         devices=devices,
-        embedded_cpus=_embedded_cpus(num_workers * resources.num_cpus, inventory, notes),
+        embedded_cpus=_embedded_cpus(roles, inventory, notes),
         notes=tuple(notes),
     )
 
 
-def choose_keras(job: JobSpec, *, wants_legacy_keras: bool) -> tuple[KerasFlavour, str]:
-    """Returns what `tf.keras` is in the tasks, never AUTO, and why."""
+def choose_keras(job: JobSpec, strategy: Strategy, *, wants_legacy_keras: bool) -> tuple[KerasFlavour, str]:
+    """Returns what `tf.keras` is in the tasks, never AUTO, and why.
+
+    Raises:
+      SpecError: Keras 3 is asked for with shards, which it cannot train.
+    """
+    is_sharded = job.partitioner is not None and strategy is Strategy.PARAMETER_SERVER
+    if job.keras is KerasFlavour.KERAS_3 and is_sharded:
+        raise SpecError(
+            f"keras is 3, but partitioner is {job.partitioner} and Keras 3 has no sharded variables; "
+            "use --keras legacy, or --partitioner none"
+        )
     if job.keras is not KerasFlavour.AUTO:
         return job.keras, f"keras {job.keras.value} was set"
     if wants_legacy_keras:
         return KerasFlavour.LEGACY, "the job's source imports tf_keras"
     if job.partitioner is not None:
-        return KerasFlavour.LEGACY, "a partitioner is asked for, which Keras 3 does not know"
+        return KerasFlavour.LEGACY, "a partitioner is asked for, and Keras 3 has no sharded variables"
     return KerasFlavour.KERAS_3, "the job's source does not import tf_keras"
 
 
-def _gpus_per_worker(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: list[str]) -> int:
-    asked = job.gpus_per_worker
-    match strategy:
-        case Strategy.TPU:
-            return 0
-        case Strategy.ONE_DEVICE:
-            if (asked or 0) > 1:
-                notes.append(f"gpus_per_worker {asked} becomes 1: one_device uses one")
-            return min(1, most_gpus(inventory) if asked is None else asked)
-        case Strategy.MULTI_WORKER_MIRRORED:
-            return _gpus_of_each(job, inventory, notes) if asked is None else asked
-        case _:
-            return most_gpus(inventory) if asked is None else asked
-
-
-def _gpus_of_each(job: JobSpec, inventory: Inventory, notes: list[str]) -> int:
-    """One GPU for each worker or for none, as all workers must have the same number."""
-    num_gpus, minimum = inventory.num_gpus, job.workers.minimum
-    if 0 < num_gpus < minimum:
-        notes.append(
-            f"no worker uses a GPU: {minimum} workers need one each, and {inventory.source} has {num_gpus}; "
-            f"--workers {num_gpus} would use them"
-        )
-    if num_gpus > job.workers.maximum:
-        notes.append(f"each worker uses 1 of {num_gpus} GPUs; --gpus-per-worker N gives it more")
-    return 1 if num_gpus >= minimum else 0
-
-
-def _tpu_chips(strategy: Strategy, inventory: Inventory) -> float:
-    """All chips of a host; 0 for a TPU that is reached by its name alone."""
-    if strategy is not Strategy.TPU:
-        return 0.0
-    return max((host.num_tpus for host in inventory.hosts), default=0.0)
-
-
-def _num_workers(job: JobSpec, resources: Resources, inventory: Inventory, notes: list[str]) -> int:
-    """The most workers of the range that fit without sharing cores, at least the range's minimum."""
-    workers = job.workers
-    num_workers = min(max(num_fitting(inventory, resources), workers.minimum), workers.maximum)
-    if num_workers < workers.maximum:
-        notes.append(f"{num_workers} of {workers} workers: {inventory.source} has no room for more")
-    if inventory.can_grow and num_workers > num_fitting(inventory, resources):
-        notes.append(
-            f"{inventory.source} has no room for {num_workers} workers yet: waits for its autoscaler"
-        )
-    return num_workers
+def _has_gpus(roles: Roles) -> bool:
+    return any(role.resources.num_gpus > 0 for role in roles)
 
 
 def _devices(
-    job: JobSpec, strategy: Strategy, sources: Sources, num_gpus: int, notes: list[str]
+    job: JobSpec, strategy: Strategy, sources: Sources, has_gpus: bool, notes: list[str]
 ) -> int | None:
-    if strategy in (Strategy.MIRRORED, Strategy.CENTRAL_STORAGE) and num_gpus == 0:
+    if strategy in (Strategy.MIRRORED, Strategy.CENTRAL_STORAGE) and not has_gpus:
         if job.devices is None:
             notes.append(
                 f"{strategy.value} without GPUs uses {_DEFAULT_DEVICES} logical CPU devices; "
@@ -134,24 +94,45 @@ def _devices(
         return job.devices or _DEFAULT_DEVICES
     if (job.devices or 1) == 1:
         return None
-    is_multi_worker = strategy is Strategy.MULTI_WORKER_MIRRORED
     # Either of the two made it this strategy, and may outrank a number of devices meant for another.
-    decided = max(sources["workers"], sources["strategy"] if job.strategy is strategy else Source.BUILT_IN)
-    if is_multi_worker and num_gpus == 0 and sources["devices"] >= decided:
+    deciding = "ps" if strategy is Strategy.PARAMETER_SERVER else "workers"
+    decided = max(sources[deciding], sources["strategy"] if job.strategy is strategy else Source.BUILT_IN)
+    if not strategy.is_single_host and not has_gpus and sources["devices"] >= decided:
         raise SpecError(
-            f"devices is {job.devices}, but TensorFlow's multi_worker_mirrored has one CPU replica per "
+            f"devices is {job.devices}, but TensorFlow's {strategy.value} has one CPU replica per "
             "worker; drop --devices and add --workers, or use --strategy mirrored"
         )
-    why = "the task has GPUs" if num_gpus else f"{strategy.value} has one replica per task"
+    why = "the task has GPUs" if has_gpus else f"{strategy.value} has one replica per task"
     notes.append(f"devices {job.devices} is not used: {why}")
     return None
 
 
-def _embedded_cpus(needed: float, inventory: Inventory, notes: list[str]) -> int | None:
+def _without_effect(job: JobSpec, strategy: Strategy) -> list[str]:
+    """Returns a sentence for each setting that this strategy has no use for."""
+    if strategy is not Strategy.PARAMETER_SERVER:
+        if job.partitioner is None:
+            return []
+        return [f"partitioner {job.partitioner} has no effect: only parameter_server shards variables"]
+    notes = []
+    if job.sync_batchnorm:
+        notes.append(
+            "sync_batchnorm has no effect: under parameter_server each worker trains on batches of its own, "
+            "asynchronously"
+        )
+    if job.auto_shard in ("auto", "file"):
+        notes.append(
+            f"auto_shard {job.auto_shard} has no effect: under parameter_server each worker makes its own "
+            "dataset, which TensorFlow does not shard"
+        )
+    return notes
+
+
+def _embedded_cpus(roles: Roles, inventory: Inventory, notes: list[str]) -> int | None:
     if not inventory.is_embedded:
         return None
+    needed = sum(role.num_tasks * role.resources.num_cpus for role in roles)
     num_cores = int(inventory.num_cpus)
-    num_cpus = max(math.ceil(needed), num_cores)
+    num_cpus = max(math.ceil(round(needed, 6)), num_cores)  # 10 times 1.1 is a little over 11
     if num_cpus > num_cores:
         cores = "1 core is" if num_cores == 1 else f"{num_cores} cores are"
         notes.append(f"{cores} shared by {num_cpus} logical CPUs, so tasks run slower than on their own")

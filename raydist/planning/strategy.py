@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raydist.errors import ClusterError, SpecError, UnsupportedError
+from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Inventory
 from raydist.spec.job import JobSpec, Strategy, WorkerRange
 from raydist.spec.layers import Source
@@ -38,7 +38,6 @@ def choose_strategy(job: JobSpec, sources: Sources, inventory: Inventory) -> Str
 
     Raises:
       SpecError: Options contradict each other.
-      UnsupportedError: parameter_server, which does not exist yet.
       ClusterError: A TPU is asked for and there is none.
     """
     if job.strategy is Strategy.AUTO:
@@ -46,7 +45,9 @@ def choose_strategy(job: JobSpec, sources: Sources, inventory: Inventory) -> Str
     else:
         strategy, reason = job.strategy, f"strategy {job.strategy.value} was set {sources['strategy'].words}"
     if strategy is Strategy.PARAMETER_SERVER:
-        raise _parameter_server_error(job, sources)
+        if job.ps == 0:
+            raise SpecError("ps is 0; strategy parameter_server needs at least 1: --ps 1")
+        return StrategyChoice(strategy=strategy, reason=reason, job=job)
     if strategy is Strategy.TPU and not has_tpu(inventory):
         raise ClusterError(
             f"strategy tpu is asked for, but {inventory.source} has no TPU: no TPU_NAME, no COLAB_TPU_ADDR "
@@ -88,17 +89,6 @@ def _fitting(job: JobSpec, inventory: Inventory) -> tuple[Strategy, str]:
     if num_gpus == 0 and (job.devices or 1) > 1:
         return Strategy.MIRRORED, f"one worker with {job.devices} logical CPU devices"
     return Strategy.ONE_DEVICE, f"one worker with {'one GPU' if num_gpus else 'no GPU'}"
-
-
-def _parameter_server_error(job: JobSpec, sources: Sources) -> SpecError | UnsupportedError:
-    if job.ps == 0:
-        return SpecError("ps is 0; strategy parameter_server needs at least 1: --ps 1")
-    if sources["workers"] is Source.BUILT_IN:
-        return SpecError(f"ps is {job.ps} without workers; say how many train: --workers N")
-    return UnsupportedError(
-        "strategy parameter_server is not available yet; "
-        "use --ps 0 with --strategy multi_worker_mirrored, which trains on several workers too"
-    )
 
 
 def _without(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 
 from raydist.planning.assignment import TaskAssignment
@@ -38,8 +39,11 @@ def placeholder_addresses(plan: Plan) -> dict[TaskId, str]:
 
 
 def tf_config(spec: ClusterSpec, task: TaskId) -> str | None:
-    """Returns the task's TF_CONFIG as JSON; None for a task outside of any cluster, which must have none."""
-    if task.task_type not in {task_type for task_type, _ in spec.jobs}:
+    """Returns the task's TF_CONFIG as JSON; None for a task of a single-host strategy, which must have none.
+
+    An evaluator's names the others' cluster, where it is not listed itself.
+    """
+    if not spec.jobs:
         return None
     own = {"type": task.task_type.value, "index": task.index}
     return json.dumps({"cluster": spec.as_dict(), "task": own})
@@ -50,7 +54,9 @@ def make_assignments(
 ) -> dict[TaskId, TaskAssignment]:
     """Returns what each task of an attempt is told before it may import TensorFlow."""
     spec = cluster_spec(plan.strategy, addresses)
-    num_workers = sum(task.task_type is TaskType.WORKER for task in plan.tasks)
+    num_tasks = Counter(task.task_type for task in plan.tasks)
+    listening = {task_type for task_type, _ in spec.jobs}
+    worker = TaskId(task_type=TaskType.WORKER, index=0)  # every plan has one
     is_tpu = plan.strategy is Strategy.TPU
     return {
         task: TaskAssignment(
@@ -61,10 +67,12 @@ def make_assignments(
             cluster_spec=spec,
             attempt=attempt,
             run_uri=run_uri,
-            num_workers=num_workers,
+            num_workers=num_tasks[TaskType.WORKER],
+            num_ps=num_tasks[TaskType.PS],
             num_cpus=plan.resources_of(task).num_cpus,
             num_gpus=plan.resources_of(task).num_gpus,
-            address=addresses.get(task) if spec.jobs else None,
+            gpus_per_worker=plan.resources_of(worker).num_gpus,
+            address=addresses[task] if task.task_type in listening else None,
             devices=plan.devices,
             # "local" is TPUClusterResolver's word for the chips of the task's own host.
             tpu_name=(plan.inventory.tpu_name or "local") if is_tpu else None,

@@ -26,6 +26,12 @@ def probe_inventory(connection: Connection, *, environ: Mapping[str, str] = os.e
     )
 
 
+def is_node_alive(node_id: str) -> bool:
+    """Whether Ray still counts on that node; a dead one is known after some seconds."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return any(node["Alive"] and node["NodeID"] == node_id for node in nodes)
+
+
 def _host(node: Mapping[str, Any]) -> Host:
     resources = node["Resources"]
     return Host(

@@ -15,6 +15,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError
+from raydist.planning.assignment import TaskAssignment
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import make_assignments
 from raydist.runtime.actors import ActorSet
@@ -24,10 +25,11 @@ from raydist.runtime.log_capture import LogTarget
 from raydist.runtime.mailbox import News
 from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot
 from raydist.runtime.task_actor import Hello, TaskSetup
-from raydist.runtime.task_body import DEFAULT_BODY
+from raydist.runtime.task_body import body_of
 from raydist.runtime.versions import describe_difference, installed_versions
+from raydist.spec.job import Strategy
 from raydist.spec.status import Order
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import TaskId, TaskType
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class RayTaskGroup:
         self._run_uri = run_uri
         self._code: Any = None
         self._versions: dict[str, str] = {}
+        self._assignments: dict[TaskId, TaskAssignment] = {}
         self._hellos: dict[Any, TaskId] = {}
         self._runs: dict[Any, TaskId] = {}
         self._warm_ups: list[Any] = []
@@ -70,7 +73,7 @@ class RayTaskGroup:
         code: bytes | None,
         storage_uri: str,
         run_uri: str,
-        body: str = DEFAULT_BODY,
+        body: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RayTaskGroup:
         """Asks Ray for every process, and returns without waiting for any.
@@ -79,24 +82,29 @@ class RayTaskGroup:
           code: What `code_archive.pack` returned; None ships nothing.
           storage_uri: Where runs are kept, absolute; the tasks' logs go there.
           run_uri: The run's folder, for the assignments.
-          body: `package.module:Class` of the TaskBody.
+          body: `package.module:Class` of every task's TaskBody; None for raydist's own.
         """
         started_at_s = clock()
         token = uuid.uuid4().hex[:8]
         setups = [
             TaskSetup(
                 task=task,
-                body=body,
+                body=body or body_of(task, plan.strategy),
                 keras=plan.keras,
                 resources=plan.resources_of(task),
                 ports=plan.job.ports,
                 tpu_name=plan.inventory.tpu_name,
                 log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
-                scratch_name=f"{plan.job.name}-{attempt}-{task.path_name}-{token}",
+                scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{token}",
             )
             for task in plan.tasks
         ]
-        actors = ActorSet.create(setups, is_driver_in_cluster=not connection.is_client)
+        is_spread = plan.strategy is Strategy.PARAMETER_SERVER
+        actors = ActorSet.create(
+            setups,
+            spread=TaskType.PS if is_spread else None,
+            is_driver_in_cluster=not connection.is_client,
+        )
         ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)
         group = cls(plan, actors, ledger, attempt=attempt, run_uri=run_uri)
         with contextlib.ExitStack() as on_error:
@@ -121,13 +129,30 @@ class RayTaskGroup:
                 break
         return self._ledger.take_update()
 
-    def order(self, order: Order, tasks: Sequence[str] = ()) -> None:
-        """Passes an order to the named tasks, or to all; lost before every task has said hello.
+    def order(self, order: Order, tasks: Sequence[TaskId] = ()) -> None:
+        """Passes an order to those tasks, or to all; lost before every task has said hello.
 
         A task that still imports TensorFlow gets it afterwards.
         """
         if not self._is_stopped:
-            self._actors.order(order, [TaskId.parse(task) for task in tasks] or self._plan.tasks)
+            self._actors.order(order, tasks or self._plan.tasks)
+
+    def replace(self, task: TaskId) -> None:
+        """Starts a new process for a task that died, at the address that its peers dial."""
+        if self._is_stopped:
+            return
+        dead = self._ledger.hellos.get(task)
+        self._ledger.replaced(task)
+        self._expect_nothing_of(task)
+        assignment = self._assignments[task]
+        hello, run = self._actors.replace(
+            task,
+            dead,
+            address=_dialled_address(assignment),
+            run=(assignment, self._code, self._actors.mailbox_name),
+        )
+        self._hellos[hello] = task
+        self._runs[run] = task
 
     def stop(self) -> None:
         """Ends every process, the placement group and the scratch folders. Idempotent."""
@@ -168,29 +193,51 @@ class RayTaskGroup:
             self._schedule_mailbox()
         elif ref in self._hellos:
             self._take_hello(ref, self._hellos.pop(ref))
-        else:
+        elif ref in self._runs:
             self._take_result(ref, self._runs.pop(ref))
 
     def _take_hello(self, ref: Any, task: TaskId) -> None:
         try:
+            hello = self._read_hello(ref, task)
+        except (RayActorError, ClusterError) as error:
+            if isinstance(error, ClusterError) and not self._assignments:
+                raise
+            # A replacement that fails, for whatever reason, is one task's failure.
+            self._ledger.failed(lost_task(task, error, pid=None, host=None))
+            self._expect_nothing_of(task)
+            return
+        self._ledger.greeted(hello)
+        if self._assignments:
+            self._actors.gather_remains(task)
+        elif self._ledger.all_addressed:
+            self._run_all()
+
+    def _read_hello(self, ref: Any, task: TaskId) -> Hello:
+        """Returns what a task said; raises RayActorError where it died, ClusterError where it cannot run."""
+        try:
             hello: Hello = ray.get(ref)
         except RayError as error:
             raise_if_host_cannot(task, error)
-            self._ledger.failed(lost_task(task, error, pid=None, host=None))
-            return
+            raise
         difference = describe_difference(hello.host, hello.versions, ours=self._versions)
         if difference is not None:
             raise ClusterError(difference, task=str(task))
-        self._ledger.greeted(hello)
-        if self._ledger.all_addressed:
-            self._run_all()
+        return hello
+
+    def _expect_nothing_of(self, task: TaskId) -> None:
+        """Drops what a task's dead process would answer: it is known how that ended."""
+        for refs in (self._hellos, self._runs):
+            for ref in [ref for ref, waited_for in refs.items() if waited_for == task]:
+                del refs[ref]
 
     def _run_all(self) -> None:
         addresses = {task: hello.address for task, hello in self._ledger.hellos.items()}
         _check_addresses_differ(addresses.values())
-        assignments = make_assignments(self._plan, addresses, attempt=self._attempt, run_uri=self._run_uri)
+        self._assignments = make_assignments(
+            self._plan, addresses, attempt=self._attempt, run_uri=self._run_uri
+        )
         for task, handle in self._actors.handles.items():
-            run = handle.run.remote(assignments[task], self._code, self._actors.mailbox_name)
+            run = handle.run.remote(self._assignments[task], self._code, self._actors.mailbox_name)
             self._runs[run] = task
         self._greeted_at_s = time.monotonic()
         self._schedule_mailbox()
@@ -206,13 +253,14 @@ class RayTaskGroup:
             self._mailbox_due_at_s = now + (now - self._greeted_at_s) * _MAILBOX_DELAY
 
     def _take_result(self, ref: Any, task: TaskId) -> None:
-        hello = self._ledger.hellos[task]
+        hello = self._ledger.hellos.get(task)
+        pid, host = (hello.pid, hello.host) if hello else (None, None)
         try:
             self._ledger.told(ray.get(ref))
-        except RayActorError as error:
-            self._ledger.failed(lost_task(task, error, pid=hello.pid, host=hello.host))
         except RayTaskError as error:
-            raise ClusterError(f"{task} on {hello.host}: {error.cause}", task=str(task)) from error
+            raise ClusterError(f"{task} on {host}: {error.cause}", task=str(task)) from error
+        except RayError as error:  # by most of Ray's other ones too, a process was killed: OutOfMemoryError
+            self._ledger.failed(lost_task(task, error, pid=pid, host=host))
 
     def _take_news(self, ref: Any) -> None:
         self._news = None
@@ -229,6 +277,12 @@ class RayTaskGroup:
 
     def _ask_for_news(self) -> None:
         self._news = self._actors.wait_news(self._news_seq, timeout_s=_NEWS_TIMEOUT_S)
+
+
+def _dialled_address(assignment: TaskAssignment) -> str | None:
+    """The address that the task's peers were told; None for an evaluator, which nobody dials."""
+    told = [address for _, addresses in assignment.cluster_spec.jobs for address in addresses]
+    return assignment.address if assignment.address in told else None
 
 
 def _check_addresses_differ(addresses: Iterable[str]) -> None:

@@ -13,7 +13,12 @@ from raydist.spec.tasks import TaskId
 
 
 class Ledger:
-    """Keeps the newest status of each task; a terminal one is final. Knows nothing of Ray's calls."""
+    """Keeps the newest status of each task; a process's terminal one is final. Knows nothing of Ray's calls.
+
+    Attributes:
+      hellos: What the task's newest process said when it came up.
+      all_addressed: Whether all tasks have come up, so that each can be told the addresses of the others.
+    """
 
     def __init__(self, tasks: Iterable[TaskId], *, started_at_s: float, clock: Callable[[], float]) -> None:
         self._tasks = tuple(tasks)
@@ -23,10 +28,7 @@ class Ledger:
         self._news: dict[TaskId, TaskStatus] = {}
         self._timings: dict[str, float] = {}
         self.hellos: dict[TaskId, Hello] = {}
-
-    @property
-    def all_addressed(self) -> bool:
-        return len(self.hellos) == len(self._tasks)
+        self.all_addressed = False
 
     @property
     def is_placed(self) -> bool:
@@ -54,20 +56,32 @@ class Ledger:
                 pid=hello.pid,
                 host=hello.host,
                 address=hello.address,
+                life=self.life_of(hello.task),
                 at_s=time.time(),
             )
         )
-        if self.all_addressed:
+        if len(self.hellos) == len(self._tasks):
+            self.all_addressed = True
             self.placed()
+
+    def life_of(self, task: TaskId) -> int:
+        return self._statuses[task].life if task in self._statuses else 0
+
+    def replaced(self, task: TaskId) -> None:
+        """Awaits the next process of a task, in whatever state the one before was."""
+        self.hellos.pop(task, None)
+        self._news.pop(task, None)
+        life = self.life_of(task) + 1
+        self._statuses[task] = TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", life=life)
 
     def told(self, status: TaskStatus) -> None:
         known = self._statuses.get(status.task)
-        if known is not None and known.state.is_terminal:
+        if known is not None and (status.life < known.life or known.state.is_terminal):
             return
         if status.address is None and status.task in self.hellos:
             status = dataclasses.replace(status, address=self.hellos[status.task].address)
         self._statuses[status.task] = self._news[status.task] = status
-        if len(self._statuses) == len(self._tasks) and not self._any_starting():
+        if len(self._statuses) == len(self._tasks) and not self._any_awaited():
             self._mark("tasks_ready")
 
     def failed(self, failure: TaskFailure) -> None:
@@ -91,8 +105,9 @@ class Ledger:
             timings=tuple(self._timings.items()),
         )
 
-    def _any_starting(self) -> bool:
-        return any(status.state is TaskState.STARTING for status in self._statuses.values())
+    def _any_awaited(self) -> bool:
+        awaited = (TaskState.PENDING, TaskState.STARTING)
+        return any(status.state in awaited for status in self._statuses.values())
 
     def _mark(self, phase: str) -> None:
         self._timings.setdefault(phase, self._clock() - self._started_at_s)

@@ -32,6 +32,7 @@ class Mailbox:
         self._seq = 0
         self._statuses: dict[TaskId, tuple[int, TaskStatus]] = {}
         self._orders: dict[TaskId, list[Order]] = {}
+        self._lives: dict[TaskId, int] = {}
         self._departed: set[TaskId] = set()
         self._changed = asyncio.Condition()
 
@@ -39,7 +40,8 @@ class Mailbox:
         """Takes a task's newest status; returns its orders, at once or as soon as one comes in `wait_s`."""
         await self._put(status)
         await self._wait_for_orders(status.task, wait_s)
-        return tuple(self._orders.pop(status.task, ()))
+        # The call of a process that has died since must not take what is meant for the one in its place.
+        return tuple(self._orders.pop(status.task, ())) if self._is_newest(status) else ()
 
     async def order(self, order: Order, tasks: Sequence[TaskId]) -> None:
         """Leaves an order for each of `tasks`, those included that have not said anything yet."""
@@ -47,6 +49,12 @@ class Mailbox:
             for task in tasks:
                 self._orders.setdefault(task, []).append(order)
             self._changed.notify_all()
+
+    async def replace(self, task: TaskId, *, life: int) -> None:
+        """Forgets the task's dead process: its last words, and the orders that it has not taken."""
+        self._lives[task] = life
+        self._statuses.pop(task, None)
+        self._orders.pop(task, None)
 
     async def wait_news(self, since: int, *, timeout_s: float) -> News:
         """Returns the newest status of each task that pushed one after `since`, once there is any."""
@@ -74,8 +82,14 @@ class Mailbox:
             pass
         return tuple(task for task in tasks if task in self._departed)
 
+    def _is_newest(self, status: TaskStatus) -> bool:
+        return status.life >= self._lives.get(status.task, 0)
+
     async def _put(self, status: TaskStatus) -> None:
+        if not self._is_newest(status):
+            return
         async with self._changed:
+            self._lives[status.task] = status.life
             self._seq += 1
             self._statuses[status.task] = (self._seq, status)
             self._changed.notify_all()

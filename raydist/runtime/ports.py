@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import time
 from types import TracebackType
 
 from raydist.errors import ClusterError
 from raydist.spec.job import PortRange
+
+_RETRY_S = 0.02
 
 
 class PortLease:
@@ -42,6 +45,14 @@ class PortLease:
             f"every port of --ports {ports} is in use on {socket.gethostname()}; "
             "give a wider range, one port for each task that may share a host"
         )
+
+    @classmethod
+    def acquire_again(cls, port: int, *, timeout_s: float) -> PortLease | None:
+        """Leases the port of a process that died, once it is really gone; None when somebody else has it."""
+        deadline = time.monotonic() + timeout_s
+        while (lease := cls._try(port)) is None and time.monotonic() < deadline:
+            time.sleep(_RETRY_S)
+        return lease
 
     @classmethod
     def _try(cls, port: int) -> PortLease | None:

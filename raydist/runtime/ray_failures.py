@@ -17,14 +17,21 @@ _NOT_INSTALLED_PATTERN = re.compile(r"No module named '(raydist[.\w]*)'")
 _NOISE_PATTERN = re.compile(r"^\s*(class_name|actor_id|namespace|name|pid|ip): |^The actor died unexpectedly")
 
 
+# Ray's page for every process that died without a word, in a sentence.
+_PREAMBLE = re.compile(r"^The actor is dead because its worker process has died\. .*Worker exit detail: ")
+_ADVICE = re.compile(r"Some common causes include: .*")
+_SHORT_ADVICE = "Common causes: the kernel's OOM killer, ray stop --force, a crash such as SIGSEGV"
+
+
 def lost_task(task: TaskId, error: BaseException, *, pid: int | None, host: str | None) -> TaskFailure:
-    """Describes a process that died without a word, by Ray's own account of it."""
+    """Describes a process that died without a word, by Ray's own account of it, or that could not be used."""
     process = f"its process{f' {pid}' if pid else ''}{f' on {host}' if host else ''}"
+    message = str(error) if isinstance(error, RaydistError) else f"{process} died: {_cause(error)}"
     return TaskFailure(
         task=task,
         kind=FailureKind.LOST,
         error_type=type(error).__name__,
-        message=f"{process} died: {_cause(error)}",
+        message=message,
         at_s=time.time(),
     )
 
@@ -55,4 +62,5 @@ def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
 
 def _cause(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if not _NOISE_PATTERN.match(line)]
-    return " ".join(line for line in lines if line) or "Ray knows no cause; its host may be gone"
+    cause = " ".join(line for line in lines if line) or "Ray knows no cause; its host may be gone"
+    return _ADVICE.sub(_SHORT_ADVICE, _PREAMBLE.sub("", cause))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
 import importlib
 import logging
@@ -22,6 +23,7 @@ import ray
 from raydist.errors import RaydistError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import Changes, assignment_environment, static_environment
+from raydist.runtime.address import split_address
 from raydist.runtime.code_archive import unpack
 from raydist.runtime.log_capture import LogCapture, LogTarget
 from raydist.runtime.ports import PortLease
@@ -35,11 +37,15 @@ from raydist.spec.tasks import Resources, TaskId
 logger = logging.getLogger(__name__)
 
 PUSH_INTERVAL_S = 0.5
+# The run waits for a process that takes the place of a dead one to say that it serves.
+_QUICK_PUSH_INTERVAL_S = 0.05
 _MAILBOX_POLL_S = 0.2
 # Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
 _EXCHANGE_TIMEOUT_S = 30.0
 # The group kills a task that has obeyed STOP at once, if Ray is still there to do it.
 _KILL_GRACE_S = 5.0
+# A dead process gives its port up before Ray tells of its death, but for children that hold it too.
+_PORT_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +54,10 @@ class TaskSetup:
 
     Attributes:
       body: `package.module:Class` of the TaskBody.
-      scratch_name: Name of the task's scratch folder, unique on every host.
+      scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
       tpu_name: TPU to connect to; None without one.
+      address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
+        one; None where any will do.
     """
 
     task: TaskId
@@ -57,9 +65,23 @@ class TaskSetup:
     keras: KerasFlavour
     resources: Resources
     log: LogTarget
-    scratch_name: str
+    scratch_prefix: str
     ports: PortRange | None = None
     tpu_name: str | None = None
+    address: str | None = None
+
+    @property
+    def life(self) -> int:
+        return self.log.life
+
+    @property
+    def scratch_name(self) -> str:
+        return f"{self.scratch_prefix}-{self.life}"
+
+    def for_next_life(self, *, address: str | None) -> TaskSetup:
+        """Returns what the process is told that takes this one's place."""
+        log = dataclasses.replace(self.log, life=self.life + 1)
+        return dataclasses.replace(self, log=log, address=address)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +131,11 @@ class TaskActor:
         self._scratch.take_temporary_files()
         self._capture = LogCapture(self._scratch.path, setup.log)
         self._capture.redirect()
-        self._lease = PortLease.acquire(setup.ports)
+        self._lease = self._lease_port()
+        self._address = _join_address(self._host, self._lease.port)
         return Hello(
             task=setup.task,
-            address=_join_address(self._host, self._lease.port),
+            address=self._address,
             pid=os.getpid(),
             host=self._host,
             node_id=ray.get_runtime_context().get_node_id(),
@@ -120,8 +143,23 @@ class TaskActor:
             versions=installed_versions(),
         )
 
+    def _lease_port(self) -> PortLease:
+        setup = self._setup
+        if setup.address is not None:
+            host, port = split_address(setup.address)
+            lease = PortLease.acquire_again(port, timeout_s=_PORT_TIMEOUT_S) if host == self._host else None
+            if lease is not None:
+                return lease
+        return PortLease.acquire(setup.ports)
+
+    @property
+    def _is_out_of_reach(self) -> bool:
+        return self._setup.address not in (None, self._address)
+
     def warm_up(self) -> None:
         """Imports the body, and with it TensorFlow; what goes wrong is told by `run`."""
+        if self._is_out_of_reach:
+            return
         try:
             body = load_body(self._setup.body)(self._setup.task, self._host)
             body.warm_up()
@@ -134,9 +172,12 @@ class TaskActor:
         """Trains; returns the terminal status, and raises nothing that user code can raise."""
         threading.Thread(target=self._talk, args=(mailbox_name,), name="raydist-mailbox", daemon=True).start()
         self._capture.start_uploading()
+        if self._is_out_of_reach:
+            # Its peers dial the address of the process before; it shows that there is room here.
+            self.linger()
         status = self._terminal_status(assignment, code)
         self._capture.flush()
-        return status
+        return dataclasses.replace(status, life=self._setup.life)
 
     def linger(self) -> NoReturn:
         """Never returns: its caller learns of the process's death by it."""
@@ -149,6 +190,8 @@ class TaskActor:
         try:
             _apply(assignment_environment(assignment))
             code_path = None if code is None else self._place_code(code)
+            if assignment.address is not None:  # an evaluator may be at another one than its predecessor
+                assignment = dataclasses.replace(assignment, address=self._address)
             return self._body.run(assignment, code_path, self._lease)
         except BaseException as error:
             # A process border: whatever a body lets through becomes a status.
@@ -169,7 +212,8 @@ class TaskActor:
         mailbox = _find_mailbox(mailbox_name)
         while True:
             try:
-                exchange = mailbox.exchange.remote(self._status(), wait_s=PUSH_INTERVAL_S)
+                status = self._status()
+                exchange = mailbox.exchange.remote(status, wait_s=_push_interval_s(status))
                 orders = ray.get(exchange, timeout=_EXCHANGE_TIMEOUT_S)
                 if Order.STOP in orders:
                     self._clean_up()
@@ -209,14 +253,15 @@ class TaskActor:
             os._exit(1)
 
     def _status(self) -> TaskStatus:
-        body = self._body
+        body, life = self._body, self._setup.life
         if body is not None:
-            return body.status()
+            return dataclasses.replace(body.status(), life=life)
         return TaskStatus(
             task=self._setup.task,
             state=TaskState.FAILED if self._failure else TaskState.STARTING,
             pid=os.getpid(),
             host=self._host,
+            life=life,
             failure=self._failure,
             at_s=time.time(),
         )
@@ -240,6 +285,11 @@ def _find_mailbox(name: str) -> Any:
             return ray.get_actor(name)
         except ValueError:  # Ray's word for: there is none of that name
             time.sleep(_MAILBOX_POLL_S)
+
+
+def _push_interval_s(status: TaskStatus) -> float:
+    is_awaited = status.life > 0 and status.state is TaskState.STARTING
+    return _QUICK_PUSH_INTERVAL_S if is_awaited else PUSH_INTERVAL_S
 
 
 def _join_address(host: str, port: int) -> str:

@@ -8,10 +8,18 @@ from typing import Protocol
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.ports import PortLease
+from raydist.spec.job import Strategy
 from raydist.spec.status import Order, TaskStatus
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import TaskId, TaskType
 
-DEFAULT_BODY = "raydist.task:TaskBody"
+TRAINING_BODY = "raydist.task:TaskBody"
+SERVER_BODY = "raydist.task:ServerBody"
+
+
+def body_of(task: TaskId, strategy: Strategy) -> str:
+    """Returns the body of a task: under ParameterServer workers and ps only serve what the chief asks."""
+    is_server = strategy is Strategy.PARAMETER_SERVER and task.task_type in (TaskType.WORKER, TaskType.PS)
+    return SERVER_BODY if is_server else TRAINING_BODY
 
 
 class TaskBody(Protocol):

@@ -10,6 +10,7 @@ from raydist.spec.job import (
     Strategy as Strategy,
     WorkerRange as WorkerRange,
 )
+from raydist.spec.partitioner import Partitioner as Partitioner
 from raydist.spec.status import (
     FailureKind as FailureKind,
     Order as Order,

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from raydist.errors import SpecError
+from raydist.spec.partitioner import Partitioner
 
 MAX_NAME_LENGTH = 100
-MAX_WORKERS = 10_000
+MAX_TASKS = 10_000  # of one role
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -86,8 +87,8 @@ class WorkerRange:
     def __post_init__(self) -> None:
         if self.minimum < 1:
             raise SpecError(f"workers is {self}; need at least 1")
-        if self.maximum > MAX_WORKERS:
-            raise SpecError(f"workers is {self}; at most {MAX_WORKERS} are supported")
+        if self.maximum > MAX_TASKS:
+            raise SpecError(f"workers is {self}; at most {MAX_TASKS} are supported")
         if self.minimum > self.maximum:
             raise SpecError(
                 f"workers is {self}; MIN must not exceed MAX, write {self.maximum}:{self.minimum}"
@@ -181,7 +182,7 @@ class JobSpec:
       keep: Checkpoints to keep, the newest ones; None keeps all.
       keep_best: Metric whose best checkpoint is kept too, `val_accuracy`; the lowest for names with
         `loss` or `error`, else the highest.
-      partitioner: Variable partitioner (ParameterServer), `min_size:BYTES`, `max_shards:N`, `fixed_shards:N`.
+      partitioner: How parameter_server cuts large variables into shards; None leaves them whole.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
       detach: Whether submit returns once the cluster has accepted the run.
     """
@@ -214,7 +215,7 @@ class JobSpec:
     checkpoint_every: CheckpointEvery = CheckpointEvery()
     keep: int | None = 3
     keep_best: str | None = None
-    partitioner: str | None = None
+    partitioner: Partitioner | None = None
     auto_shard: str = "data"
     detach: bool = False
 
@@ -246,6 +247,8 @@ def check_field(field_name: str, value: Any) -> None:
         check_run_name(value)
     if field_name in _LOWEST and value < _LOWEST[field_name]:
         raise SpecError(f"{field_name} is {value}; need at least {_LOWEST[field_name]}")
+    if field_name == "ps" and value > MAX_TASKS:
+        raise SpecError(f"ps is {value}; at most {MAX_TASKS} are supported")
     if field_name in ("timeout", "start_timeout") and value <= 0:
         raise SpecError(f"{field_name} is {value:g}; need more than 0 seconds")
     if field_name == "seed" and value > _HIGHEST_SEED:

@@ -20,6 +20,7 @@ from raydist.spec.job import (
     check_field,
 )
 from raydist.spec.near import suggest
+from raydist.spec.partitioner import FORMS, Partitioner
 
 
 class OptionKind(enum.Enum):
@@ -241,10 +242,10 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="partitioner",
-        metavar="KIND:N",
-        summary="Variable partitioner under parameter_server: min_size:BYTES, max_shards:N or "
-        "fixed_shards:N; none when omitted.",
-        parser=values.optional(values.partitioner, none="none"),
+        metavar="KIND:N[,KIND:N]",
+        summary=f"How parameter_server cuts large variables into shards: {FORMS}; "
+        "not at all when omitted or none.",
+        parser=values.optional(values.written_as(Partitioner, FORMS), none="none"),
     ),
     Option(
         name="auto_shard",

@@ -70,6 +70,11 @@ class TaskStatus:
       metrics: The last report: name to value.
       local_metrics: Running values of this task alone, for the progress line.
       checkpoint: URI of the newest checkpoint that this task committed; None before the first.
+      steps_repeated: Steps that were applied a second time because a worker died with them half done;
+        ParameterServer only.
+      lag_steps: Evaluator: how many steps the chief was ahead of the checkpoint evaluated last; None
+        before the first.
+      life: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
       at_s: Unix time of the push, seconds.
     """
@@ -89,6 +94,9 @@ class TaskStatus:
     metrics: Mapping[str, float] = field(default_factory=dict)
     local_metrics: Mapping[str, float] = field(default_factory=dict)
     checkpoint: str | None = None
+    steps_repeated: int = 0
+    lag_steps: int | None = None
+    life: int = 0
     notes: tuple[str, ...] = ()
     failure: TaskFailure | None = None
     at_s: float = 0.0
@@ -100,3 +108,4 @@ class Order(enum.Enum):
     STOP = "STOP"  # end the process now
     DUMP_STACKS = "DUMP_STACKS"  # write every thread's stack to the task's log
     SAVE = "SAVE"  # commit a checkpoint at the next step boundary
+    FINISH = "FINISH"  # evaluator: training is done; evaluate the last checkpoint and return

@@ -60,6 +60,15 @@ class Resources:
             if value < 0:
                 raise SpecError(f"{field_name} is {value}; need 0 or more")
 
+    def __str__(self) -> str:
+        """Returns `1 CPU, 2 GPUs`: the CPUs, and what else is asked for."""
+        shown = [f"{self.num_cpus:g} CPU{'' if self.num_cpus == 1 else 's'}"]
+        if self.num_gpus:
+            shown.append(f"{self.num_gpus} GPU{'' if self.num_gpus == 1 else 's'}")
+        if self.num_tpus:
+            shown.append(f"{self.num_tpus:g} TPU chips")
+        return ", ".join(shown)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
@@ -78,6 +87,13 @@ class Role:
             raise SpecError(f"{self.task_type.value}.num_tasks is {self.num_tasks}; need at least 1")
         if self.task_type in (TaskType.CHIEF, TaskType.EVALUATOR) and self.num_tasks > 1:
             raise SpecError(f"{self.task_type.value}.num_tasks is {self.num_tasks}; TensorFlow allows one")
+
+    def __str__(self) -> str:
+        """Returns `1 chief (1 CPU)` or `3 workers (1 CPU, 1 GPU each)`."""
+        if self.num_tasks == 1:
+            return f"1 {self.task_type.value} ({self.resources})"
+        plural = "workers" if self.task_type is TaskType.WORKER else self.task_type.value
+        return f"{self.num_tasks} {plural} ({self.resources} each)"
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:

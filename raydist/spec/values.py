@@ -15,7 +15,6 @@ from raydist.spec.near import suggest
 Parser = Callable[[str, object], Any]
 """Takes an option's name and what was written; returns the typed value or raises SpecError."""
 
-_PARTITIONER_PATTERN = re.compile(r"(min_size|max_shards|fixed_shards):0*[1-9][0-9]*")
 _ADDRESS_PATTERN = re.compile(r"local|auto|ray://\S+|[^\s/]+:[0-9]{1,5}")
 
 
@@ -106,9 +105,3 @@ def address(name: str, value: object) -> str:
     if not _ADDRESS_PATTERN.fullmatch(written):
         raise SpecError(f"{name} is {written!r}; write local, auto, host:port, or ray://host:port")
     return written
-
-
-def partitioner(name: str, value: object) -> str:
-    if not isinstance(value, str) or not _PARTITIONER_PATTERN.fullmatch(value):
-        raise SpecError(f"{name} is {value!r}; write min_size:BYTES, max_shards:N or fixed_shards:N")
-    return value

@@ -10,6 +10,8 @@ from raydist.spec.tasks import TaskId
 
 _CHECKPOINT_PATTERN = re.compile(r"step-(\d+)-a(\d+)")
 _COMMIT_MARKER = "_COMMITTED"
+# At most one log segment in 5 s, or of 4 MB, is written: no process gets that far.
+_LOG_SEGMENTS_PER_LIFE = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,14 @@ class RunLayout:
 
     def log_segment(self, task: TaskId, *, attempt: int, seq: int) -> str:
         return f"{self.task_logs(task, attempt=attempt)}/{seq:06d}.log"
+
+    @staticmethod
+    def first_log_seq(life: int) -> int:
+        """Returns where the log of a task's process number `life` in an attempt begins.
+
+        The log of the process before may still be stored while it does.
+        """
+        return life * _LOG_SEGMENTS_PER_LIFE
 
     @staticmethod
     def parse_task(path_name: str) -> TaskId | None:

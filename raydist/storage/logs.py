@@ -36,13 +36,16 @@ class LogUploader:
         *,
         task: TaskId,
         attempt: int,
+        life: int = 0,
         spool_path: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Takes whose log it is; `life` counts the processes that the task has had in the attempt."""
         self._storage = storage
         self._layout = layout
         self._task = task
         self._attempt = attempt
+        self._first_seq = layout.first_log_seq(life)
         self._spool_path = spool_path
         self._clock = clock
         self._uploaded_at_s: float | None = None
@@ -96,7 +99,7 @@ class LogUploader:
     def _read_progress(self) -> tuple[int, int]:
         """Returns the number of the next segment and the offset of its first byte."""
         if not self._progress_path.exists():
-            return 0, 0
+            return self._first_seq, 0
         progress = json.loads(self._progress_path.read_text())
         return progress["seq"], progress["offset"]
 

@@ -14,7 +14,7 @@ from raydist.storage.layout import RunLayout
 from raydist.storage.plain_json import dump_plain_json
 
 # Every key of run.json with its value before anything is known; `status --json` prints all but the
-# last four. A writer may add keys (`steps_repeated`).
+# last four. A writer may add keys.
 _EMPTY_RECORD: Mapping[str, Any] = {
     "run": None,
     "state": None,
@@ -22,7 +22,9 @@ _EMPTY_RECORD: Mapping[str, Any] = {
     "keras": None,
     "attempts": 0,
     "steps": 0,
+    "steps_repeated": 0,
     "metrics": {},
+    "evaluation": None,  # {step, lag_steps, metrics} of the evaluator
     "checkpoint": None,
     "storage": None,
     "tasks": [],  # {task, host, pid, address, state, steps} of the last attempt

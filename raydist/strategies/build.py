@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import tensorflow as tf
 
-from raydist.errors import ClusterError
+from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import Strategy
+from raydist.spec.partitioner import Partitioner
+from raydist.spec.tasks import TaskType
 from raydist.strategies import tensorflow_internals
+
+# TensorFlow's own (sharded_variable.py, MinSizePartitioner).
+DEFAULT_MIN_SHARD_BYTES = 256 << 10
 
 
 def build_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
@@ -39,8 +45,21 @@ def build_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.
             return _tpu(assignment)
         case Strategy.MULTI_WORKER_MIRRORED:
             return _multi_worker(assignment, start_timeout_s=start_timeout_s)
-        case _:
-            raise ClusterError(f"strategy {assignment.strategy.value} is not available yet")
+        case Strategy.PARAMETER_SERVER if assignment.task.task_type is TaskType.EVALUATOR:
+            return tf.distribute.OneDeviceStrategy("/cpu:0")
+        case Strategy.PARAMETER_SERVER:
+            return _parameter_server(assignment)
+        case Strategy.AUTO:
+            raise AssertionError("the plan has chosen a strategy")
+
+
+def build_coordinator(
+    strategy: tf.distribute.Strategy,
+) -> tf.distribute.coordinator.ClusterCoordinator | None:
+    """Returns the ClusterCoordinator of a ParameterServerStrategy; None for any other strategy."""
+    if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return None
+    return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 
 def _split_cpu(num_devices: int) -> None:
@@ -68,6 +87,42 @@ def _multi_worker(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.d
         # handler (TF_NOTES 4.4): set it again. Only the main thread may.
         signal.signal(signal.SIGTERM, handler if handler is not None else signal.SIG_DFL)
     return _checked(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
+
+
+def _parameter_server(assignment: TaskAssignment) -> tf.distribute.Strategy:
+    """Connects to the servers of all workers and ps; waits for those that are not up yet."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    partitioner = _partitioner(assignment.job.partitioner, num_ps=assignment.num_ps)
+    try:
+        strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+    except ValueError as error:
+        if "Mismatched number of GPUs" not in str(error):
+            raise
+        raise UnsupportedError(
+            "the workers see different numbers of GPUs, and parameter_server needs the same number in each; "
+            f"give --gpus-per-worker a number that each host has (planned: {assignment.gpus_per_worker})"
+        ) from error
+    return _checked(strategy, max(assignment.gpus_per_worker, 1))
+
+
+def _partitioner(asked: Partitioner | None, *, num_ps: int) -> Any:
+    """Returns TensorFlow's partitioner; whole numbers (counters, states of generators) stay whole."""
+    partitioners = tf.distribute.experimental.partitioners
+    if asked is None:
+        return None
+    if asked.fixed_shards is not None:
+        chosen = partitioners.FixedShardsPartitioner(asked.fixed_shards)
+    else:
+        chosen = partitioners.MinSizePartitioner(
+            min_shard_bytes=asked.min_shard_bytes or DEFAULT_MIN_SHARD_BYTES,
+            max_shards=asked.max_shards or num_ps,
+        )
+
+    def partition(shape: tf.TensorShape, dtype: tf.DType, **options: Any) -> Any:
+        # tf.random.Generator refuses a sharded state (stateful_random_ops.py, `_create_variable`).
+        return chosen(shape, dtype, **options) if dtype.is_floating else [1] * shape.rank
+
+    return partition
 
 
 def _tpu(assignment: TaskAssignment) -> tf.distribute.Strategy:

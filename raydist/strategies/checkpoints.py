@@ -73,6 +73,18 @@ class TaskCheckpoints:
             self._is_read = True
         return self._newest
 
+    def newest_step(self) -> int:
+        """Returns the step of the newest committed checkpoint, of this attempt too; 0 without one."""
+        committed = self._store.committed()
+        return committed[0].step if committed else 0
+
+    def newest_after(self, step: int) -> SavedState | None:
+        """Returns the newest whole checkpoint if it is of a later step than `step`, read anew each time."""
+        if self.newest_step() <= step:
+            return None
+        state = self._read_newest()
+        return state if state is not None and state.step > step else None
+
     def _read_newest(self) -> SavedState | None:
         with tempfile.TemporaryDirectory(prefix="raydist-restore-") as folder:
             found = self._store.latest_whole(fetch_to=Path(folder))

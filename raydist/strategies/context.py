@@ -12,7 +12,9 @@ from raydist.errors import UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.tasks import TaskType
 from raydist.strategies.checkpoints import Cadence, TaskCheckpoints
+from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
 
 
@@ -31,14 +33,19 @@ class TaskContext:
         progress: TaskProgress,
         checkpoints: TaskCheckpoints,
         metrics: MetricsWriter,
+        coordinator: Any = None,
+        orders: Orders | None = None,
     ) -> None:
         job = assignment.job
         self.strategy = strategy
-        self.coordinator = None
+        self.coordinator = coordinator
+        self.orders = orders or Orders()
         self.params = job.params
         self.task = assignment.task
         self.is_chief = assignment.is_chief
         self.num_workers = assignment.num_workers
+        self.has_evaluator = job.evaluator
+        self.partitioner = job.partitioner
         self.attempt = assignment.attempt
         self.run_name = assignment.job.name
         self.storage = assignment.run_uri
@@ -48,6 +55,7 @@ class TaskContext:
         self.auto_shard = job.auto_shard
         self.step = 0
         self.num_fits = 0  # calls of fit so far
+        self.steps_repeated = 0  # by the fits and loops that are done
         self.loop_step = 0  # where the next train_steps begins
         self._metrics = metrics
         self._registered: dict[str, Any] = {}
@@ -62,8 +70,15 @@ class TaskContext:
         validation_data: Any = None,
         callbacks: Sequence[Any] = (),
     ) -> Any:
-        from raydist.strategies import fit  # Keras: a job with a custom loop may do without
+        # Keras: a job with a custom loop may do without.
+        if self.task.task_type is TaskType.EVALUATOR:
+            from raydist.strategies import sidecar
 
+            return sidecar.follow(self, model, validation_data)
+        if self.coordinator is not None:
+            from raydist.strategies import parameter_server as fit
+        else:
+            from raydist.strategies import fit  # type: ignore[no-redef]
         return fit.fit(
             self,
             model,
@@ -131,6 +146,11 @@ class TaskContext:
         self.progress.reported(metrics)
         if self.is_chief:
             self._append(metrics, step=step, epoch=epoch, scope=Scope.GLOBAL)
+
+    def report_evaluation(self, metrics: Mapping[str, float], *, step: int, epoch: int) -> None:
+        """Records what an evaluator found for the checkpoint of `step`."""
+        self.progress.reported(metrics)
+        self._append(metrics, step=step, epoch=epoch, scope=Scope.GLOBAL)
 
     def record_local(self, metrics: Mapping[str, float], *, step: int, epoch: int | None) -> None:
         """Records this task's own running values."""

@@ -16,6 +16,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src import tree
+from keras.src.backend.common import variables as common_variables
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import core, trainer as tf_trainer
 from keras.src.layers import BatchNormalization
 from keras.src.losses import loss as loss_module
@@ -132,6 +134,16 @@ def replacements() -> tuple[Replacement, ...]:
             make=_make_initialize,
             reason="CentralStorageStrategy needs an aggregation for layers' state (TF_NOTES 1.5)",
         ),
+        *(
+            Replacement(
+                owner=common_variables.Variable,
+                name=name,
+                fingerprint=fingerprint,
+                make=functools.partial(_make_atomic, name=name),
+                reason="assign(self + x) loses what other workers add meanwhile (TF_NOTES 2)",
+            )
+            for name, fingerprint in (("assign_add", "02093eccc2e3"), ("assign_sub", "d5f310723e8b"))
+        ),
         Replacement(
             owner=core.Variable,
             name="_direct_assign",
@@ -160,6 +172,12 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
             f"which Keras 3 cannot do on {strategy.num_replicas_in_sync} replicas (keras#20582); "
             "set ema_overwrite_frequency=None: the averages are written over the weights at the end of fit"
         )
+
+
+def build(model: Any, element_spec: Any) -> None:
+    """Builds a model, its optimizer and metrics from the structure of a batch, in the strategy's scope."""
+    with model.distribute_strategy.scope():
+        model._symbolic_build(data_batch=element_spec)
 
 
 def equalize_statistics(model: Any) -> None:
@@ -218,8 +236,7 @@ def _make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:
         if iterator is not None:
             # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
             data_batch = resume.element_spec(iterator.data_adapter.get_tf_dataset())
-        with self.distribute_strategy.scope():
-            self._symbolic_build(data_batch=data_batch)
+        build(self, data_batch)
 
     return _maybe_symbolic_build
 
@@ -295,6 +312,11 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_parameter_server(self.distribute_strategy):
+            raise UnsupportedError(
+                "Keras 3's model.fit cannot train under parameter_server (keras#20585); use ctx.fit with a "
+                "function that returns the data set, or --keras legacy"
+            )
         check_supported(self, self.distribute_strategy)
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
@@ -326,7 +348,11 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
             self.steps_per_execution, functools.partial(global_batch.mean_over_replicas, distribute_strategy)
         )
         dataset = self.data_adapter.get_tf_dataset()
-        if not isinstance(dataset, tf.distribute.DistributedDataset):
+        # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
+        is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or _is_parameter_server(
+            distribute_strategy
+        )
+        if not is_whole:
             dataset = global_batch.distribute(
                 resume.after(dataset, self._start, steps_per_epoch=self.steps_per_epoch),
                 distribute_strategy,
@@ -414,6 +440,17 @@ def _make_initialize(original: Callable[..., None]) -> Callable[..., None]:
     return _initialize
 
 
+def _make_atomic(original: Callable[..., Any], *, name: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def assign(self: Any, value: Any) -> Any:
+        if in_stateless_scope() or not _is_parameter_server(tf.distribute.get_strategy()):
+            return original(self, value)
+        getattr(self._value, name)(tf.cast(value, self._value.dtype))
+        return self
+
+    return assign
+
+
 def _make_direct_assign(original: Callable[..., None]) -> Callable[..., None]:
     def _direct_assign(self: Any, value: Any) -> None:
         is_sum = self._aggregation == "sum" and tf.distribute.get_replica_context() is not None
@@ -425,6 +462,10 @@ def _make_direct_assign(original: Callable[..., None]) -> Callable[..., None]:
         self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
 
     return _direct_assign
+
+
+def _is_parameter_server(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
 
 
 def _is_central(strategy: tf.distribute.Strategy) -> bool:

@@ -76,21 +76,21 @@ def replacements() -> tuple[Replacement, ...]:
             owner=data_adapter.DataHandler,
             name="_configure_dataset_and_inferred_steps",
             fingerprint=_FINGERPRINTS["_configure_dataset_and_inferred_steps"],
-            make=lambda original: _configure_dataset,
+            make=functools.partial(_unless_coordinated, _configure_dataset),
             reason="an uneven global batch is weighted wrongly (TF_NOTES 7)",
         ),
         Replacement(
             owner=data_adapter.DataHandler,
             name="enumerate_epochs",
             fingerprint=_FINGERPRINTS["enumerate_epochs"],
-            make=lambda original: _enumerate_epochs,
+            make=functools.partial(_unless_coordinated, _enumerate_epochs),
             reason="an iterator that is made and dropped advances a shuffle's seed, but not in a resumed run",
         ),
         Replacement(
             owner=data_adapter.DataHandler,
             name="steps",
             fingerprint=_FINGERPRINTS["steps"],
-            make=lambda original: _steps,
+            make=functools.partial(_unless_coordinated, _steps),
             reason="a call has as many steps as the train function is asked for, and may have more than one",
         ),
         Replacement(
@@ -293,6 +293,17 @@ def _make_load_initial_counters(original: Callable[..., Any]) -> Callable[..., A
         return original(self, steps_per_epoch, initial_epoch)
 
     return _maybe_load_initial_counters_from_ckpt
+
+
+def _unless_coordinated(new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Leaves the data handler of ParameterServer's own `fit` as it is: its closures are counted otherwise."""
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        is_coordinated = isinstance(self, data_adapter._ClusterCoordinatorDataHandler)
+        return (original if is_coordinated else new)(self, *args, **kwargs)
+
+    return method
 
 
 def _configure_dataset(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
+from raydist.spec.tasks import TaskType
 from raydist.strategies import global_batch, train_data
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def train_steps(
             f"train_steps got num_steps={num_steps} and steps_per_call={steps_per_call}; "
             "both have to be at least 1"
         )
+    if context.task.task_type is TaskType.EVALUATOR:
+        raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")
     first_step = context.loop_step
     last_step = first_step + num_steps
     context.loop_step = last_step
@@ -38,6 +41,18 @@ def train_steps(
     context.progress.expect(num_steps=last_step)
     if done >= last_step:
         return {}
+    if context.coordinator is not None:
+        from raydist.strategies import worker_loop
+
+        return worker_loop.run(
+            context,
+            step_fn,
+            data,
+            done=done,
+            skip=done - first_step,
+            num_steps=last_step - done,
+            steps_per_call=steps_per_call,
+        )
     dataset = train_data.read_endless(
         data, context.strategy, auto_shard=context.auto_shard, skip=done - first_step
     )

@@ -76,6 +76,16 @@ class TaskProgress:
         with self._lock:
             self._status = replace(self._status, checkpoint=checkpoint_uri)
 
+    def repeated(self, num_steps: int) -> None:
+        """Notes how many steps were applied twice so far, because a worker died with them half done."""
+        with self._lock:
+            self._status = replace(self._status, steps_repeated=num_steps)
+
+    def evaluated(self, step: int, *, lag_steps: int) -> None:
+        """Notes that the checkpoint of `step` was evaluated, when training was `lag_steps` ahead."""
+        with self._lock:
+            self._status = replace(self._status, step=step, lag_steps=lag_steps)
+
     def note(self, sentence: str) -> None:
         """Adds a sentence about what was chosen on the user's behalf, once."""
         with self._lock:

@@ -21,9 +21,10 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.strategies import keras3, tensorflow_internals
 from raydist.strategies.after_import import after_import
-from raydist.strategies.build import build_strategy
+from raydist.strategies.build import build_coordinator, build_strategy
 from raydist.strategies.checkpoints import TaskCheckpoints
 from raydist.strategies.context import TaskContext
+from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,9 @@ class Session:
 
 
 @contextmanager
-def open_session(assignment: TaskAssignment, *, progress: TaskProgress | None = None) -> Iterator[Session]:
+def open_session(
+    assignment: TaskAssignment, *, progress: TaskProgress | None = None, orders: Orders | None = None
+) -> Iterator[Session]:
     """Prepares TensorFlow and Keras and yields the session; flushes metrics at the end.
 
     Runs in the main thread, after the environment is set and before user code is imported. An
@@ -68,7 +71,13 @@ def open_session(assignment: TaskAssignment, *, progress: TaskProgress | None = 
             progress=progress,
         )
         context = TaskContext(
-            assignment, strategy=strategy, progress=progress, checkpoints=checkpoints, metrics=metrics
+            assignment,
+            strategy=strategy,
+            progress=progress,
+            checkpoints=checkpoints,
+            metrics=metrics,
+            coordinator=build_coordinator(strategy),
+            orders=orders,
         )
         try:
             yield Session(context=context)

@@ -5,12 +5,21 @@ Checked with TensorFlow 2.21; tests/strategies/test_tensorflow_internals.py fail
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute.coordinator import values
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
 
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import ClusterSpec
+
+__all__ = ["ShardedVariable"]  # has no public name
 
 VERSION = "2.21"
 HEARTBEAT_TIMEOUT_S = 20
@@ -67,3 +76,71 @@ def is_synchronized_on_read(variable: object) -> bool:
     """Whether reading `variable` outside a replica is a collective, so that every worker has to read it."""
     synchronization = getattr(variable, "synchronization", None)
     return synchronization == tf.VariableSynchronization.ON_READ
+
+
+def per_worker_iterators(
+    coordinator: Any,
+    strategy: tf.distribute.Strategy,
+    pipelines: Callable[[tf.Tensor], Any] | Sequence[Callable[[], Any]],
+) -> tuple[Any, Any]:
+    """Makes an iterator in each worker's own process, and again when a worker comes back.
+
+    `ClusterCoordinator.create_per_worker_dataset` makes the same data set for all workers, and its
+    InputContext says that there is one (parameter_server_strategy_v2.py,
+    `_distribute_datasets_from_function`); here each worker's knows its number.
+
+    Args:
+      pipelines: A function of the worker's number (scalar int64 tensor) that returns its data set, or a
+        function without arguments for each worker.
+
+    Returns:
+      The iterators, to be given to `coordinator.schedule`, and the structure of an element.
+    """
+    workers = coordinator._cluster.workers
+    if callable(pipelines):
+        traced = tf.function(pipelines, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
+        makers: Sequence[Any] = [
+            lambda index=index: traced(tf.constant(index, tf.int64)) for index in range(len(workers))
+        ]
+        dataset = traced.structured_outputs
+    else:
+        concrete = [tf.function(make, autograph=False).get_concrete_function() for make in pipelines]
+        dataset, makers = concrete[0].structured_outputs, concrete
+    remote_values = []
+    for worker, make in zip(workers, makers, strict=True):
+        remote_value = worker.create_resource(lambda make=make: iter(make()))
+        # As in coordinator/values.py, PerWorkerDatasetFromDatasetFunction.__iter__.
+        remote_value._type_spec = input_lib.get_iterator_spec_from_dataset(strategy, dataset)
+        remote_values.append(remote_value)
+    spec = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], dataset.element_spec)
+    return values.PerWorkerDistributedIterator(tuple(remote_values)), spec
+
+
+def spec_of(per_worker_values: Any) -> Any:
+    """Returns the type of one worker's value, for tracing."""
+    return per_worker_values._values[0]._type_spec
+
+
+def is_fetched(remote_value: Any) -> bool:
+    """Whether a scheduled function is done and its result is on the coordinator.
+
+    A `RemoteValue` can only be waited for, one after the other, and while a result is still on its
+    way from a worker that dies, waiting raises although the function is about to be run again.
+    """
+    return bool(remote_value._has_fetched_to_local)
+
+
+@contextlib.contextmanager
+def traced_for_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Says that what is traced inside is meant for the workers, as `ClusterCoordinator.schedule` does.
+
+    Otherwise TensorFlow warns of each `strategy.run` that it might run on the coordinator. In the
+    scope, because an optimizer may make its variables while a step is traced.
+    """
+    before = strategy.extended._being_scheduled
+    strategy.extended._being_scheduled = True
+    try:
+        with strategy.scope():
+            yield
+    finally:
+        strategy.extended._being_scheduled = before

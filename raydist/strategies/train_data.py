@@ -16,7 +16,7 @@ def read_endless(
     train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data", skip: int = 0
 ) -> Any:
     """Returns the data over and over, distributed. The first pass begins after `skip` batches."""
-    if callable(train_data) and _takes_input_context(train_data):
+    if callable(train_data) and takes_input_context(train_data):
         num_local = len(strategy.extended.worker_devices)  # each takes one per-replica batch a step
 
         def endless(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -54,7 +54,7 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
     if isinstance(train_data, tf.distribute.DistributedDataset):
         return train_data
     if callable(train_data):
-        if _takes_input_context(train_data):
+        if takes_input_context(train_data):
             return strategy.distribute_datasets_from_function(train_data)
         returned = train_data()
         if isinstance(returned, (tf.data.Dataset, tf.distribute.DistributedDataset)):
@@ -75,7 +75,8 @@ def _sharded_by_tensorflow(dataset: tf.data.Dataset, strategy: tf.distribute.Str
     return strategy.experimental_distribute_dataset(dataset.with_options(options))
 
 
-def _takes_input_context(function: Callable[..., Any]) -> bool:
+def takes_input_context(function: Callable[..., Any]) -> bool:
+    """Whether a train_data function shards for itself: it has one argument without a default."""
     required = [
         parameter
         for parameter in inspect.signature(function).parameters.values()

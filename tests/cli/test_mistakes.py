@@ -30,13 +30,53 @@ Write = Callable[..., Path]
         pytest.param(["job.py", "--workers", "0"], ["workers is 0", "at least 1"], id="no-workers"),
         pytest.param(["job.py", "--workers", "-1"], ["workers is -1", "at least 1"], id="negative-workers"),
         pytest.param(["job.py", "--workers", "4:2"], ["workers is 4:2", "2:4"], id="min-above-max"),
+        pytest.param(["job.py", "--ps", "-1"], ["ps is -1", "at least 0"], id="negative-ps"),
+        pytest.param(["job.py", "--ps", "10001"], ["ps is 10001", "at most 10000"], id="many-ps"),
         pytest.param(
-            ["job.py", "--ps", "1"], ["ps is 1 without workers", "--workers N"], id="ps-without-workers"
+            ["job.py", "--strategy", "parameter_server", "--workers", "2"],
+            ["ps is 0", "needs at least 1: --ps 1"],
+            id="no-ps",
         ),
         pytest.param(
-            ["job.py", "--workers", "2", "--ps", "1"],
-            ["parameter_server is not available yet"],
-            id="ps-not-yet",
+            ["job.py", "--ps", "1", "--workers", "0"], ["workers is 0", "at least 1"], id="ps-no-workers"
+        ),
+        pytest.param(
+            ["job.py", "--ps", "1", "--workers", "4:2"], ["workers is 4:2", "2:4"], id="ps-min-above-max"
+        ),
+        pytest.param(
+            ["job.py", "--ps", "1", "--strategy", "multi_worker_mirrored"],
+            ["ps is 1", "has no parameter servers", "--strategy parameter_server"],
+            id="ps-of-another-strategy",
+        ),
+        pytest.param(
+            ["job.py", "--ps", "1", "--devices", "2"],
+            ["devices is 2", "parameter_server has one CPU replica per worker", "drop --devices"],
+            id="devices-under-ps",
+        ),
+        pytest.param(
+            ["job.py", "--workers", "2", "--evaluator"],
+            ["multi_worker_mirrored has no evaluator task", "--no-evaluator"],
+            id="evaluator-without-ps",
+        ),
+        pytest.param(
+            ["job.py", "--ps", "1", "--keras", "3", "--partitioner", "fixed_shards:2"],
+            ["Keras 3 has no sharded variables", "--keras legacy, or --partitioner none"],
+            id="keras-3-with-partitioner",
+        ),
+        pytest.param(
+            ["job.py", "--ps", "1", "--partitioner", "min_sise:9"],
+            ["min_sise", "did you mean min_size?"],
+            id="unknown-partitioner",
+        ),
+        pytest.param(
+            ["job.py", "--ps", "1", "--partitioner", "max_shards:0"],
+            ["partitioner is max_shards:0", "at least 1"],
+            id="no-shards",
+        ),
+        pytest.param(
+            ["job.py", "-c", "shards.yaml", "--ps", "1"],
+            ["shards.yaml, line 1: partitioner is {'min_size': 9}", "write min_size:BYTES"],
+            id="partitioner-as-a-mapping",
         ),
         pytest.param(["job.py", "--strategy", "mirored"], ["did you mean mirrored?"], id="unknown-strategy"),
         pytest.param(
@@ -71,6 +111,7 @@ def test_mistake_is_exit_2_and_one_sentence(
     job_file(name="two.py", more="\n\n@raydist.job\ndef other(ctx):\n    pass\n")
     job_file(name="broken.py", more="\nreturn (\n").write_text("\n\n\nimport raydist\n\ndef train(ctx:\n")
     (tmp_path / "typo.yaml").write_text("address: local\nwokers: 2\n")
+    (tmp_path / "shards.yaml").write_text("partitioner: {min_size: 9}\n")
 
     code, out, err = raydist("submit", *arguments, *([] if "-c" in arguments else ["--address", "local"]))
 
@@ -95,6 +136,11 @@ def test_name_that_exists_is_refused_without_resume(
     [
         pytest.param(["--cpus-per-worker", "9999"], ["9999 CPUs", "this machine"], id="cpus"),
         pytest.param(["--gpus-per-worker", "64"], ["64 GPUs", "this machine"], id="gpus"),
+        pytest.param(
+            ["--ps", "2", "--cpus-per-ps", "9999"],
+            ["1 chief (1 CPU)", "2 ps (9999 CPUs each)", "--cpus-per-ps"],
+            id="ps",
+        ),
         pytest.param(["--strategy", "tpu"], ["no TPU", "TPU_NAME"], id="tpu"),
     ],
 )

@@ -26,6 +26,40 @@ def test_plan_prints_a_tf_config_for_each_worker(raydist: Run, job_file: Write) 
     assert "multi_worker_mirrored: workers is 2" in out
 
 
+def test_plan_prints_roles_and_a_tf_config_for_every_task_under_parameter_server(
+    raydist: Run, job_file: Write
+) -> None:
+    options = ("--strategy", "parameter_server", "--workers", "3", "--ps", "2", "--evaluator")
+    code, out, _ = raydist("plan", str(job_file()), *options, "--cpus-per-ps", "0.5", "--address", "local")
+    assert code == 0
+    assert [line for line in out.splitlines() if line.startswith(("role", "placement"))] == [
+        "role       1 x chief, 1 CPU",
+        "role       3 x worker, 1 CPU each",
+        "role       2 x ps, 0.5 CPUs each",
+        "role       1 x evaluator, 1 CPU",
+        "placement  ps on as many hosts as there are, all tasks or none",
+    ]
+    lines = [line.split(" TF_CONFIG=") for line in out.splitlines() if " TF_CONFIG=" in line]
+    assert [task for task, _ in lines] == [
+        *("chief/0", "worker/0", "worker/1", "worker/2", "ps/0", "ps/1", "evaluator/0"),
+    ]
+    for task, text in lines:
+        tf_config = json.loads(text)
+        num_addresses = {name: len(addresses) for name, addresses in tf_config["cluster"].items()}
+        assert num_addresses == {"chief": 1, "worker": 3, "ps": 2}
+        assert f"{tf_config['task']['type']}/{tf_config['task']['index']}" == task
+
+
+def test_partitioner_of_the_job_brings_tf_keras_and_can_be_taken_back(raydist: Run, job_file: Write) -> None:
+    job = job_file('@raydist.job(ps=2, workers=2, partitioner="min_size:1024")')
+    _, out, _ = raydist("plan", str(job), "--address", "local")
+    assert "keras      legacy: a partitioner is asked for, and Keras 3 has no sharded variables" in out
+    code, out, _ = raydist(
+        "plan", str(job), "--address", "local", "--partitioner", "none", "--keras", "3", "--json"
+    )
+    assert (code, json.loads(out)["keras"]) == (0, "3")
+
+
 def test_plan_json_is_one_object_with_reasons_and_roles(raydist: Run, job_file: Write) -> None:
     code, out, err = raydist(
         "plan", str(job_file()), "--strategy", "mirrored", "--address", "local", "--json"
@@ -76,13 +110,17 @@ def test_shipped_config_says_when_to_use_it_and_loads(config: Path) -> None:
 
 def test_every_promised_config_is_shipped() -> None:
     assert {path.stem for path in CONFIGS} == {
-        *("local", "two-workers", "single-host-gpu", "tpu", "existing-ray"),
+        *("local", "two-workers", "parameter-servers", "single-host-gpu", "tpu", "existing-ray"),
     }
 
 
 @pytest.mark.parametrize(
     ("name", "strategy", "num_tasks"),
-    [("local", "one_device", 1), ("two-workers", "multi_worker_mirrored", 2)],
+    [
+        ("local", "one_device", 1),
+        ("two-workers", "multi_worker_mirrored", 2),
+        ("parameter-servers", "parameter_server", 6),
+    ],
 )
 def test_local_config_gives_the_plan_that_it_describes(
     raydist: Run, job_file: Write, name: str, strategy: str, num_tasks: int

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from raydist.controller.controller import GRACE_S, POLL_S, Controller
+from raydist.controller.controller import GRACE_S, POLL_S, SAVE_S, Controller
 from raydist.controller.machine import RunMachine
 from raydist.controller.states import RunState
 from raydist.errors import ClusterError, StorageError
 from raydist.planning.plan import Plan
-from raydist.spec.status import FailureKind, TaskState
+from raydist.spec.job import Strategy
+from raydist.spec.status import FailureKind, Order, TaskState
 from tests.support.fakes import (
     PLACES,
     UNIX_AT_START_S,
@@ -19,6 +20,7 @@ from tests.support.fakes import (
     FakeTaskGroup,
     Moment,
     make_plan,
+    task,
 )
 
 Script = Sequence[Moment] | BaseException
@@ -361,3 +363,123 @@ def test_progress_tells_what_the_chief_sees() -> None:
         "metrics": {"accuracy": 0.9, "loss": 0.3},
         "run_s": 3.0,
     }
+
+
+def parameter_server_run(*scripts: Script) -> Run:
+    plan = make_plan(strategy=Strategy.PARAMETER_SERVER, is_evaluated=True)
+    return Run(*scripts, plan=plan)
+
+
+def come_back(group: FakeTaskGroup) -> None:
+    group.clock.advance(4)
+    group.say("worker/1", state=TaskState.RUNNING)
+
+
+def come_back_elsewhere(group: FakeTaskGroup) -> None:
+    group.say("worker/1", state=TaskState.STARTING, host="10.0.0.9", address="10.0.0.9:4000")
+
+
+def finish_chief(group: FakeTaskGroup) -> None:
+    group.finish_task("chief/0")
+
+
+def finish_evaluator(group: FakeTaskGroup) -> None:
+    group.finish_task("evaluator/0")
+
+
+def test_dead_worker_is_replaced_in_its_group_before_anything_else_is_heard() -> None:
+    def look(group: FakeTaskGroup) -> None:
+        assert group.replaced == ["worker/1"]
+        come_back(group)
+
+    run = parameter_server_run([train, lose_worker_1, look, finish_chief, finish_evaluator])
+    result = run.controller.run()
+    assert (result.state, result.attempts) == (RunState.SUCCEEDED, 1)
+    assert result.notes == (
+        "worker/1 died (attempt 0, step 0): killed by SIGKILL; back in service after 4.0 s",
+    )
+
+
+def test_death_and_return_are_told_as_events() -> None:
+    run = parameter_server_run([train, lose_worker_1, come_back, finish_chief, finish_evaluator])
+    result = run.controller.run()
+    assert [(event["task"], event["kind"]) for event in run.of("task_failed")] == [("worker/1", "LOST")]
+    (back,) = run.of("task_back")
+    assert (back["task"], back["after_s"], back["message"]) == ("worker/1", 4.0, result.notes[0])
+    assert run.of("attempt_lost") == []
+
+
+def test_task_that_is_given_up_is_told_as_an_event() -> None:
+    run = parameter_server_run([train, *[lose_worker_1] * 6, finish_chief, finish_evaluator])
+    run.controller.run()
+    assert run.starter.groups[0].replaced == ["worker/1"] * 5
+    assert len(run.of("task_failed")) == 6
+    assert [event["task"] for event in run.of("task_given_up")] == ["worker/1"]
+
+
+def test_evaluator_is_ordered_to_finish_when_the_chief_has_returned() -> None:
+    run = parameter_server_run([train, finish_chief, lambda group: None, finish_evaluator])
+    assert run.controller.run().state is RunState.SUCCEEDED
+    assert run.starter.groups[0].orders == [(Order.FINISH, (task("evaluator/0"),))]
+
+
+def test_coordinator_is_restarted_once_it_has_saved_for_a_worker_that_moved() -> None:
+    def save(group: FakeTaskGroup) -> None:
+        assert group.orders == [(Order.SAVE, (task("chief/0"),))]
+        group.say("chief/0", step=120, checkpoint="/c/step-120")
+
+    def step(group: FakeTaskGroup) -> None:
+        group.clock.advance(8.3)
+        group.say("chief/0", step=121, restored_step=120, first_step_at_s=group.clock.unix())
+
+    run = parameter_server_run(
+        [train, lose_worker_1, come_back_elsewhere, save], [train, step, finish_chief, finish_evaluator]
+    )
+    result = run.controller.run()
+    assert (result.state, result.attempts, run.starter.attempts) == (RunState.SUCCEEDED, 2, [0, 1])
+    assert result.notes[1] == (
+        "worker/1 came back on another host: the coordinator was restarted from the checkpoint of step 120 "
+        "after 8.3 s"
+    )
+    assert len(run.of("relocating")) == 1
+    assert [(event["step"], event["tasks"]) for event in run.of("relocated")] == [(120, ["worker/1"])]
+
+
+def test_chief_gets_a_limited_time_to_save() -> None:
+    run = parameter_server_run(
+        [train, lose_worker_1, come_back_elsewhere], [train, finish_chief, finish_evaluator]
+    )
+    assert run.controller.run().attempts == 2
+    assert run.clock.now() == pytest.approx(SAVE_S)
+
+
+def test_chief_that_was_to_save_may_train_on_when_the_reason_is_gone() -> None:
+    def let_time_pass(group: FakeTaskGroup) -> None:
+        group.clock.advance(2 * SAVE_S)
+
+    disturbed = [lose_worker_1, come_back_elsewhere, lose_worker_1, let_time_pass, come_back]
+    run = parameter_server_run([train, *disturbed, finish_chief, finish_evaluator])
+    assert run.controller.run().attempts == 1
+
+
+def test_group_that_breaks_while_a_task_is_replaced_costs_an_attempt() -> None:
+    class Breaking(FakeTaskGroup):
+        def replace(self, task: object) -> None:
+            raise ClusterError("Ray is gone")
+
+    def break_group(group: FakeTaskGroup) -> None:
+        group.__class__ = Breaking
+        lose_worker_1(group)
+
+    run = parameter_server_run([train, break_group], [train, finish_chief, finish_evaluator])
+    assert run.controller.run().attempts == 2
+
+
+def test_stop_that_is_asked_for_as_a_worker_dies_replaces_nothing() -> None:
+    def lose_and_stop(group: FakeTaskGroup) -> None:
+        lose_worker_1(group)
+        run.controller.request_stop()
+
+    run = parameter_server_run([train, lose_and_stop])
+    assert run.controller.run().state is RunState.CANCELLED
+    assert run.starter.groups[0].replaced == []

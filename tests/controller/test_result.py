@@ -11,7 +11,8 @@ from raydist.controller.result import RunResult, result_of
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import TaskState
+from raydist.spec.job import Strategy
+from raydist.spec.status import FailureKind, TaskState
 from tests.support.fakes import PLACES, make_failure, make_plan, make_status, task
 
 
@@ -54,7 +55,9 @@ def test_keys_are_those_that_submit_promises() -> None:
         "keras": "3",
         "attempts": 1,
         "steps": 8,
+        "steps_repeated": 0,
         "metrics": {"loss": 0.25},
+        "evaluation": None,
         "checkpoint": "/runs/r/c",
         "storage": "/runs/r",
         "tasks": [
@@ -86,6 +89,44 @@ def test_same_keys_hold_before_anything_is_known() -> None:
         "address": None,
     }
     assert result.state is RunState.STARTING
+
+
+def parameter_server_after(*updates: GroupUpdate) -> RunResult:
+    machine = RunMachine(make_plan(strategy=Strategy.PARAMETER_SERVER, is_evaluated=True))
+    for update in updates:
+        machine.handle(GroupUpdated(update))
+    return result_of(machine, places=PLACES, timings={})
+
+
+def test_evaluation_and_repeated_steps_are_told() -> None:
+    result = parameter_server_after(
+        GroupUpdate(
+            statuses=(
+                make_status("chief/0", step=130, steps_repeated=3, metrics={"loss": 0.5}),
+                make_status("evaluator/0", step=100, lag_steps=20, metrics={"loss": 0.7}),
+            )
+        )
+    ).as_dict()
+    assert (result["steps"], result["steps_repeated"], result["metrics"]) == (130, 3, {"loss": 0.5})
+    assert result["evaluation"] == {"step": 100, "lag_steps": 20, "metrics": {"loss": 0.7}}
+
+
+def test_replaced_task_has_no_process_until_the_next_one_is_up() -> None:
+    failure = make_failure("worker/1", FailureKind.LOST)
+    died = make_status("worker/1", TaskState.FAILED, failure=failure)
+    back = make_status("worker/1", life=1, pid=999)
+    known = GroupUpdate(statuses=(make_status("worker/1"),), all_addressed=True)
+    updates = (known, GroupUpdate(statuses=(died,)))
+
+    def worker_1(result: RunResult) -> tuple[object, ...]:
+        return next((t.state.name, t.pid, t.address) for t in result.tasks if str(t.task) == "worker/1")
+
+    assert worker_1(parameter_server_after(*updates)) == ("PENDING", None, None)
+    later = parameter_server_after(*updates, GroupUpdate(statuses=(back,)))
+    assert worker_1(later) == ("RUNNING", 999, "10.0.0.2:3333")
+    assert later.notes == (
+        "worker/1 died (attempt 0, step 0): killed by SIGKILL; back in service after 0.0 s",
+    )
 
 
 def test_error_names_task_attempt_and_log_and_keeps_the_traceback_out_of_the_dict() -> None:

@@ -12,6 +12,18 @@ from tests.support.fakes import make_failure, make_status, task
 
 USER, LOST, COLLATERAL = FailureKind.USER, FailureKind.LOST, FailureKind.COLLATERAL
 
+# What TensorFlow 2.21's coordinator raised when a ps was killed, and for an index out of range in a closure.
+_REMOTE = "Additional GRPC error information from remote target /job:"
+_PS_GONE = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:4411: Failed to connect to "
+    f"remote host: Connection refused\n{_REMOTE}ps/replica:0/task:0 while calling /tensorflow.eager:"
+)
+_BAD_INDEX = (
+    f"Graph execution error: indices = 10100 is not in [0, 3)\n{_REMOTE}worker/replica:0/task:0 while"
+)
+_HANDLE_GONE = f"Unable to find the relevant tensor remote_handle: Op ID: 7\n{_REMOTE}ps/replica:0/task:0"
+_WRAPPED = f"Input has an error, the original exception is {{}}, error message is {_REMOTE}ps/replica:0."
+
 
 def attempt_with(*failures: TaskFailure, num_workers: int = 3) -> Attempt:
     attempt = Attempt(number=0, tasks=tuple(task(f"worker/{index}") for index in range(num_workers)))
@@ -80,6 +92,18 @@ def test_first_failure_is_found_among_those_it_caused(failures: list[TaskFailure
         ({"error_type": "UnavailableError", "message": "recvmsg:Connection reset by peer"}, COLLATERAL),
         ({"traceback": "UnavailableError: Collective ops is aborted by: x\n…\nValueError"}, COLLATERAL),
         ({"error_type": "ConnectionResetError", "message": "[Errno 104] Connection reset by peer"}, USER),
+        ({"error_type": "ConnectionRefusedError", "message": "[Errno 111] Connection refused"}, USER),
+        ({"error_type": "UnavailableError", "message": _PS_GONE}, COLLATERAL),
+        ({"error_type": "PSUnavailableError", "message": _PS_GONE}, COLLATERAL),
+        ({"error_type": "AbortedError", "message": f"RecvTensor {_REMOTE}ps/replica:0"}, COLLATERAL),
+        ({"error_type": "CancelledError", "message": f"RPC cancelled {_REMOTE}worker/replica:0"}, COLLATERAL),
+        ({"error_type": "InternalError", "message": "Connection refused"}, COLLATERAL),
+        ({"error_type": "InvalidArgumentError", "message": _HANDLE_GONE}, COLLATERAL),
+        ({"error_type": "InvalidArgumentError", "message": _BAD_INDEX}, USER),
+        ({"error_type": "InternalError", "message": f"cuDNN failed {_REMOTE}worker/replica:0"}, USER),
+        ({"error_type": "ClosureInputError", "message": _WRAPPED.format("UnavailableError()")}, COLLATERAL),
+        ({"error_type": "ClosureInputError", "message": _WRAPPED.format("InvalidArgumentError()")}, USER),
+        ({"error_type": "ValueError", "message": _WRAPPED.format("UnavailableError()")}, USER),
         ({"message": "bad batch"}, USER),
         ({"kind": FailureKind.STORAGE, "message": "Socket closed"}, FailureKind.STORAGE),
         ({"error_type": "DeadlineExceededError", "message": "Barrier timed out. Id: x"}, FailureKind.START),
@@ -142,3 +166,12 @@ def test_task_that_finished_is_not_lost_when_its_process_goes_away() -> None:
     attempt = attempt_with().updated(GroupUpdate(statuses=(make_status("worker/0", TaskState.FINISHED),)))
     lost = make_status("worker/0", TaskState.FAILED, failure=make_failure("worker/0", LOST))
     assert attempt.updated(GroupUpdate(statuses=(lost,))).failures == ()
+
+
+@pytest.mark.parametrize(("kind", "root"), [(COLLATERAL, "worker/2"), (USER, "worker/0")])
+def test_task_that_is_being_replaced_explains_a_consequence_only(kind: FailureKind, root: str) -> None:
+    attempt = attempt_with(make_failure("worker/2", LOST, at_s=1))
+    attempt = attempt.replaced(attempt.failures[0])
+    failure = make_failure("worker/0", kind, at_s=2)
+    failed = make_status("worker/0", TaskState.FAILED, failure=failure)
+    assert find_root_cause(attempt.updated(GroupUpdate(statuses=(failed,)))).failure.task == task(root)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.success import has_succeeded
+from raydist.controller.success import has_succeeded, servers
 from raydist.spec.job import Strategy
 from raydist.spec.status import TaskState
 from tests.support.fakes import task
@@ -38,3 +38,9 @@ SYNCHRONOUS, PARAMETER_SERVER = Strategy.MULTI_WORKER_MIRRORED, Strategy.PARAMET
 )
 def test_success_rule(strategy: Strategy, states: dict[str, TaskState], is_success: bool) -> None:
     assert has_succeeded(strategy, {task(name): state for name, state in states.items()}) is is_success
+
+
+def test_servers_are_those_whose_end_the_chief_decides() -> None:
+    tasks = [task(name) for name in ("chief/0", "worker/0", "ps/0", "evaluator/0")]
+    assert servers(PARAMETER_SERVER, tasks) == (task("worker/0"), task("ps/0"))
+    assert servers(SYNCHRONOUS, tasks) == ()

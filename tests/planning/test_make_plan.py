@@ -1,41 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Host, Inventory
-from raydist.planning.make_plan import make_plan
-from raydist.planning.plan import Plan
-from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy, WorkerRange
+from raydist.spec.job import KerasFlavour, Strategy, WorkerRange
 from raydist.spec.layers import Source
-from raydist.spec.options import OPTIONS
+from raydist.spec.partitioner import Partitioner
 from raydist.spec.tasks import Resources, Role, TaskType
-
-LAPTOP = Inventory(hosts=(Host(name="this machine", num_cpus=2),), is_embedded=True)
-
-
-def cluster(*hosts: tuple[float, int], can_grow: bool = False) -> Inventory:
-    named = [Host(name=f"h{i}", num_cpus=cpus, num_gpus=gpus) for i, (cpus, gpus) in enumerate(hosts)]
-    return Inventory(hosts=tuple(named), can_grow=can_grow, source="Ray at h0:6379")
-
-
-def workers(minimum: int, maximum: int | None = None) -> WorkerRange:
-    return WorkerRange(minimum=minimum, maximum=maximum or minimum)
-
-
-def plan(
-    inventory: Inventory = LAPTOP,
-    *,
-    wants_legacy_keras: bool = False,
-    sources: Mapping[str, Source] | None = None,
-    **fields: Any,
-) -> Plan:
-    job = JobSpec(name="run", entry_point=EntryPoint(file="a.py", function="train"), **fields)
-    by_field = {option.name: Source.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Source.ASKED)
-    return make_plan(job, by_field | dict(sources or {}), inventory, wants_legacy_keras=wants_legacy_keras)
+from tests.planning.plans import LAPTOP, cluster, plan, workers
 
 
 def test_two_workers_on_a_laptop() -> None:
@@ -57,9 +32,8 @@ def test_embedded_ray_shares_a_core_by_eight_at_most() -> None:
     with pytest.raises(ClusterError) as caught:
         plan(workers=workers(17))
     assert str(caught.value) == (
-        "17 workers with 1 CPU, 0 GPUs each can never fit: this machine has 2 CPUs, 0 GPUs, "
-        "at most 8 logical CPUs per core; ask for fewer workers, or for less with --cpus-per-worker or "
-        "--gpus-per-worker"
+        "17 workers (1 CPU each) can never fit: this machine has 2 CPUs, no GPU, "
+        "at most 8 logical CPUs per core; ask for fewer tasks, or for less with --cpus-per-worker"
     )
 
 
@@ -102,10 +76,10 @@ def test_what_can_never_fit_is_refused_unless_hosts_may_be_added(
 
 def test_error_says_what_each_host_has() -> None:
     with pytest.raises(ClusterError) as caught:
-        plan(cluster((2, 1), (4, 0)), cpus_per_worker=8.0, gpus_per_worker=0)
+        plan(cluster((2, 1), (4, 0)), cpus_per_worker=8.0, gpus_per_worker=1)
     assert str(caught.value) == (
-        "a worker with 8 CPUs, 0 GPUs can never fit: Ray at h0:6379 has h0 (2 CPUs, 1 GPU), "
-        "h1 (4 CPUs, 0 GPUs); ask for fewer workers, or for less with --cpus-per-worker or --gpus-per-worker"
+        "1 worker (8 CPUs, 1 GPU) can never fit: Ray at h0:6379 has h0 (2 CPUs, 1 GPU), "
+        "h1 (4 CPUs, no GPU); ask for fewer tasks, or for less with --cpus-per-worker or --gpus-per-worker"
     )
 
 
@@ -212,9 +186,9 @@ def test_devices_asked_for_with_workers_on_cpus_is_refused() -> None:
         ),
         ({"keras": KerasFlavour.LEGACY}, KerasFlavour.LEGACY, "keras legacy was set"),
         (
-            {"partitioner": "max_shards:2"},
+            {"partitioner": Partitioner(max_shards=2)},
             KerasFlavour.LEGACY,
-            "a partitioner is asked for, which Keras 3 does not know",
+            "a partitioner is asked for, and Keras 3 has no sharded variables",
         ),
     ],
     ids=str,
@@ -222,6 +196,12 @@ def test_devices_asked_for_with_workers_on_cpus_is_refused() -> None:
 def test_keras_flavour(fields: dict[str, Any], keras: KerasFlavour, reason: str) -> None:
     made = plan(**fields)
     assert (made.keras, made.keras_reason) == (keras, reason)
+
+
+def test_partitioner_is_of_no_use_to_other_strategies_whichever_keras_is_asked_for() -> None:
+    made = plan(partitioner=Partitioner(fixed_shards=2), keras=KerasFlavour.KERAS_3)
+    assert made.keras is KerasFlavour.KERAS_3
+    assert made.notes == ("partitioner fixed_shards:2 has no effect: only parameter_server shards variables",)
 
 
 def test_tpu_of_ray_takes_all_chips_of_a_host_and_a_named_one_takes_none() -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from raydist.errors import ClusterError, RaydistError, SpecError, UnsupportedError
+from raydist.errors import ClusterError, RaydistError, SpecError
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.strategy import StrategyChoice, choose_strategy
 from raydist.spec.job import EntryPoint, JobSpec, Strategy, WorkerRange
 from raydist.spec.layers import Source
 from raydist.spec.options import OPTIONS
 
-AUTO, MWM, MIRRORED = Strategy.AUTO, Strategy.MULTI_WORKER_MIRRORED, Strategy.MIRRORED
+MWM, MIRRORED, PS = Strategy.MULTI_WORKER_MIRRORED, Strategy.MIRRORED, Strategy.PARAMETER_SERVER
 
 
 def workers(minimum: int, maximum: int | None = None) -> WorkerRange:
@@ -48,6 +48,9 @@ def choose(
         ({"tpu_name": "t1"}, Strategy.TPU, "one worker, and there is a TPU (t1)"),
         ({"workers": workers(2), "num_gpus": 4}, MWM, "workers is 2"),
         ({"workers": workers(1, 3), "tpu_name": "t1"}, MWM, "workers is 1:3"),
+        ({"ps": 1}, PS, "ps is 1"),
+        ({"ps": 2, "workers": workers(3), "evaluator": True, "num_gpus": 4}, PS, "ps is 2"),
+        ({"strategy": PS, "ps": 1}, PS, "strategy parameter_server was set as asked"),
         (
             {"strategy": Strategy.CENTRAL_STORAGE},
             Strategy.CENTRAL_STORAGE,
@@ -99,22 +102,26 @@ def test_strategy_of_higher_precedence_overrides(field: str, value: Any, note: s
             "ps is 1, but strategy multi_worker_mirrored has no parameter servers; "
             "drop --ps, or use --strategy parameter_server",
         ),
-        ({"ps": 1}, SpecError, "ps is 1 without workers; say how many train: --workers N"),
         (
-            {"strategy": Strategy.PARAMETER_SERVER, "workers": workers(2)},
+            {"strategy": PS, "workers": workers(2)},
             SpecError,
             "ps is 0; strategy parameter_server needs at least 1: --ps 1",
         ),
         (
-            {"ps": 1, "workers": workers(2)},
-            UnsupportedError,
-            "strategy parameter_server is not available yet; "
-            "use --ps 0 with --strategy multi_worker_mirrored, which trains on several workers too",
+            {"strategy": PS, "ps": 0, "sources": {"strategy": Source.JOB}},
+            SpecError,
+            "ps is 0; strategy parameter_server needs at least 1: --ps 1",
         ),
         (
             {"evaluator": True},
             SpecError,
             "evaluator is on, but strategy one_device has no evaluator task; "
+            "use --no-evaluator and give ctx.fit validation_data",
+        ),
+        (
+            {"evaluator": True, "strategy": Strategy.TPU, "tpu_name": "t1"},
+            SpecError,
+            "evaluator is on, but strategy tpu has no evaluator task; "
             "use --no-evaluator and give ctx.fit validation_data",
         ),
         (

@@ -29,7 +29,7 @@ def plan(num_workers: int, **fields: object) -> Plan:
         workers=WorkerRange(minimum=num_workers, maximum=num_workers),
         **fields,  # type: ignore[arg-type]
     )
-    inventory = Inventory(hosts=(Host(name="h", num_cpus=16, num_tpus=4),))
+    inventory = Inventory(hosts=(Host(name="h", num_cpus=16, num_gpus=4, num_tpus=4),))
     return make_plan(job, {option.name: Source.BUILT_IN for option in OPTIONS}, inventory)
 
 
@@ -49,7 +49,14 @@ def test_multi_worker_mirrored_has_workers_only_in_the_order_of_their_indices() 
 def test_parameter_server_has_all_but_the_evaluator() -> None:
     spec = cluster_spec(Strategy.PARAMETER_SERVER, addresses(*ALL_TASKS))
     assert [task_type for task_type, _ in spec.jobs] == [TaskType.CHIEF, TaskType.WORKER, TaskType.PS]
-    assert tf_config(spec, TaskId.parse("evaluator/0")) is None
+
+
+def test_evaluator_is_told_the_cluster_that_it_is_not_part_of() -> None:
+    spec = cluster_spec(Strategy.PARAMETER_SERVER, addresses("chief/0", "worker/0", "ps/0", "evaluator/0"))
+    assert json.loads(tf_config(spec, TaskId.parse("evaluator/0")) or "") == {
+        "cluster": {"chief": ["[::1]:chief0"], "worker": ["[::1]:worker0"], "ps": ["[::1]:ps0"]},
+        "task": {"type": "evaluator", "index": 0},
+    }
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 12])
@@ -72,8 +79,31 @@ def test_assignment_tells_a_worker_its_part() -> None:
     assert (assignment.address, assignment.num_cpus, assignment.is_chief) == ("worker-1:0", 2.0, False)
 
 
+def test_each_task_under_parameter_server_has_its_tf_config_and_knows_how_many_there_are() -> None:
+    made = plan(3, ps=2, evaluator=True, gpus_per_worker=1)
+    assignments = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()
+    told = [json.loads(assignment_environment(each)["TF_CONFIG"] or "") for each in assignments]
+    assert [f"{config['task']['type']}/{config['task']['index']}" for config in told] == [
+        *("chief/0", "worker/0", "worker/1", "worker/2", "ps/0", "ps/1", "evaluator/0"),
+    ]
+    assert all(config["cluster"] == told[0]["cluster"] for config in told)
+    counts = {(each.num_workers, each.num_ps, each.gpus_per_worker) for each in assignments}
+    assert counts == {(3, 2, 1)}
+
+
+def test_only_the_evaluator_has_no_address_and_only_the_chief_is_chief() -> None:
+    made = plan(1, ps=1, evaluator=True)
+    assignments = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()
+    assert {str(each.task): (each.address, each.is_chief) for each in assignments} == {
+        "chief/0": ("chief-0:0", True),
+        "worker/0": ("worker-0:0", False),
+        "ps/0": ("ps-0:0", False),
+        "evaluator/0": (None, False),
+    }
+
+
 def test_single_host_assignment_has_no_address_and_removes_tf_config() -> None:
-    made = plan(1, strategy=Strategy.MIRRORED)
+    made = plan(1, strategy=Strategy.MIRRORED, gpus_per_worker=0)
     (assignment,) = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()
     assert (assignment.address, assignment.devices, assignment.is_chief) == (None, 2, True)
     assert assignment_environment(assignment) == {"TF_CONFIG": None}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,6 +51,27 @@ def make_plan(
         reason="a test",
         roles=(workers,),
     )
+
+
+def make_ps_plan(
+    num_workers: int = 2,
+    *,
+    num_ps: int = 1,
+    has_evaluator: bool = False,
+    ports: PortRange | None = None,
+    cpus_per_worker: float = 0.5,
+    cpus_per_ps: float = 0.5,
+    **params: Any,
+) -> Plan:
+    """Returns a plan whose tasks count for as long as a test may take, unless `steps` is given."""
+    plan = make_plan(num_workers, num_cpus=cpus_per_worker, ports=ports, **{"steps": 100_000, **params})
+    half = Resources(num_cpus=0.5)
+    roles = [Role(task_type=TaskType.CHIEF, resources=half), *plan.roles]
+    ps_resources = Resources(num_cpus=cpus_per_ps)
+    roles.append(Role(task_type=TaskType.PS, num_tasks=num_ps, resources=ps_resources))
+    if has_evaluator:
+        roles.append(Role(task_type=TaskType.EVALUATOR, resources=half))
+    return dataclasses.replace(plan, strategy=Strategy.PARAMETER_SERVER, roles=tuple(roles))
 
 
 class Drive:

@@ -12,7 +12,7 @@ import pytest
 
 from raydist.errors import ClusterError
 from raydist.runtime.code_archive import pack
-from raydist.spec import FailureKind, Order, PortRange, TaskState
+from raydist.spec import FailureKind, Order, PortRange, TaskId, TaskState
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive, make_plan
 
@@ -114,7 +114,7 @@ def test_logs_hold_what_python_and_native_code_print(start: Start, wait_until: W
 def test_order_reaches_the_named_task_only(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(steps=3000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
-    drive.group.order(Order.SAVE, ["worker/1"])
+    drive.group.order(Order.SAVE, [TaskId.parse("worker/1")])
 
     def has_heard() -> bool:
         drive.poll()

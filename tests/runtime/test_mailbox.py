@@ -9,8 +9,8 @@ from raydist.spec import Order, TaskId, TaskState, TaskStatus
 W0, W1 = TaskId.parse("worker/0"), TaskId.parse("worker/1")
 
 
-def status(task: TaskId, step: int) -> TaskStatus:
-    return TaskStatus(task=task, state=TaskState.RUNNING, pid=1, host="h", step=step)
+def status(task: TaskId, step: int, *, life: int = 0) -> TaskStatus:
+    return TaskStatus(task=task, state=TaskState.RUNNING, pid=1, host="h", step=step, life=life)
 
 
 def run(scenario: Any) -> Any:
@@ -83,3 +83,43 @@ def test_departures_are_waited_for_until_all_are_gone() -> None:
         return some, await waiting
 
     assert run(scenario) == ((W1,), (W0, W1))
+
+
+def test_last_words_of_a_process_that_was_replaced_are_ignored() -> None:
+    async def scenario(mailbox: Mailbox) -> News:
+        await mailbox.exchange(status(W0, 1), wait_s=0)
+        await mailbox.replace(W0, life=1)
+        await mailbox.exchange(status(W0, 2), wait_s=0)
+        await mailbox.exchange(status(W1, 7), wait_s=0)
+        return await mailbox.wait_news(0, timeout_s=5)
+
+    assert run(scenario).statuses == (status(W1, 7),)
+
+
+def test_waiting_call_of_a_dead_process_takes_no_order_of_the_next_one() -> None:
+    async def scenario(mailbox: Mailbox) -> list[tuple[Order, ...]]:
+        of_the_dead = asyncio.create_task(mailbox.exchange(status(W0, 1), wait_s=60))
+        await asyncio.sleep(0)
+        await mailbox.replace(W0, life=1)
+        await mailbox.order(Order.FINISH, [W0])
+        return [await of_the_dead, await mailbox.exchange(status(W0, 0, life=1), wait_s=0)]
+
+    assert run(scenario) == [(), (Order.FINISH,)]
+
+
+def test_orders_that_a_dead_process_did_not_take_are_forgotten() -> None:
+    async def scenario(mailbox: Mailbox) -> tuple[Order, ...]:
+        await mailbox.order(Order.SAVE, [W0])
+        await mailbox.replace(W0, life=1)
+        return await mailbox.exchange(status(W0, 0, life=1), wait_s=0.01)
+
+    assert run(scenario) == ()
+
+
+def test_process_that_took_the_place_is_known_also_to_a_mailbox_that_was_opened_later() -> None:
+    async def scenario(mailbox: Mailbox) -> News:
+        await mailbox.exchange(status(W0, 3, life=1), wait_s=0)
+        await mailbox.exchange(status(W0, 9), wait_s=0)
+        return await mailbox.wait_news(0, timeout_s=5)
+
+    assert run(scenario).statuses == (status(W0, 3, life=1),)

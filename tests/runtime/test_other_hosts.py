@@ -13,14 +13,22 @@ from raydist.errors import ClusterError
 from raydist.runtime.cluster_inventory import probe_inventory
 from raydist.runtime.connection import Connection
 from raydist.runtime.scratch import scratch_root, sweep
-from raydist.spec import FailureKind, TaskState
+from raydist.spec import FailureKind, TaskId, TaskState
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_plan
+from tests.runtime.conftest import Drive, make_plan, make_ps_plan
 from tests.support.ray_heads import ray_node
 
 Start = Callable[..., Drive]
 
 ONLY_THERE = 6.0  # CPUs, more than the driver's node has
+
+
+@pytest.fixture(autouse=True)
+def only_the_drivers_node(ray_cluster: Connection, wait_until: WaitUntil) -> None:
+    """Ray counts on the nodes of the test before until their heartbeats are missed."""
+    import ray
+
+    wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 1)
 
 
 def gcs_address() -> str:
@@ -44,7 +52,7 @@ def test_log_of_a_task_killed_on_another_node_is_salvaged_there(
 
 
 def test_node_that_dies_with_its_task_is_lost(start: Start, wait_until: WaitUntil) -> None:
-    with ray_node(gcs_address(), num_cpus=6):
+    with ray_node(gcs_address(), num_cpus=6, is_lost=True):
         drive = start(make_plan(1, num_cpus=ONLY_THERE, steps=3000))
         wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
@@ -53,6 +61,81 @@ def test_node_that_dies_with_its_task_is_lost(start: Start, wait_until: WaitUnti
     assert failure.kind is FailureKind.LOST
     drive.group.stop()
     sweep(scratch_root(), stale_after_s=-1)  # a lost host keeps its folder until its next task
+
+
+def raylet_of(pid: int) -> int:
+    """Returns the pid of the node that started a task's process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("cpus_per_worker", [1.0, 2.0], ids=["equal", "larger-workers"])
+def test_parameter_servers_are_spread_over_the_nodes(
+    start: Start, wait_until: WaitUntil, cpus_per_worker: float
+) -> None:
+    with ray_node(gcs_address(), num_cpus=4):
+        drive = start(make_ps_plan(num_ps=2, cpus_per_worker=cpus_per_worker, cpus_per_ps=1.0))
+        tasks = ("chief/0", "worker/0", "worker/1", "ps/0", "ps/1")
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, *tasks))
+        assert len({raylet_of(drive.statuses[ps].pid) for ps in ("ps/0", "ps/1")}) == 2
+        drive.group.stop()
+
+
+def test_parameter_servers_without_cpus_are_spread_as_well(start: Start, wait_until: WaitUntil) -> None:
+    with ray_node(gcs_address(), num_cpus=4):
+        drive = start(make_ps_plan(num_ps=2, cpus_per_ps=0.0))
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "ps/0", "ps/1"))
+        assert len({raylet_of(drive.statuses[ps].pid) for ps in ("ps/0", "ps/1")}) == 2
+        drive.group.stop()
+
+
+def test_worker_whose_node_is_gone_waits_for_room_and_then_comes_back(
+    start: Start, wait_until: WaitUntil
+) -> None:
+    plan = make_ps_plan(1, cpus_per_worker=ONLY_THERE)
+    worker, others = TaskId.parse("worker/0"), ("chief/0", "ps/0")
+    with ray_node(gcs_address(), num_cpus=6, is_lost=True):
+        drive = start(plan)
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0", *others))
+        pid = drive.statuses["worker/0"].pid
+    wait_until(lambda: drive.poll() or drive.state("worker/0") is TaskState.FAILED)
+    drive.group.replace(worker)
+    # Ray counts on the node for some seconds more, and then ends what was to run there.
+    wait_until(lambda: drive.poll() or drive.statuses["worker/0"].life == 1)
+    drive.group.replace(worker)
+    step = drive.statuses["chief/0"].step
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *others) and drive.statuses["chief/0"].step > step)
+    assert drive.state("worker/0") is TaskState.FAILED
+    with ray_node(gcs_address(), num_cpus=6):
+        wait_until(lambda: drive.poll() or drive.state("worker/0") is TaskState.RUNNING)
+        assert (drive.statuses["worker/0"].life, drive.statuses["worker/0"].pid != pid) == (2, True)
+        drive.group.stop()
+    sweep(scratch_root(), stale_after_s=-1)
+
+
+def test_stop_while_a_worker_has_no_room_leaves_nothing(start: Start, wait_until: WaitUntil) -> None:
+    with ray_node(gcs_address(), num_cpus=6, is_lost=True):
+        drive = start(make_ps_plan(1, cpus_per_worker=ONLY_THERE))
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0", "chief/0", "ps/0"))
+    wait_until(lambda: drive.poll() or drive.state("worker/0") is TaskState.FAILED)
+    drive.group.replace(TaskId.parse("worker/0"))
+    drive.poll(timeout_s=0.5)
+    drive.group.stop()
+    sweep(scratch_root(), stale_after_s=-1)
+
+
+def test_log_of_a_worker_replaced_on_another_node_is_salvaged_there(
+    start: Start, wait_until: WaitUntil
+) -> None:
+    with ray_node(gcs_address(), num_cpus=6):
+        drive = start(make_ps_plan(1, cpus_per_worker=ONLY_THERE))
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0", "chief/0", "ps/0"))
+        os.kill(drive.statuses["worker/0"].pid, signal.SIGKILL)
+        wait_until(lambda: drive.poll() or drive.state("worker/0") is TaskState.FAILED)
+        drive.group.replace(TaskId.parse("worker/0"))
+        wait_until(lambda: drive.poll() or drive.state("worker/0") is TaskState.RUNNING)
+        wait_until(lambda: len([p for p in scratch_root().iterdir() if "worker-0" in p.name]) == 1)
+        drive.group.stop()
+        assert drive.log("worker/0").splitlines().count("worker/0 warms up") == 2
 
 
 def test_other_version_on_a_host_is_refused_and_named(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -95,3 +96,35 @@ def test_port_in_time_wait_is_free(free_range: PortRange) -> None:
         client.close()
     with PortLease.acquire(free_range) as lease:
         assert lease.port == free_range.low
+
+
+def test_port_of_a_dead_process_is_leased_again() -> None:
+    with PortLease.acquire() as lease:
+        port = lease.port
+    again = PortLease.acquire_again(port, timeout_s=0)
+    assert again is not None
+    with again, server(port, reuse_port=True):
+        assert again.port == port
+
+
+def test_port_is_waited_for_until_its_process_is_gone(free_range: PortRange) -> None:
+    lease = PortLease.acquire(free_range)
+    timer = threading.Timer(0.2, lease.close)
+    timer.start()
+    again = PortLease.acquire_again(free_range.low, timeout_s=10)
+    timer.join()
+    assert again is not None
+    again.close()
+
+
+@pytest.mark.parametrize("reuse_port", [False, True])
+def test_port_that_somebody_else_has_is_not_leased_again(free_range: PortRange, reuse_port: bool) -> None:
+    with server(free_range.low, reuse_port=reuse_port):
+        assert PortLease.acquire_again(free_range.low, timeout_s=0.1) is None
+
+
+def test_port_that_is_leased_again_is_locked(free_range: PortRange) -> None:
+    again = PortLease.acquire_again(free_range.low, timeout_s=0)
+    assert again is not None
+    with again, PortLease.acquire(free_range) as other:
+        assert other.port == free_range.high

@@ -7,6 +7,7 @@ import pytest
 from raydist.errors import SpecError
 from raydist.spec.config_file import read_config
 from raydist.spec.job import PortRange, Strategy, WorkerRange
+from raydist.spec.partitioner import Partitioner
 from raydist.spec.yaml12 import parse_yaml
 
 
@@ -18,6 +19,7 @@ def config(tmp_path: Path) -> Path:
 def test_options_are_typed_and_params_kept_by_yaml_1_2(config: Path) -> None:
     config.write_text(
         "workers: 2:4\nstrategy: multi_worker_mirrored\nports: 20000-20009\nauto_shard: off\n"
+        "partitioner: min_size:1024,max_shards:2\n"
         "timeout:\nparams:\n  lr: 1e-3\n  flag: no\n"
     )
     assert read_config(config) == {
@@ -25,6 +27,7 @@ def test_options_are_typed_and_params_kept_by_yaml_1_2(config: Path) -> None:
         "strategy": Strategy.MULTI_WORKER_MIRRORED,
         "ports": PortRange(low=20000, high=20009),
         "auto_shard": "off",
+        "partitioner": Partitioner(min_shard_bytes=1024, max_shards=2),
         "timeout": None,
         "params": {"lr": 0.001, "flag": "no"},
     }

@@ -17,6 +17,7 @@ from raydist.spec.job import (
     WorkerRange,
 )
 from raydist.spec.options import OPTIONS, find_option
+from raydist.spec.partitioner import Partitioner
 
 
 def test_options_are_the_fields_of_job_spec_but_entry_point_and_params() -> None:
@@ -72,7 +73,9 @@ def test_help_ends_with_the_built_in_default() -> None:
         ("address", "ray://head:10001", "ray://head:10001"),
         ("address", "[::1]:6379", "[::1]:6379"),
         ("auto_shard", "off", "off"),
-        ("partitioner", "min_size:262144", "min_size:262144"),
+        ("partitioner", "min_size:262144", Partitioner(min_shard_bytes=262144)),
+        ("partitioner", Partitioner(max_shards=2), Partitioner(max_shards=2)),
+        ("partitioner", "none", None),
         ("keep_best", "val_accuracy", "val_accuracy"),
     ],
     ids=str,
@@ -100,6 +103,7 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
         ("ps", True, "ps is True; write a whole number"),
         ("ps", -1, "ps is -1; need at least 0"),
         ("ps", 1.5, "ps is 1.5; write a whole number"),
+        ("ps", 10_001, "ps is 10001; at most 10000 are supported"),
         ("devices", 0, "devices is 0; need at least 1"),
         ("timeout", 0, "timeout is 0; need more than 0 seconds"),
         ("start_timeout", "nan", "start_timeout is 'nan'; write a number"),
@@ -115,8 +119,9 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
         ("auto_shard", "files", "auto_shard is 'files'; did you mean file?"),
         (
             "partitioner",
-            "min_size",
-            "partitioner is 'min_size'; write min_size:BYTES, max_shards:N or fixed_shards:N",
+            {"min_size": 1},
+            "partitioner is {'min_size': 1}; write min_size:BYTES, max_shards:N, "
+            "min_size:BYTES,max_shards:N or fixed_shards:N",
         ),
         ("keep_best", "", "keep_best is ''; write some text"),
         ("address", "head", "address is 'head'; write local, auto, host:port, or ray://host:port"),

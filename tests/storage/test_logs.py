@@ -29,9 +29,15 @@ class Spool:
         with self.path.open("a") as spool:
             spool.write(text)
 
-    def uploader(self) -> LogUploader:
+    def uploader(self, *, life: int = 0) -> LogUploader:
         return LogUploader(
-            self.storage, self.layout, task=self.task, attempt=0, spool_path=self.path, clock=self.clock
+            self.storage,
+            self.layout,
+            task=self.task,
+            attempt=0,
+            life=life,
+            spool_path=self.path,
+            clock=self.clock,
         )
 
     def reader(self) -> LogReader:
@@ -200,3 +206,13 @@ def test_logs_are_listed_by_attempt_and_task(storage: Storage, layout: RunLayout
     storage.write_bytes(f"{layout.logs}/2/notes.txt", b"no task")
     listed = [(attempt, str(task)) for attempt, task in list_log_tasks(storage, layout)]
     assert listed == [(2, "chief/0"), (2, "worker/9"), (2, "worker/10"), (10, "worker/0")]
+
+
+def test_log_of_a_replaced_process_comes_before_that_of_the_next_one(spool: Spool, tmp_path: Path) -> None:
+    later = Spool(spool.storage, tmp_path / "next.log", spool.clock)
+    later.write("second life\n")
+    later.uploader(life=1).flush()
+    spool.write("first life\n")
+    spool.uploader().flush()  # a salvage may come late
+    assert spool.stored() == "first life\nsecond life\n"
+    assert spool.stored(tail_bytes=12) == "second life\n"

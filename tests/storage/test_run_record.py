@@ -26,6 +26,7 @@ def test_record_is_read_back_with_every_key(storage: Storage, layout: RunLayout)
         "steps": 7,
         "steps_repeated": 1,
         "metrics": {},
+        "evaluation": None,
         "checkpoint": None,
         "storage": storage.uri("first"),
         "tasks": [],

@@ -112,6 +112,26 @@ class SlowWarmUpBody(CountingBody):
         time.sleep(60)
 
 
+class SlowToTrainBody(CountingBody):
+    """Starts for a second, as a server or a coordinator does."""
+
+    def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: PortLease) -> TaskStatus:
+        time.sleep(1.0)
+        return super().run(assignment, code_dir, lease)
+
+
+class SecondLifeDiesBody(CountingBody):
+    """Of each task's processes the second dies as it starts; they count themselves in the folder `lives`."""
+
+    def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: PortLease) -> TaskStatus:
+        lives = Path(assignment.job.params["lives"], self._task.path_name)
+        with lives.open("a") as counted:
+            counted.write("x")
+        if lives.stat().st_size == 2:
+            _sigkill()
+        return super().run(assignment, code_dir, lease)
+
+
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 

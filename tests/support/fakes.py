@@ -103,7 +103,8 @@ class FakeTaskGroup:
         script: Iterable[Moment] = (),
     ) -> None:
         self.clock = clock
-        self.orders: list[Order] = []
+        self.orders: list[tuple[Order, tuple[TaskId, ...]]] = []
+        self.replaced: list[str] = []
         self.num_stops = 0
         self.stop_problems: collections.deque[BaseException] = collections.deque()
         self._tasks = [str(each) for each in tasks]
@@ -131,8 +132,15 @@ class FakeTaskGroup:
             timings=tuple(self._timings.items()),
         )
 
-    def order(self, order: Order, tasks: Sequence[str] = ()) -> None:
-        self.orders.append(order)
+    def order(self, order: Order, tasks: Sequence[TaskId] = ()) -> None:
+        self.orders.append((order, tuple(tasks)))
+
+    def replace(self, task: TaskId) -> None:
+        """The task's next process has said nothing yet."""
+        name = str(task)
+        self.replaced.append(name)
+        life = self._known[name].life + 1
+        self._known[name] = make_status(name, TaskState.STARTING, pid=1000 * life, life=life)
 
     def stop(self) -> None:
         self.num_stops += 1

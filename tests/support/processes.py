@@ -31,14 +31,35 @@ class Cluster:
 
     Attributes:
       devices: Logical CPU devices of each task.
+      ps: Parameter servers, under parameter_server.
+      evaluator: Whether there is an evaluator.
     """
 
     strategy: str = "one_device"
     workers: int = 1
     devices: int | None = None
     keras: str = "3"
+    ps: int = 0
+    evaluator: bool = False
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks in the order in which they are started; those that train come first."""
+        if self.strategy != "parameter_server":
+            num_tasks = self.workers if self.strategy == "multi_worker_mirrored" else 1
+            return [f"worker/{index}" for index in range(num_tasks)]
+        evaluators = ["evaluator/0"] if self.evaluator else []
+        workers = [f"worker/{index}" for index in range(self.workers)]
+        return ["chief/0", *evaluators, *workers, *(f"ps/{index}" for index in range(self.ps))]
+
+    @property
+    def finishing(self) -> int:
+        """How many of `tasks`, from the first on, end by themselves."""
+        return len(self.tasks) - (self.workers + self.ps if self.strategy == "parameter_server" else 0)
 
     def __str__(self) -> str:
+        if self.strategy == "parameter_server":
+            return f"{self.strategy}-{self.workers}+{self.ps}-keras{self.keras}"
         size = self.workers if self.strategy == "multi_worker_mirrored" else self.devices or 1
         return f"{self.strategy}-{size}-keras{self.keras}"
 
@@ -48,11 +69,30 @@ class TaskProcess:
     """One running task; `arrays` and `values` are what its function returned."""
 
     name: str
-    process: subprocess.Popen[bytes]
-    output: Path
+    request: dict[str, Any]
+    environ: dict[str, str]
     folder: Path
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Starts the process, or another one in place of one that was killed."""
+        with self.output.open("ab") as sink:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.task_main", json.dumps(self.request)],
+                cwd=ROOT,
+                env=self.environ,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "output.txt"
 
     def text(self) -> str:
         lines = self.output.read_text(errors="replace").splitlines()
@@ -76,6 +116,7 @@ def run_function(
     """
     with started(target, cluster, environ=environ, storage=storage, attempt=attempt, **arguments) as tasks:
         deadline = time.monotonic() + timeout_s
+        tasks = tasks[: cluster.finishing]
         for task in tasks:
             try:
                 code = task.process.wait(timeout=max(deadline - time.monotonic(), 0.1))
@@ -104,38 +145,34 @@ def started(
     """Starts the tasks; kills those that are left at the end of the block."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raydist-test-")))
-        num_tasks = cluster.workers if cluster.strategy == "multi_worker_mirrored" else 1
-        leases = [stack.enter_context(_leased_port()) for _ in range(num_tasks)]
-        addresses = [f"127.0.0.1:{lease.getsockname()[1]}" for lease in leases]
+        leases = {name: stack.enter_context(_leased_port()) for name in cluster.tasks}
+        addresses = {name: f"127.0.0.1:{lease.getsockname()[1]}" for name, lease in leases.items()}
         tasks = []
-        for index in range(num_tasks):
+        for name in cluster.tasks:
+            place = folder / name.replace("/", "-")
+            place.mkdir()
             request = {
                 "target": target,
                 "strategy": cluster.strategy,
                 "devices": cluster.devices,
                 "keras": cluster.keras,
                 "addresses": addresses,
-                "index": index,
-                "folder": str(folder / str(index)),
+                "task": name,
+                "folder": str(place),
                 "storage": str(storage or folder / "storage"),
                 "attempt": attempt,
                 "arguments": arguments,
             }
-            (folder / str(index)).mkdir()
-            output = folder / str(index) / "output.txt"
-            with output.open("wb") as sink:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.support.task_main", json.dumps(request)],
-                    cwd=ROOT,
-                    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "TMPDIR": str(folder), **(environ or {})},
-                    stdout=sink,
-                    stderr=subprocess.STDOUT,
-                )
-            task = TaskProcess(
-                name=f"worker/{index}", process=process, output=output, folder=folder / str(index)
-            )
+            environment = {
+                **os.environ,
+                "TF_CPP_MIN_LOG_LEVEL": "1",
+                "TMPDIR": str(folder),
+                **(environ or {}),
+            }
+            task = TaskProcess(name=name, request=request, environ=environment, folder=place)
+            task.start()
             tasks.append(task)
-            stack.callback(_kill, process)
+            stack.callback(task.kill)
         yield tasks
 
 
@@ -154,8 +191,3 @@ def _stacks(tasks: list[TaskProcess]) -> str:
             task.process.send_signal(signal.SIGUSR1)  # faulthandler, see task_main
     time.sleep(1)
     return "\n".join(task.text() for task in tasks)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()

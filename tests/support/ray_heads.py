@@ -95,10 +95,11 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def ray_node(address: str, *, num_cpus: int, **environ: str) -> Iterator[None]:
+def ray_node(address: str, *, num_cpus: int, is_lost: bool = False, **environ: str) -> Iterator[None]:
     """Joins one more node of this machine to the Ray at `address`, with this process's token.
 
-    Leaving the context kills the node with all that runs on it, as when a host is lost.
+    Leaving the context ends the node with all that runs on it; where it `is_lost`, without a word, so that
+    Ray counts on it until heartbeats are missed.
     """
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="rd-"))
@@ -116,6 +117,6 @@ def ray_node(address: str, *, num_cpus: int, **environ: str) -> Iterator[None]:
             start_new_session=True,
             cwd=folder,
         )
-        stack.callback(_lose, process)
+        stack.callback(_lose if is_lost else _end, process)
         _wait_for_start(process, folder)
         yield

@@ -8,13 +8,17 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import assignment_environment, static_environment
-from raydist.spec import ClusterSpec, EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, TaskType
+from raydist.planning.tf_config import cluster_spec
+from raydist.spec import EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, TaskType
 from raydist.spec.options import find_option
+
+SERVERS = (TaskType.WORKER, TaskType.PS)
 
 
 def main(request: dict[str, Any]) -> None:
@@ -30,25 +34,37 @@ def main(request: dict[str, Any]) -> None:
         else:
             os.environ[name] = value
 
+    if assignment.strategy is Strategy.PARAMETER_SERVER and assignment.task.task_type in SERVERS:
+        from raydist.strategies.server import start_server
+
+        server = start_server(assignment)
+        while server:
+            threading.Event().wait()
+
+    from raydist.strategies.orders import Orders
     from raydist.strategies.session import open_session
 
+    orders = Orders()
+    # As the controller does. A thread: the main one may hold the event's lock.
+    signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=orders.finish.set).start())
+    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=orders.save.set).start())
     arguments = dict(request["arguments"])
     job_options = {
         name: find_option(name).parse(value) for name, value in arguments.pop("job_options", {}).items()
     }
     assignment = _assignment(request, **job_options)
     module, _, function = request["target"].partition(":")
-    with open_session(assignment) as session:
+    with open_session(assignment, orders=orders) as session:
         result = getattr(importlib.import_module(module), function)(session.context, **arguments) or {}
     _write(Path(request["folder"]), result)
 
 
 def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
     strategy = Strategy(request["strategy"])
-    is_multi_worker = strategy is Strategy.MULTI_WORKER_MIRRORED
-    jobs = ((TaskType.WORKER, tuple(request["addresses"])),) if is_multi_worker else ()
+    addresses = {TaskId.parse(name): address for name, address in request["addresses"].items()}
+    task = TaskId.parse(request["task"])
     return TaskAssignment(
-        task=TaskId(task_type=TaskType.WORKER, index=request["index"]),
+        task=task,
         job=JobSpec(
             name="test",
             entry_point=EntryPoint(function="train", file="job.py"),
@@ -57,10 +73,12 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
         ),
         strategy=strategy,
         keras=KerasFlavour(request["keras"]),
-        cluster_spec=ClusterSpec(jobs=jobs),
+        cluster_spec=cluster_spec(strategy, addresses),
         attempt=request["attempt"],
         run_uri=request["storage"] + "/test",
-        num_workers=len(request["addresses"]),
+        num_workers=sum(one.task_type is TaskType.WORKER for one in addresses),
+        num_ps=sum(one.task_type is TaskType.PS for one in addresses),
+        address=addresses[task],
         devices=request["devices"],
     )
 

@@ -1,0 +1,78 @@
+"""What a run has reached, over all attempts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raydist.spec.status import TaskStatus
+from raydist.spec.tasks import TaskId, TaskType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What the evaluator found last.
+
+    Attributes:
+      step: The step of the checkpoint.
+      lag_steps: How far the chief was ahead of it by then; None where that is unknown.
+    """
+
+    step: int
+    lag_steps: int | None
+    metrics: Mapping[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "lag_steps": self.lag_steps, "metrics": dict(self.metrics)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """What the run has reached, over all attempts. Immutable.
+
+    Attributes:
+      steps: The highest step completed.
+      metrics: The chief's last report.
+      checkpoint: URI of the newest checkpoint that the chief committed; None before the first.
+      evaluation: The evaluator's last result; None before the first, and without an evaluator.
+      repeated: Steps that were applied twice, by attempt.
+      notes: What the tasks chose on the user's behalf, each sentence once.
+    """
+
+    steps: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    checkpoint: str | None = None
+    evaluation: Evaluation | None = None
+    repeated: Mapping[int, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def steps_repeated(self) -> int:
+        return sum(self.repeated.values())
+
+    def updated(self, statuses: Sequence[TaskStatus], *, chief: TaskId, attempt: int) -> Reached:
+        """Returns it with what the tasks of attempt number `attempt` tell."""
+        reached = self
+        for status in statuses:
+            reached = dataclasses.replace(
+                reached,
+                steps=max(reached.steps, status.step),
+                notes=tuple(dict.fromkeys([*reached.notes, *status.notes])),
+            )
+            if status.task == chief:
+                reached = reached._told_by_chief(status, attempt)
+            elif status.task.task_type is TaskType.EVALUATOR and status.metrics:
+                found = Evaluation(step=status.step, lag_steps=status.lag_steps, metrics=status.metrics)
+                reached = dataclasses.replace(reached, evaluation=found)
+        return reached
+
+    def _told_by_chief(self, status: TaskStatus, attempt: int) -> Reached:
+        repeated = max(status.steps_repeated, self.repeated.get(attempt, 0))
+        return dataclasses.replace(
+            self,
+            metrics=status.metrics or self.metrics,
+            checkpoint=status.checkpoint or self.checkpoint,
+            repeated={**self.repeated, attempt: repeated},
+        )

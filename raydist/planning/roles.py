@@ -1,0 +1,103 @@
+"""Which tasks a run is made of, and what each of them asks of its host."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+
+from raydist.planning.capacity import describe_roles, fits
+from raydist.planning.inventory import Inventory
+from raydist.planning.strategy import most_gpus
+from raydist.spec.job import JobSpec, Strategy
+from raydist.spec.tasks import Resources, Role, TaskType
+
+Roles = tuple[Role, ...]
+
+
+def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: list[str]) -> Roles:
+    """Returns chief, workers, ps and evaluator, in this order; any but parameter_server has workers alone.
+
+    Args:
+      job: What `choose_strategy` left of it.
+      notes: Gets a sentence for each thing that is chosen here.
+    """
+    workers = Role(
+        task_type=TaskType.WORKER,
+        num_tasks=job.workers.minimum,
+        resources=Resources(
+            num_cpus=job.cpus_per_worker,
+            num_gpus=_gpus_per_worker(job, strategy, inventory, notes),
+            num_tpus=_tpu_chips(strategy, inventory),
+        ),
+    )
+    roles: Roles = (workers,)
+    if strategy is Strategy.PARAMETER_SERVER:
+        # No GPU for them: variables live in a ps's memory, and the chief and the evaluator would keep
+        # from a worker what it computes with.
+        roles = (
+            Role(task_type=TaskType.CHIEF, resources=Resources(num_cpus=job.cpus_per_chief)),
+            workers,
+            Role(task_type=TaskType.PS, num_tasks=job.ps, resources=Resources(num_cpus=job.cpus_per_ps)),
+        )
+        if job.evaluator:
+            evaluator = Resources(num_cpus=job.cpus_per_evaluator)
+            roles = (*roles, Role(task_type=TaskType.EVALUATOR, resources=evaluator))
+    return _with_most_workers(roles, job, inventory, notes)
+
+
+def _with_most_workers(roles: Roles, job: JobSpec, inventory: Inventory, notes: list[str]) -> Roles:
+    """Takes the most workers of the range that fit without sharing cores, at least the range's minimum."""
+    workers = job.workers
+    more = range(workers.minimum + 1, workers.maximum + 1)
+    num_more = bisect.bisect(more, False, key=lambda num: not fits(inventory, _with_workers(roles, num)))
+    made = _with_workers(roles, workers.minimum + num_more)
+    if num_more < len(more):
+        num_workers = workers.minimum + num_more
+        notes.append(f"{num_workers} of {workers} workers: {inventory.source} has no room for more")
+    if inventory.can_grow and not fits(inventory, made):
+        notes.append(
+            f"{inventory.source} has no room for {describe_roles(made)} yet: waits for its autoscaler"
+        )
+    return made
+
+
+def _with_workers(roles: Roles, num_workers: int) -> Roles:
+    return tuple(
+        dataclasses.replace(role, num_tasks=num_workers) if role.task_type is TaskType.WORKER else role
+        for role in roles
+    )
+
+
+def _gpus_per_worker(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: list[str]) -> int:
+    asked = job.gpus_per_worker
+    match strategy:
+        case Strategy.TPU:
+            return 0
+        case Strategy.ONE_DEVICE:
+            if (asked or 0) > 1:
+                notes.append(f"gpus_per_worker {asked} becomes 1: one_device uses one")
+            return min(1, most_gpus(inventory) if asked is None else asked)
+        case Strategy.MULTI_WORKER_MIRRORED | Strategy.PARAMETER_SERVER:
+            return _gpus_of_each(job, inventory, notes) if asked is None else asked
+        case _:
+            return most_gpus(inventory) if asked is None else asked
+
+
+def _gpus_of_each(job: JobSpec, inventory: Inventory, notes: list[str]) -> int:
+    """One GPU for each worker or for none, as all workers must have the same number."""
+    num_gpus, minimum = inventory.num_gpus, job.workers.minimum
+    if 0 < num_gpus < minimum:
+        notes.append(
+            f"no worker uses a GPU: {minimum} workers need one each, and {inventory.source} has {num_gpus}; "
+            f"--workers {num_gpus} would use them"
+        )
+    if num_gpus > job.workers.maximum:
+        notes.append(f"each worker uses 1 of {num_gpus} GPUs; --gpus-per-worker N gives it more")
+    return 1 if num_gpus >= minimum else 0
+
+
+def _tpu_chips(strategy: Strategy, inventory: Inventory) -> float:
+    """All chips of a host; 0 for a TPU that is reached by its name alone."""
+    if strategy is not Strategy.TPU:
+        return 0.0
+    return max((host.num_tpus for host in inventory.hosts), default=0.0)

@@ -1,0 +1,108 @@
+"""Remains: what a task's dead processes left on their hosts, until it is gathered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raydist.runtime.salvage import salvage
+from raydist.runtime.scratch import scratch_root
+from raydist.runtime.task_actor import Hello, TaskSetup
+from raydist.spec.tasks import TaskId
+
+logger = logging.getLogger(__name__)
+
+# A salvage that takes longer goes on by itself; one on a host that is gone never starts.
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remnant:
+    """A process that has died, or was killed.
+
+    Attributes:
+      hello: What it said when it came up; None where it never did.
+    """
+
+    setup: TaskSetup
+    hello: Hello | None
+
+
+class Remains:
+    """Stores the end of each dead process's log and deletes its scratch folder, on its own host."""
+
+    def __init__(self, *, home: str | None) -> None:
+        """Takes the node of this process; None outside the cluster."""
+        self._home = home
+        self._left: list[Remnant] = []
+        self._refs: list[Any] = []
+        self._threads: list[threading.Thread] = []
+
+    def leave(self, remnant: Remnant) -> None:
+        """Notes a process whose remains are to be gathered, by `gather` or in the end."""
+        self._left.append(remnant)
+
+    def gather(self, task: TaskId) -> None:
+        """Begins to gather what dead processes of that task left, and waits for nothing."""
+        for remnant in [each for each in self._left if each.setup.task == task]:
+            self._left.remove(remnant)
+            if self._is_away(remnant):
+                self._refs.append(_salvage_there(remnant))
+            else:
+                self._threads.append(_salvage_aside(remnant))
+
+    def gather_there(self, killed: Iterable[Remnant]) -> None:
+        """Gathers by Ray what is on other hosts, that of `killed` too; waits as long as is reasonable."""
+        away = [remnant for remnant in (*self._left, *killed) if self._is_away(remnant)]
+        deadline = time.monotonic() + _TIMEOUT_S
+        for ref in [*self._refs, *map(_salvage_there, away)]:
+            try:
+                ray.get(ref, timeout=max(0.0, deadline - time.monotonic()))
+            except RayError as error:
+                logger.warning("the end of a log is lost with its host: %s", error)
+
+    def gather_here(self, killed: Iterable[Remnant]) -> None:
+        """Gathers without Ray what is on this host, that of `killed` too, and waits for it."""
+        for thread in self._threads:
+            thread.join(_TIMEOUT_S)
+        for remnant in (*self._left, *killed):
+            if not self._is_away(remnant):
+                _salvage(remnant)
+
+    def _is_away(self, remnant: Remnant) -> bool:
+        # One that never told may have died between making its folder and telling: here it is looked for,
+        # on another host it is swept by the next task.
+        return remnant.hello is not None and remnant.hello.node_id != self._home
+
+
+def _salvage(remnant: Remnant) -> None:
+    hello, setup = remnant.hello, remnant.setup
+    path = scratch_root() / setup.scratch_name if hello is None else hello.scratch_path
+    salvage(path, setup.log, pid=hello.pid if hello else None)
+
+
+def _salvage_aside(remnant: Remnant) -> threading.Thread:
+    def run() -> None:
+        try:
+            _salvage(remnant)
+        except OSError as error:
+            logger.warning("%s: what it left cannot be cleared: %s", remnant.setup.task, error)
+
+    thread = threading.Thread(target=run, name="raydist-salvage", daemon=True)
+    thread.start()
+    return thread
+
+
+def _salvage_there(remnant: Remnant) -> Any:
+    assert remnant.hello is not None
+    there = NodeAffinitySchedulingStrategy(remnant.hello.node_id, soft=False)
+    run = ray.remote(cast(Any, salvage)).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+    return run.remote(remnant.hello.scratch_path, remnant.setup.log, pid=remnant.hello.pid)

@@ -1,0 +1,93 @@
+"""How many steps go into the next closure. No TensorFlow, no time of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+TARGET_CLOSURE_S = 0.2
+MOST_STEPS = 1000
+# How long closures are watched before the next size is chosen; the first look is a short one.
+_LOOK_S = 0.2
+_FIRST_LOOK_S = 0.05
+# Unrolling pays where a step takes about as long as the messages of a turn of the loop.
+UNROLL = 10
+_SHORT_STEP_S = 0.05
+# What unrolling saves of a short step, about; tracing has to be earned back by that.
+_SAVED = 0.25
+
+
+class ClosureSizes:
+    """Chooses sizes by the time that steps take.
+
+    A closure is `turns` turns of a loop with `unroll` steps each.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_workers: int,
+        total: int,
+        fixed: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes `total`, the steps that there will be in all, and `fixed`, a size that the user chose."""
+        self._num_workers = num_workers
+        self._total_left = total
+        self._fixed = fixed
+        self._clock = clock
+        self._unroll = 1
+        self._steps = float(fixed or 1)
+        self._began_at_s: float | None = None
+        self._completed = 0
+        self._step_s: float | None = None
+
+    def begin(self) -> None:
+        """Says that workers had nothing to do before now."""
+        self._began_at_s, self._completed = None, 0
+
+    def next(self, left: int) -> tuple[int, int]:
+        """Returns (turns, unroll) of the next closure, together at most `left` steps.
+
+        Towards the end closures get smaller, so that the workers end at about the same time.
+        """
+        if self._began_at_s is None:
+            self._began_at_s = self._clock()
+        even = -(-left // (2 * self._num_workers)) if self._fixed is None else left
+        # A turn of the unrolled loop is the least that is worth a closure.
+        count = max(1, min(max(int(self._steps), self._unroll), even, left))
+        turns = count // self._unroll
+        return (turns, self._unroll) if turns else (count, 1)
+
+    def completed(self, count: int) -> None:
+        """Notes that a closure of `count` steps is done."""
+        self._total_left -= count
+        self._completed += count
+        now = self._clock()
+        look_s = _FIRST_LOOK_S if self._step_s is None else _LOOK_S
+        if self._began_at_s is None or now - self._began_at_s < look_s:
+            return
+        # All workers together did them, each in turn.
+        self._step_s = (now - self._began_at_s) * self._num_workers / self._completed
+        self._began_at_s, self._completed = now, 0
+        if self._fixed is None:
+            # The first steps are slow, and a first guess may be far off: no more than four times as many.
+            self._steps = max(1.0, min(TARGET_CLOSURE_S / self._step_s, 4 * self._steps, MOST_STEPS))
+
+    def wanted_unroll(self, *, trace_s: float) -> int:
+        """Returns how many steps a turn should have; 1 where more would not pay.
+
+        Args:
+          trace_s: Seconds that tracing one step takes.
+        """
+        if self._unroll > 1 or self._step_s is None or self._step_s > _SHORT_STEP_S:
+            return self._unroll
+        unroll = min(UNROLL, self._fixed or UNROLL)
+        saved_s = _SAVED * self._total_left * self._step_s / self._num_workers
+        return unroll if trace_s * unroll < saved_s else self._unroll
+
+    def unrolled(self, unroll: int) -> None:
+        """Says that closures with `unroll` steps a turn exist. Tracing them is no part of a step's time."""
+        if unroll != self._unroll:
+            self._unroll = unroll
+            self.begin()

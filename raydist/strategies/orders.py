@@ -1,0 +1,30 @@
+"""What the controller has asked of this task, for the training thread to look at."""
+
+from __future__ import annotations
+
+import threading
+
+from raydist.spec.status import Order
+
+
+class Orders:
+    """Orders that have come in. Taken by any thread.
+
+    Attributes:
+      save: Set while a checkpoint is asked for. `finish`: set once training is done, for an evaluator.
+    """
+
+    def __init__(self) -> None:
+        self.save = threading.Event()
+        self.finish = threading.Event()
+
+    def take(self, order: Order) -> bool:
+        """Notes an order; returns whether it is one for the train function."""
+        match order:
+            case Order.SAVE:
+                self.save.set()
+            case Order.FINISH:
+                self.finish.set()
+            case _:
+                return False
+        return True

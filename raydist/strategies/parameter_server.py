@@ -1,0 +1,176 @@
+"""ctx.fit under ParameterServerStrategy, for both Kerases: the chief schedules, the workers train.
+
+Keras 3 has no `fit` for it (keras#20585), and tf_keras's takes one closure per `steps_per_execution`
+and keeps metrics on the ps. Here closures hold as many steps as fill a fifth of a second, and metrics
+travel with their results, so that each step of the budget is counted once (closures.py,
+local_metrics.py).
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from raydist.strategies import keras3, models, variables, worker_data
+from raydist.strategies.callback_calls import CallbackCalls
+from raydist.strategies.closure_sizes import ClosureSizes
+from raydist.strategies.closures import PackedSteps, StepScheduler, check_variables
+from raydist.strategies.local_metrics import LocalMetrics, Tally
+from raydist.strategies.run_callbacks import Counter, run_callbacks
+from raydist.strategies.worker_evaluation import WorkerEvaluation
+
+if TYPE_CHECKING:
+    from raydist.strategies.context import TaskContext
+
+
+def fit(
+    context: TaskContext,
+    model: Any,
+    data: Any,
+    *,
+    epochs: int,
+    steps_per_epoch: int | None,
+    validation_data: Any,
+    callbacks: Sequence[Any],
+) -> Any:
+    """Trains `model` from where the newest checkpoint ended; see TrainContext.fit."""
+    library = models.keras_of(model)
+    models.check(model, context.strategy)
+    if library is keras and context.partitioner is not None:
+        raise UnsupportedError(
+            f"model {model.name} is of Keras 3, which has no sharded variables, and partitioner is "
+            f"{context.partitioner}; build it with tf.keras under --keras legacy, or drop --partitioner"
+        )
+    worker_data.checked_function(data, "train_data")
+    if steps_per_epoch is None:
+        raise UnsupportedError(
+            "ctx.fit needs steps_per_epoch under parameter_server: the workers take batches as they come, "
+            "so no data set's end ends an epoch; give steps_per_epoch=number of examples // batch size"
+        )
+    counter = Counter(context)
+    own = worker_data.read(
+        data,
+        context.strategy,
+        context.coordinator,
+        num_workers=context.num_workers,
+        skip=counter.epoch * steps_per_epoch + counter.step_in_epoch,
+    )
+    before, after = run_callbacks(counter, library.callbacks.Callback, element_spec=own.element_spec)
+    if library is keras:
+        keras3.build(model, own.element_spec)
+    calls = CallbackCalls(
+        model,
+        [library.callbacks.History(), before, *callbacks, after],
+        params={"epochs": epochs, "steps": steps_per_epoch, "verbose": 2},
+    )
+    calls.train_begin()  # restores, and builds what is not built yet
+    check_variables(variables.variables_of("model", model))
+    metrics = LocalMetrics(model)
+    evaluation = None
+    if validation_data is not None and not context.has_evaluator:
+        test_step = models.converted(model, model.test_step)
+        evaluation = WorkerEvaluation(context, validation_data, metrics=metrics, test_step=test_step)
+    first = epochs if counter.is_done else counter.epoch
+    num_steps = (epochs - first) * steps_per_epoch - counter.step_in_epoch
+    training = _Training(
+        context, model, metrics=metrics, data=own, counter=counter, calls=calls, num_steps=num_steps
+    )
+    for epoch in range(first, epochs):
+        logs = training.run_epoch(epoch, steps_per_epoch)
+        if evaluation is not None:
+            calls.test_begin()
+            values = evaluation.run()
+            calls.test_end(values)
+            logs.update({f"val_{name}": value for name, value in values.items()})
+        calls.epoch_end(epoch, logs)
+        print(f"Epoch {epoch + 1}/{epochs}: {_words(logs)}", flush=True)
+        if model.stop_training:
+            break
+    if first < epochs and hasattr(model.optimizer, "finalize_variable_values"):
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+    calls.train_end(counter.history[-1] if counter.history else {})
+    context.steps_repeated += training.num_repeated
+    return model.history
+
+
+class _Training:
+    """The epochs of one `fit`."""
+
+    def __init__(
+        self,
+        context: TaskContext,
+        model: Any,
+        *,
+        metrics: LocalMetrics,
+        data: worker_data.WorkerData,
+        counter: Counter,
+        calls: CallbackCalls,
+        num_steps: int,
+    ) -> None:
+        """Takes what `fit` has made; `num_steps` are left in all."""
+        self._context = context
+        self._model = model
+        self._metrics = metrics
+        self._counter = counter
+        self._calls = calls
+        train_step = models.converted(model, model.train_step)
+
+        def step(element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+            return metrics.updated(state, lambda: context.strategy.run(train_step, args=(element,)))[0]
+
+        steps = PackedSteps(context.strategy, step, iterators=data.iterators, zeros=metrics.zeros)
+        sizes = ClosureSizes(num_workers=context.num_workers, total=num_steps)
+        self._scheduler = StepScheduler(context.coordinator, steps, sizes, num_workers=context.num_workers)
+
+    def run_epoch(self, epoch: int, num_steps: int) -> dict[str, float]:
+        """Runs what is left of the epoch; returns the metrics over all of it."""
+        counter = self._counter
+        self._model.reset_metrics()
+        self._calls.epoch_begin(epoch)  # of a resumed epoch it restores what the metrics' variables held
+        tally = self._metrics.read() if counter.step_in_epoch else self._metrics.tally()
+
+        def on_done(count: int, state: Sequence[np.ndarray]) -> None:
+            tally.add(state)
+            if cadence.is_due(step_before=counter.step, step=counter.step + count):
+                self._metrics.write(tally)  # for the checkpoint, which the callbacks save
+            first = counter.step_in_epoch
+            self._calls.batches(first, first + count - 1, _RunningLogs(self._metrics, tally))
+
+        cadence, save = self._context.cadence, self._context.orders.save
+        while counter.step_in_epoch < num_steps:
+            left = min(num_steps - counter.step_in_epoch, cadence.steps_left(counter.step))
+            self._scheduler.run(left, on_done, should_pause=save.is_set)
+            self._context.progress.repeated(self._context.steps_repeated + self.num_repeated)
+            if save.is_set():
+                save.clear()
+                self._metrics.write(tally)
+                counter.save(self._model)
+        self._metrics.write(tally)
+        return self._metrics.results(tally)
+
+    @property
+    def num_repeated(self) -> int:
+        return self._scheduler.num_repeated
+
+
+class _RunningLogs(UserDict[str, float]):
+    """The logs of the epoch so far, worked out only when a callback looks at them."""
+
+    def __init__(self, metrics: LocalMetrics, tally: Tally) -> None:
+        self._metrics = metrics
+        self._tally = tally
+
+    @cached_property
+    def data(self) -> dict[str, float]:  # type: ignore[override]
+        return self._metrics.results(self._tally)
+
+
+def _words(logs: dict[str, float]) -> str:
+    return " - ".join(f"{name}: {value:.4f}" for name, value in logs.items())

@@ -1,0 +1,93 @@
+"""The workers' input under ParameterServer: each worker runs the pipeline in its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from raydist.strategies import tensorflow_internals, train_data
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerData:
+    """The workers' iterators.
+
+    Attributes:
+      iterators: A `PerWorkerValues` of iterators that never end, made anew when a worker comes back.
+      element_spec: The structure of one replica's batch.
+    """
+
+    iterators: Any
+    element_spec: Any
+
+
+def read(
+    data: Any, strategy: tf.distribute.Strategy, coordinator: Any, *, num_workers: int, skip: int = 0
+) -> WorkerData:
+    """Gives each worker its own batches of `data`, over and over.
+
+    A function without arguments returns the whole data, of which worker i gets each batch whose
+    number is i modulo the number of workers: workers that all ran one seeded pipeline would train on
+    the same batches at the same time. A function of a `tf.distribute.InputContext` shards for itself,
+    before it does anything expensive; unlike TensorFlow's, its context knows all workers.
+
+    Args:
+      skip: Steps that all workers together have behind them.
+
+    Raises:
+      UnsupportedError: `data` is no function.
+    """
+    function = checked_function(data, "train_data")
+    num_replicas = strategy.num_replicas_in_sync
+
+    def distributed(dataset: tf.data.Dataset) -> Any:
+        # Several GPUs of one worker: TensorFlow cuts the batch. Not run on hardware.
+        return dataset if num_replicas == 1 else strategy.experimental_distribute_dataset(dataset)
+
+    if train_data.takes_input_context(function):
+
+        def of_worker(index: int) -> Callable[[], Any]:
+            context = tf.distribute.InputContext(num_workers, index, num_replicas)
+
+            def make() -> Any:
+                own = checked_dataset(function(context), "train_data").repeat().skip(skip // num_workers)
+                if num_replicas == 1:
+                    return own
+                return strategy.distribute_datasets_from_function(lambda _: own)
+
+            return make
+
+        pipelines = [of_worker(index) for index in range(num_workers)]
+        iterators, spec = tensorflow_internals.per_worker_iterators(coordinator, strategy, pipelines)
+        return WorkerData(iterators=iterators, element_spec=spec)
+
+    def make(index: tf.Tensor) -> Any:
+        whole = checked_dataset(function(), "train_data").repeat().skip(skip)
+        return distributed(whole.shard(num_workers, index))
+
+    iterators, spec = tensorflow_internals.per_worker_iterators(coordinator, strategy, make)
+    return WorkerData(iterators=iterators, element_spec=spec)
+
+
+def checked_function(data: Any, name: str) -> Callable[..., Any]:
+    """Returns `data`; raises UnsupportedError unless it is a function."""
+    if callable(data):
+        return data
+    raise UnsupportedError(
+        f"{name} is {type(data).__name__}; parameter_server needs a function that returns the data set, "
+        "because each worker makes its own: write `def data(): return dataset`, and give `data`"
+    )
+
+
+def checked_dataset(dataset: Any, name: str) -> tf.data.Dataset:
+    """Returns `dataset`; raises UnsupportedError unless it is a `tf.data.Dataset`."""
+    if isinstance(dataset, tf.data.Dataset):
+        return dataset
+    raise UnsupportedError(
+        f"the {name} function returned {type(dataset).__name__}; "
+        "return a tf.data.Dataset batched with the global batch size"
+    )

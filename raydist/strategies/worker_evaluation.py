@@ -1,0 +1,108 @@
+"""Evaluation under ParameterServer: the workers share the data, and every example counts once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from raydist.strategies import train_data
+from raydist.strategies.local_metrics import LocalMetrics
+from raydist.strategies.worker_data import checked_dataset, checked_function
+
+if TYPE_CHECKING:
+    from raydist.strategies.context import TaskContext
+
+ARRAY_BATCH_SIZE = 32  # Keras's default
+
+
+class WorkerEvaluation:
+    """Evaluates a model on the workers.
+
+    Each worker's part of the data is one closure that begins at the part's beginning and returns its
+    metrics at the end: what a worker had done when it died is lost with it, and done anew by another.
+    """
+
+    def __init__(
+        self, context: TaskContext, data: Any, *, metrics: LocalMetrics, test_step: Callable[[Any], object]
+    ) -> None:
+        """Takes `test_step(batch)`, which runs in each replica and updates `metrics`.
+
+        Args:
+          data: As `validation_data` of TrainContext.fit; finite.
+        """
+        self._coordinator = context.coordinator
+        self._strategy = context.strategy
+        self._metrics = metrics
+        self._test_step = test_step
+        self._num_shards = context.num_workers
+        self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
+        self._data = _function_of(data)
+
+    def run(self) -> dict[str, float]:
+        """Returns the metrics' values over all examples."""
+        if self._shards is None:
+            self._shards = self._make_shards()
+        results = [self._coordinator.schedule(function, args=args) for function, args in self._shards]
+        self._coordinator.join()
+        tally = self._metrics.tally()
+        for result in results:
+            tally.add(result.fetch())
+        return self._metrics.results(tally)
+
+    def _make_shards(self) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
+        num_shards, data = self._num_shards, self._data
+        num_replicas = self._strategy.num_replicas_in_sync
+        contexts = [
+            tf.distribute.InputContext(num_shards, index, num_replicas) for index in range(num_shards)
+        ]
+        takes_context = train_data.takes_input_context(data)
+        # Made once outside of a graph, where its size can be asked.
+        _check_finite(checked_dataset(data(contexts[0]) if takes_context else data(), "validation_data"))
+        if takes_context:
+            return [(self._closure(functools.partial(data, own)), ()) for own in contexts]
+        closure = self._closure(lambda index: data().shard(num_shards, index))
+        return [(closure, (tf.constant(index, tf.int64),)) for index in range(num_shards)]
+
+    def _closure(self, make: Callable[..., tf.data.Dataset]) -> Any:
+        def update(element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+            return self._metrics.updated(state, lambda: self._strategy.run(self._test_step, args=(element,)))[
+                0
+            ]
+
+        @tf.function(autograph=False)
+        def evaluate(*index: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            dataset = make(*index)
+            if self._strategy.num_replicas_in_sync > 1:
+                dataset = self._strategy.experimental_distribute_dataset(dataset)
+            iterator = iter(dataset)
+            _, *state = tf.while_loop(
+                lambda element, *state: element.has_value(),
+                lambda element, *state: (
+                    iterator.get_next_as_optional(),
+                    *update(element.get_value(), state),
+                ),
+                [iterator.get_next_as_optional(), *self._metrics.zeros()],
+                parallel_iterations=1,
+            )
+            return tuple(state)
+
+        return evaluate
+
+
+def _function_of(data: Any) -> Callable[..., Any]:
+    if isinstance(data, (tuple, list)):  # (x, y), as Keras takes them
+        arrays = tuple(data)
+        return lambda: tf.data.Dataset.from_tensor_slices(arrays).batch(ARRAY_BATCH_SIZE)
+    return checked_function(data, "validation_data")
+
+
+def _check_finite(dataset: tf.data.Dataset) -> None:
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise UnsupportedError(
+            "validation_data never ends, and is to be evaluated as a whole; give it without repeat(), "
+            "or with take(n)"
+        )

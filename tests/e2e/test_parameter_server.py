@@ -1,0 +1,138 @@
+"""ParameterServer as a user runs it: every role an actor of a running Ray, and tasks that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import WaitUntil
+from tests.e2e.conftest import Ended, RunningRay, start_raydist
+
+Raydist = Callable[..., Ended]
+
+JOB = """
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+import raydist
+
+
+@raydist.job(strategy="parameter_server", workers=2, ps=1, params={"epochs": 2, "steps": 100})
+def train(ctx: raydist.TrainContext):
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16).astype("float32")
+
+    def training():
+        return tf.data.Dataset.from_tensor_slices((images[:1500], labels[:1500])).shuffle(1500).batch(32)
+
+    def validation():
+        return tf.data.Dataset.from_tensor_slices((images[1500:], labels[1500:])).batch(64)
+
+    with ctx.strategy.scope():
+        hidden, logits = tf.keras.layers.Dense(64, activation="relu"), tf.keras.layers.Dense(10)
+        model = tf.keras.Sequential([tf.keras.Input((64,)), hidden, logits])
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tf.keras.optimizers.Adam(0.003), loss=loss, metrics=["accuracy"])
+    ctx.fit(
+        model,
+        training,
+        epochs=ctx.params["epochs"],
+        steps_per_epoch=ctx.params["steps"],
+        validation_data=validation,
+    )
+"""
+# Enough to be still training when a task was killed and is back.
+LONG = ("-p", "epochs=4", "-p", "steps=1500")
+LONG_STEPS = 6000
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "digits_ps.py").write_text(JOB)
+    return str(folder / "digits_ps.py")
+
+
+def test_every_role_does_its_part(raydist: Raydist, job: str) -> None:
+    share = ("--cpus-per-worker", "0.5", "--cpus-per-ps", "0.5")
+    ended = raydist("submit", job, "--evaluator", *share, "--json", "--name", "roles")
+    assert ended.code == 0, ended.err
+    result = ended.json
+    assert (result["state"], result["strategy"], result["attempts"]) == ("SUCCEEDED", "parameter_server", 1)
+    assert (result["steps"], result["steps_repeated"]) == (200, 0)
+    assert [task["task"] for task in result["tasks"]] == [
+        *("chief/0", "worker/0", "worker/1", "ps/0", "evaluator/0")
+    ]
+    assert set(result["metrics"]) == {"loss", "accuracy"}  # the evaluator has the others
+    evaluation = result["evaluation"]
+    assert (evaluation["step"], evaluation["lag_steps"]) == (200, 0)
+    assert evaluation["metrics"]["val_accuracy"] > 0.5
+    assert "evaluator/0" in raydist("metrics", "roles", "--format", "csv").out
+    assert "serves at" in raydist("logs", "roles", "--task", "ps/0").out
+
+
+def running(raydist: Raydist, name: str) -> dict[str, Any]:
+    ended = raydist("status", name, "--json")
+    return ended.json if ended.code == 0 else {"state": None, "steps": 0, "tasks": []}
+
+
+def pid_of(raydist: Raydist, name: str, task: str) -> int:
+    return int({one["task"]: one["pid"] for one in running(raydist, name)["tasks"]}[task])
+
+
+def start(running_ray: RunningRay, folder: Path, job: str, name: str) -> subprocess.Popen[str]:
+    return start_raydist(running_ray, folder, "submit", job, "--json", "--name", name, *LONG)
+
+
+def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=150)
+    assert process.returncode == 0, err
+    result: dict[str, Any] = json.loads(out)
+    assert (result["state"], result["steps"]) == ("SUCCEEDED", LONG_STEPS)
+    return result
+
+
+def test_killed_worker_is_replaced_while_training_goes_on(
+    raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    process = start(running_ray, tmp_path, job, "worker-killed")
+    wait_until(lambda: running(raydist, "worker-killed")["steps"] > 0, timeout_s=60)
+    before = pid_of(raydist, "worker-killed", "worker/1")
+    os.kill(before, signal.SIGKILL)
+    result = result_of(process)
+    assert result["attempts"] == 1
+    assert 0 <= result["steps_repeated"] < LONG_STEPS
+    [after] = [task for task in result["tasks"] if task["task"] == "worker/1"]
+    assert after["pid"] != before
+    assert any(note.startswith("worker/1 died (attempt 0, step ") for note in result["notes"])
+    assert raydist("logs", "worker-killed", "--task", "worker/1").out.count("serves at") >= 1
+
+
+@pytest.mark.parametrize("task", ["ps/0", "chief/0"])
+def test_death_of_what_holds_the_state_costs_one_attempt(
+    raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil, task: str
+) -> None:
+    process = start(running_ray, tmp_path, job, "lost")
+    # After the first epoch's checkpoint, so that there is something to go on from.
+    wait_until(lambda: running(raydist, "lost")["steps"] > 1500, timeout_s=90)
+    os.kill(pid_of(raydist, "lost", task), signal.SIGKILL)
+    result = result_of(process)
+    assert result["attempts"] == 2
+    assert result["checkpoint"].endswith(f"step-{LONG_STEPS}-a1")
+    assert any(f"{task} failed" in note for note in result["notes"])
+
+
+def test_mistake_in_the_train_function_is_one_sentence(raydist: Raydist, job: str) -> None:
+    Path(job).write_text(JOB.replace("        training,\n", "        training(),\n"))
+    ended = raydist("submit", job, "--json")
+    assert ended.code == 2, ended.err
+    assert "parameter_server needs a function" in ended.json["error"]["message"]
+    assert "Traceback" not in ended.err

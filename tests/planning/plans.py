@@ -1,0 +1,38 @@
+"""Inventories and plans as the tests of this room want them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.make_plan import make_plan
+from raydist.planning.plan import Plan
+from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
+from raydist.spec.layers import Source
+from raydist.spec.options import OPTIONS
+
+LAPTOP = Inventory(hosts=(Host(name="this machine", num_cpus=2),), is_embedded=True)
+
+
+def cluster(*hosts: tuple[float, int], can_grow: bool = False) -> Inventory:
+    """Returns hosts h0, h1, … with these CPUs and GPUs."""
+    named = [Host(name=f"h{i}", num_cpus=cpus, num_gpus=gpus) for i, (cpus, gpus) in enumerate(hosts)]
+    return Inventory(hosts=tuple(named), can_grow=can_grow, source="Ray at h0:6379")
+
+
+def workers(minimum: int, maximum: int | None = None) -> WorkerRange:
+    return WorkerRange(minimum=minimum, maximum=maximum or minimum)
+
+
+def plan(
+    inventory: Inventory = LAPTOP,
+    *,
+    wants_legacy_keras: bool = False,
+    sources: Mapping[str, Source] | None = None,
+    **fields: Any,
+) -> Plan:
+    """Plans a job whose fields were all asked for, unless `sources` says otherwise."""
+    job = JobSpec(name="run", entry_point=EntryPoint(file="a.py", function="train"), **fields)
+    by_field = {option.name: Source.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Source.ASKED)
+    return make_plan(job, by_field | dict(sources or {}), inventory, wants_legacy_keras=wants_legacy_keras)

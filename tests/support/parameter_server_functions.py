@@ -1,0 +1,226 @@
+"""Train functions for tests of ParameterServer. Import TensorFlow inside only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+NUM_IDS = 40
+
+
+def rated(count: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns pairs of ids `[count, 2]` and what the first one thinks of the second `[count]`."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, NUM_IDS, size=(count, 2))
+    taste = np.random.default_rng(99).normal(size=(NUM_IDS, 2))
+    return ids, (taste[ids[:, 0]] * taste[ids[:, 1]]).sum(axis=1).astype("float32")
+
+
+def embedding_model(keras: Any, *, learning_rate: float = 0.02) -> Any:
+    ids = keras.layers.Input((2,), dtype="int64")
+    first = keras.layers.Embedding(NUM_IDS, 4, name="table")(ids)
+    hidden = keras.layers.Dense(16, activation="relu")(keras.layers.Flatten()(first))
+    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Dropout(0.01)(hidden)))
+    model.compile(
+        optimizer=keras.optimizers.Adam(learning_rate),
+        loss="mse",
+        metrics=[keras.metrics.RootMeanSquaredError(name="rmse")],
+    )
+    return model
+
+
+def fit(
+    ctx: Any,
+    *,
+    epochs: int = 2,
+    steps_per_epoch: int = 60,
+    batch_size: int = 16,
+    fail_at: int = -1,
+) -> dict[str, Any]:
+    """Trains and validates; returns what has to add up. Raises after `fail_at` steps."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(5)
+    with ctx.strategy.scope():
+        model = embedding_model(keras)
+    x, y = rated(960)
+    x_val, y_val = rated(333, seed=1)  # neither workers nor batches divide it
+    watch = _watch(keras, steps_per_epoch, fail_at)
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(960, seed=3).batch(batch_size)
+
+    def validation() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x_val, y_val)).batch(50)
+
+    history = ctx.fit(
+        model,
+        data,
+        epochs=epochs,
+        steps_per_epoch=steps_per_epoch,
+        validation_data=validation,
+        callbacks=[watch],
+    )
+    predicted = model(tf.constant(x_val)).numpy()[:, 0]
+    status = ctx.progress.status()
+    return {
+        "history": history.history,
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "val_rmse_by_hand": float(np.sqrt(((predicted - y_val) ** 2).mean())),
+        "step": status.step,
+        "steps_repeated": status.steps_repeated,
+        "epochs": watch.epochs,
+        "batches": watch.batches,
+        "num_variables": len(model.variables),
+        "names": [variable.name for variable in model.variables],
+        "predicted": [float(value) for value in predicted[:5]],
+        "evaluated": model.evaluate(x_val, y_val, batch_size=37, steps=9, verbose=0, return_dict=True),
+    }
+
+
+def _watch(keras: Any, steps_per_epoch: int, fail_at: int) -> Any:
+    class Watch(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.epochs: list[int] = []
+            self.batches: list[int] = []
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.epochs.append(epoch)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            assert logs["loss"] >= 0
+            self.batches.append(batch)
+            if 0 <= fail_at <= len(self.epochs) * steps_per_epoch + batch:
+                raise RuntimeError("as asked")
+
+    return Watch()
+
+
+def weights(ctx: Any, *, epochs: int) -> dict[str, Any]:
+    """Trains for `epochs`; returns the weights and Adam's slots, whole, by their place in the checkpoint."""
+    import tensorflow as tf
+
+    from raydist.strategies import variables
+
+    with ctx.strategy.scope():
+        model = embedding_model(tf.keras)
+    x, y = rated(960)
+    ctx.fit(
+        model, lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(16), epochs=epochs, steps_per_epoch=10
+    )
+    groups = {"model": model, "optimizer": model.optimizer}
+    files = variables.read(
+        {name: variables.variables_of(name, one) for name, one in groups.items()}, is_chief=True
+    )
+    return {
+        "index": files["variables.json"].decode(),
+        "npz": np.frombuffer(files["variables.npz"], np.uint8),
+        "step": ctx.progress.status().step,
+        "num_parts": len(variables.variables_of("model", model)),
+    }
+
+
+def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
+    """A custom loop by ctx.train_steps, and one by the bare coordinator."""
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        weight = tf.Variable([0.0, 0.0], name="weight")
+        calls = tf.Variable(0, dtype=tf.int64, name="calls")
+        optimizer = tf.keras.optimizers.SGD(0.05)
+    restored = ctx.restore(weight=weight, calls=calls)
+
+    def step(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.linalg.matvec(x, weight) - y) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+        calls.assign_add(1)
+        if tf.shape(x)[0] > 1:  # AutoGraph converts a step function
+            rows = tf.shape(x)[0]
+        else:
+            rows = 1
+        return {"loss": loss, "rows": rows}
+
+    def sharded(context: Any) -> Any:
+        assert context.num_input_pipelines == ctx.num_workers
+        x = np.random.default_rng(context.input_pipeline_id).normal(size=(64, 2)).astype("float32")
+        return tf.data.Dataset.from_tensor_slices((x, x @ np.array([1.0, -2.0], "float32"))).batch(8)
+
+    last = ctx.train_steps(step, sharded, num_steps=num_steps, steps_per_call=steps_per_call)
+
+    @tf.function
+    def bare(iterator: Any) -> Any:
+        return ctx.strategy.run(step, args=(next(iterator),))["loss"]
+
+    def endless() -> Any:
+        return sharded(tf.distribute.InputContext(ctx.num_workers, 0, 1)).repeat()
+
+    iterator = iter(ctx.coordinator.create_per_worker_dataset(endless))
+    losses = [ctx.coordinator.schedule(bare, args=(iterator,)) for _ in range(3)]
+    ctx.coordinator.join()
+    return {
+        "last": dict(last),
+        "weight": weight.numpy(),
+        "calls": int(calls.numpy()),
+        "step": ctx.progress.status().step,
+        "steps_repeated": ctx.progress.status().steps_repeated,
+        "bare": [float(value) for value in ctx.coordinator.fetch(losses)],
+        "restored": restored,
+    }
+
+
+def mistakes(ctx: Any) -> dict[str, Any]:
+    """Makes each mistake that a user can; returns what it is answered with."""
+    import tensorflow as tf
+
+    from raydist.errors import MistakeError
+
+    keras = tf.keras
+    with ctx.strategy.scope():
+        model = embedding_model(keras)
+        uncompiled = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    outside = embedding_model(keras)
+    variable = tf.Variable(1.0, name="outside")
+    x, y = rated(64)
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+
+    def fit(of: Any = model, given: Any = data, **arguments: Any) -> Any:
+        return lambda: ctx.fit(of, given, **{"epochs": 1, "steps_per_epoch": 2, **arguments})
+
+    attempts = {
+        "dataset": fit(given=data()),
+        "no steps_per_epoch": fit(steps_per_epoch=None),
+        "no data set": fit(given=lambda: [1, 2]),
+        "outside the scope": fit(outside),
+        "not compiled": fit(uncompiled),
+        "endless validation": fit(validation_data=lambda: data().repeat()),
+        "validation data set": fit(validation_data=data()),
+        "variable outside": lambda: ctx.train_steps(
+            lambda batch: {"loss": variable * tf.reduce_mean(batch[1])}, data, num_steps=2
+        ),
+        "no scalars": lambda: ctx.train_steps(lambda batch: batch[1], data, num_steps=2),
+        "plain fit": lambda: model.fit(data(), epochs=1),
+    }
+    messages = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except MistakeError as error:
+            messages[name] = str(error)
+    return messages
+
+
+def failing_step(ctx: Any) -> None:
+    """A step that raises in the worker."""
+    import tensorflow as tf
+
+    def step(batch: Any) -> dict[str, Any]:
+        return {"loss": tf.debugging.check_numerics(batch / 0.0, "the user's own check")}
+
+    ctx.train_steps(step, lambda: tf.data.Dataset.from_tensors(1.0), num_steps=5)
