@@ -128,7 +128,9 @@ class Attempt:
 
     @property
     def restored_step(self) -> int:
-        return max((status.restored_step for status in self.statuses.values()), default=0)
+        """The step that the attempt's training began at; an evaluator restores all the time."""
+        trainers = (s for s in self.statuses.values() if s.task.task_type is not TaskType.EVALUATOR)
+        return max((status.restored_step for status in trainers), default=0)
 
     @property
     def all_started(self) -> bool:

@@ -164,6 +164,7 @@ class Controller:
         try:
             call(self._group)
         except RaydistError as error:
+            self._actions.clear()  # what else was to be done to a group that is no more
             self._handle(GroupBroken(error))
 
     def _listen(self) -> None:

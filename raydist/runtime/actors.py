@@ -88,6 +88,7 @@ class ActorSet:
           address: The one that its peers dial; None where they need none.
         """
         killed, before = self.handles[task], self._setups[task]
+        self._remains.leave(Remnant(setup=before, hello=dead))
         setup = self._setups[task] = before.for_next_life(address=address)
         actor = self.handles[task] = self._create_actor(setup, node_id=dead.node_id if dead else None)
         hello = actor.hello.remote(setup)
@@ -95,7 +96,6 @@ class ActorSet:
         result = actor.run.remote(*run)
         if self._mailbox is not None:
             self._mailbox.replace.remote(task, life=setup.life)
-        self._remains.leave(Remnant(setup=before, hello=dead))
         ray.kill(killed)  # one that Ray has only lost sight of must not serve beside the new one
         return hello, result
 

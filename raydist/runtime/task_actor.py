@@ -112,6 +112,8 @@ class TaskActor:
 
     def __init__(self) -> None:
         self._host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        self._address: str | None = None
+        self._address: str | None = None
         self._body: TaskBody | None = None
         self._failure: TaskFailure | None = None
 
@@ -153,12 +155,13 @@ class TaskActor:
         return PortLease.acquire(setup.ports)
 
     @property
-    def _is_out_of_reach(self) -> bool:
-        return self._setup.address not in (None, self._address)
+    def _is_in_place(self) -> bool:
+        """Whether it has got what it needs, at the address that its peers dial."""
+        return self._address is not None and self._setup.address in (None, self._address)
 
     def warm_up(self) -> None:
         """Imports the body, and with it TensorFlow; what goes wrong is told by `run`."""
-        if self._is_out_of_reach:
+        if not self._is_in_place:
             return
         try:
             body = load_body(self._setup.body)(self._setup.task, self._host)
@@ -170,11 +173,12 @@ class TaskActor:
 
     def run(self, assignment: TaskAssignment, code: bytes | None, mailbox_name: str) -> TaskStatus:
         """Trains; returns the terminal status, and raises nothing that user code can raise."""
+        if self._address is None:
+            self.linger()  # this was asked for before it was known that `hello` fails
         threading.Thread(target=self._talk, args=(mailbox_name,), name="raydist-mailbox", daemon=True).start()
         self._capture.start_uploading()
-        if self._is_out_of_reach:
-            # Its peers dial the address of the process before; it shows that there is room here.
-            self.linger()
+        if not self._is_in_place:
+            self.linger()  # its peers cannot reach it here, but it shows that there is room
         status = self._terminal_status(assignment, code)
         self._capture.flush()
         return dataclasses.replace(status, life=self._setup.life)

@@ -469,7 +469,8 @@ def test_group_that_breaks_while_a_task_is_replaced_costs_an_attempt() -> None:
 
     def break_group(group: FakeTaskGroup) -> None:
         group.__class__ = Breaking
-        lose_worker_1(group)
+        for name in ("worker/0", "worker/1"):
+            group.fail_task(name, FailureKind.LOST)
 
     run = parameter_server_run([train, break_group], [train, finish_chief, finish_evaluator])
     assert run.controller.run().attempts == 2

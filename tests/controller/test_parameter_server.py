@@ -158,6 +158,14 @@ def test_exception_in_a_worker_is_no_death() -> None:
     assert machine.state is RunState.FAILED
 
 
+def test_exception_in_the_chief_is_judged_by_its_own_progress_not_by_the_evaluators() -> None:
+    machine = evaluated_after(EVALUATED, says("evaluator/0", step=100, restored_step=100))
+    machine.handle(says("chief/0", step=90))
+    failure = make_failure("chief/0", step=90)
+    machine.handle(says("chief/0", TaskState.FAILED, step=90, failure=failure))
+    assert machine.handle(GroupStopped()) == [StartAttempt(1)]
+
+
 def test_ps_that_dies_while_a_worker_is_replaced_costs_an_attempt() -> None:
     machine = machine_after(TRAINING, dies("worker/1", at_s=1))
     assert machine.handle(dies("ps/0", at_s=2)) == [StopGroup()]
