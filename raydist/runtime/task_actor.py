@@ -113,7 +113,6 @@ class TaskActor:
     def __init__(self) -> None:
         self._host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         self._address: str | None = None
-        self._address: str | None = None
         self._body: TaskBody | None = None
         self._failure: TaskFailure | None = None
 

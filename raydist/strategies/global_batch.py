@@ -363,3 +363,9 @@ def _can_slice(dataset: Any, strategy: tf.distribute.Strategy) -> bool:
 def _is_even(element_spec: Any, num_replicas: int) -> bool:
     sizes = {spec.shape[0] for spec in tf.nest.flatten(element_spec)}
     return len(sizes) == 1 and None not in sizes and sizes.pop() % num_replicas == 0
+
+
+def has_static_batch(dataset: Any) -> bool:
+    """Whether all batches of a data set are known to have one size, as with `drop_remainder=True`."""
+    specs = tf.nest.flatten(dataset.element_spec)
+    return all(spec.shape.rank and spec.shape[0] is not None for spec in specs)

@@ -324,7 +324,7 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
             callbacks = [_EqualStatistics(), *tree.flatten(callbacks or [])]
             bound.arguments["callbacks"] = callbacks
         is_known = isinstance(callbacks, list) and not self.run_eagerly
-        packing.begin(callbacks if is_known else None, keras.callbacks.Callback)
+        packing.begin(callbacks if is_known else None, keras.callbacks.Callback, model=self)
         return original(*bound.args, **bound.kwargs)
 
     return fit
@@ -344,10 +344,10 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
         super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
         self._start = resume.take_start()
-        self._packer = packing.take_packer(
-            self.steps_per_execution, functools.partial(global_batch.mean_over_replicas, distribute_strategy)
-        )
         dataset = self.data_adapter.get_tf_dataset()
+        agree = functools.partial(global_batch.mean_over_replicas, distribute_strategy)
+        is_static = global_batch.has_static_batch(dataset)
+        self._packer = packing.take_packer(self.steps_per_execution, agree, is_batch_static=is_static)
         # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
         is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or _is_parameter_server(
             distribute_strategy

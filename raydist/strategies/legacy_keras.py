@@ -253,7 +253,8 @@ def _make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         callbacks = signature.bind(self, *args, **kwargs).arguments.get("callbacks")
         is_known = not isinstance(callbacks, tf_keras.callbacks.CallbackList) and not self.run_eagerly
-        packing.begin(tf.nest.flatten(callbacks or []) if is_known else None, tf_keras.callbacks.Callback)
+        known = tf.nest.flatten(callbacks or []) if is_known else None
+        packing.begin(known, tf_keras.callbacks.Callback, model=self)
         return original(self, *args, **kwargs)
 
     return fit
@@ -310,7 +311,7 @@ def _configure_dataset(
     self: Any, strategy: Any, x: Any, steps_per_epoch: int | None, class_weight: Any, distribute: bool
 ) -> None:
     del x
-    dataset = self._adapter.get_dataset()
+    given = dataset = self._adapter.get_dataset()
     if class_weight:
         dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
     self._inferred_steps = self._infer_steps(steps_per_epoch, dataset)
@@ -323,9 +324,10 @@ def _configure_dataset(
             resume.after(dataset, start, steps_per_epoch=steps), strategy, endless=endless
         )
     self._dataset = dataset
-    self._raydist_packer = packing.take_packer(
-        int(self._steps_per_execution.numpy()), functools.partial(global_batch.mean_over_replicas, strategy)
-    )
+    agree = functools.partial(global_batch.mean_over_replicas, strategy)
+    steps = int(self._steps_per_execution.numpy())
+    is_static = global_batch.has_static_batch(given)
+    self._raydist_packer = packing.take_packer(steps, agree, is_batch_static=is_static)
     self._validate_data_handler()
 
 

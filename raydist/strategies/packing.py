@@ -79,6 +79,7 @@ class _Pending:
 
     is_training = False
     is_free = False
+    has_sparse_gradients = False
     limit: Callable[[], int] | None = None
 
 
@@ -87,22 +88,37 @@ def set_limit(limit: Callable[[], int] | None) -> None:
     _Pending.limit = limit
 
 
-def begin(callbacks: Iterable[Any] | None, base: type) -> None:
+def begin(callbacks: Iterable[Any] | None, base: type, *, model: Any) -> None:
     """Announces the data handler of a `fit`; None for callbacks that cannot be looked into."""
     _Pending.is_training = True
     _Pending.is_free = callbacks is not None and not any(watches_batches(one, base) for one in callbacks)
+    _Pending.has_sparse_gradients = any(_is_embedding(layer) for layer in model._flatten_layers())
 
 
-def take_packer(steps_per_execution: int, agree: Callable[[float], float]) -> Packer:
-    """Returns the packer of a data handler; only the first one after `begin` chooses."""
+def take_packer(
+    steps_per_execution: int, agree: Callable[[float], float], *, is_batch_static: bool
+) -> Packer:
+    """Returns the packer of a data handler; only the first one after `begin` chooses.
+
+    Args:
+      is_batch_static: Whether all batches are known to have one size.
+    """
+    # Sparse gradients are gathered, as many rows as there are examples, and TensorFlow keeps the shape
+    # that a collective had first in a call: "Shape mismatch in the collective instance".
+    may_vary = _Pending.has_sparse_gradients and not is_batch_static
     packer = Packer(
         steps_per_execution=steps_per_execution,
         agree=agree if _Pending.is_training and steps_per_execution == 1 else None,
-        is_free=_Pending.is_free,
+        is_free=_Pending.is_free and not may_vary,
         limit=_Pending.limit,
     )
     _Pending.is_training, _Pending.is_free, _Pending.limit = False, False, None
+    _Pending.has_sparse_gradients = False
     return packer
+
+
+def _is_embedding(layer: Any) -> bool:
+    return any(base.__name__ == "Embedding" for base in type(layer).__mro__)
 
 
 def watches_batches(callback: Any, base: type) -> bool:

@@ -54,3 +54,11 @@ def test_synchronized_batchnorm_equals_one_device(keras: str) -> None:
     [one] = run_function(target, Cluster(keras=keras), job_options=options)
     [two] = run_function(target, Cluster(strategy="mirrored", devices=2, keras=keras), job_options=options)
     np.testing.assert_allclose(two.arrays["weights"], one.arrays["weights"], atol=1e-5)
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_sparse_gradients_of_uneven_batches_equal_one_device(keras: str) -> None:
+    function = "tests.support.train_functions:embedding_with_uneven_batches"
+    [alone] = run_function(function, Cluster(keras=keras))
+    for task in run_function(function, Cluster(**CLUSTERS["2 workers"], keras=keras)):
+        np.testing.assert_allclose(task.arrays["weights"], alone.arrays["weights"], atol=1e-5, rtol=0)

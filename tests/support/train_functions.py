@@ -490,3 +490,19 @@ def internals(ctx: Any) -> dict[str, Any]:
         "needs_field": "cluster_register_with_barrier" in fields,
         "has_argument": "cluster_register_with_barrier" in arguments,
     }
+
+
+def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
+    """Trains an embedding, whose gradients are sparse, on batches of which the last is smaller."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(7)
+    ids = np.arange(970) % 50
+    data = tf.data.Dataset.from_tensor_slices((ids.astype("int32"), ids.astype("float32") / 50)).batch(100)
+    with ctx.strategy.scope():
+        layers = [keras.layers.Embedding(50, 4), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((), dtype="int32"), *layers])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    ctx.fit(model, data, epochs=10)  # enough calls that steps would be packed
+    return {"weights": np.concatenate([weight.ravel() for weight in model.get_weights()])}
