@@ -12,6 +12,7 @@ import pytest
 
 from raydist.errors import ClusterError
 from raydist.runtime.code_archive import pack
+from raydist.runtime.scratch import scratch_root, spool_path
 from raydist.spec import FailureKind, Order, PortRange, TaskId, TaskState
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive, make_plan
@@ -195,7 +196,8 @@ def test_crash_in_the_import_is_lost(start: Start, wait_until: WaitUntil) -> Non
 def test_stop_ends_tasks_that_hang(start: Start, wait_until: WaitUntil, how: str) -> None:
     drive = start(make_plan(fail_in="worker/1", how=how, fail_at=600, steps=3000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
-    wait_until(lambda: drive.poll() or drive.statuses["worker/0"].step > 700)
+    (scratch_path,) = [path for path in scratch_root().iterdir() if "-worker-1-" in path.name]
+    wait_until(lambda: drive.poll() or "native 600" in spool_path(scratch_path).read_text())
     drive.group.stop()
     assert [is_gone(drive.statuses[task].pid) for task in BOTH] == [True, True]
     assert drive.log("worker/1").splitlines()[-1] == "worker/1 native 600"
