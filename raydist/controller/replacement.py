@@ -179,7 +179,13 @@ def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -
     """
     return (
         strategy is Strategy.PARAMETER_SERVER
-        and failure.kind is FailureKind.LOST
+        and (failure.kind is FailureKind.LOST or _is_failed_replacement(failure, attempt))
         and failure.task.task_type in (TaskType.WORKER, TaskType.EVALUATOR)
         and attempt.is_addressed
     )
+
+
+def _is_failed_replacement(failure: TaskFailure, attempt: Attempt) -> bool:
+    """Whether a process that was to take a dead one's place could not start there."""
+    status = attempt.statuses.get(failure.task)
+    return failure.kind is FailureKind.START and status is not None and status.life > 0

@@ -13,10 +13,13 @@ class CallbackCalls:
     called for each closure that is done, with its last step.
     """
 
-    def __init__(self, model: Any, callbacks: Sequence[Any], *, params: Mapping[str, Any]) -> None:
-        self._callbacks = callbacks
+    def __init__(
+        self, model: Any, callbacks: Sequence[Any], *, history: Any, params: Mapping[str, Any]
+    ) -> None:
+        """Takes the callbacks in their order; `history` comes last, so that it has what they add to logs."""
+        self._callbacks = callbacks = [*callbacks, history]
         model.stop_training = False
-        model.history = callbacks[0]
+        model.history = history
         for callback in callbacks:
             callback.set_model(model)
             callback.set_params(dict(params))

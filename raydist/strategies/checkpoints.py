@@ -64,6 +64,7 @@ class TaskCheckpoints:
         self._progress = progress
         self._newest: SavedState | None = None
         self._is_read = False
+        self._unreadable_step = 0
         self.last_saved_step: int | None = None
 
     def newest(self) -> SavedState | None:
@@ -80,9 +81,12 @@ class TaskCheckpoints:
 
     def newest_after(self, step: int) -> SavedState | None:
         """Returns the newest whole checkpoint if it is of a later step than `step`, read anew each time."""
-        if self.newest_step() <= step:
+        newest = self.newest_step()
+        if newest <= max(step, self._unreadable_step):
             return None
         state = self._read_newest()
+        if state is None or state.step < newest:
+            self._unreadable_step = newest  # looked at once, not at each call
         return state if state is not None and state.step > step else None
 
     def _read_newest(self) -> SavedState | None:

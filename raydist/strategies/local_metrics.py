@@ -42,8 +42,8 @@ class LocalMetrics:
         return Tally([np.zeros(slot.variable.shape, _wide(slot.variable.dtype)) for slot in self._slots])
 
     def updated(
-        self, state: Sequence[tf.Tensor], update: Callable[[], object]
-    ) -> tuple[tuple[tf.Tensor, ...], object]:
+        self, state: Sequence[tf.Tensor], update: Callable[[], Any]
+    ) -> tuple[tuple[tf.Tensor, ...], Any]:
         """Runs `update` with `state` as the metrics' variables; returns the new state and what it returned.
 
         Runs inside a `tf.function`; `update` may call `strategy.run`, whose replicas' parts are summed.
@@ -175,10 +175,11 @@ def _slots_of(model: Any) -> list[_Slot]:
         for variable in model.metrics_variables:
             slots[id(variable.value)] = _Slot(variable, "_value", variable.value)
     else:
-        for metric in model.metrics:
-            for name, value in vars(metric).items():
-                if any(value is variable for variable in metric.variables):
-                    slots[id(value)] = _Slot(metric, name, value)
+        holders = [holder for metric in model.metrics for holder in metric._flatten_layers()]
+        for holder in holders:  # a metric may hold others
+            for name, value in vars(holder).items():
+                if any(value is variable for variable in holder.variables):
+                    slots[id(value)] = _Slot(holder, name, value)
     return list(slots.values())
 
 

@@ -38,6 +38,11 @@ def check(model: Any, strategy: tf.distribute.Strategy) -> None:
         )
 
 
+def has_own_train_step(model: Any) -> bool:
+    """Whether the model's class brings a `train_step` of the user's."""
+    return type(model).train_step is not keras_of(model).Model.train_step
+
+
 def converted(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns a model's `train_step` or `test_step` as its own Keras would trace it."""
     if isinstance(model, keras.Model):

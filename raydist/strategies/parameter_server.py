@@ -9,7 +9,7 @@ local_metrics.py).
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import keras3, models, variables, worker_data
+from raydist.strategies import keras3, models, tensorflow_internals, variables, worker_data
 from raydist.strategies.callback_calls import CallbackCalls
 from raydist.strategies.closure_sizes import ClosureSizes
 from raydist.strategies.closures import PackedSteps, StepScheduler, check_variables
@@ -48,6 +48,10 @@ def fit(
             f"model {model.name} is of Keras 3, which has no sharded variables, and partitioner is "
             f"{context.partitioner}; build it with tf.keras under --keras legacy, or drop --partitioner"
         )
+    if model.run_eagerly:
+        raise UnsupportedError(
+            f"model {model.name} was compiled with run_eagerly=True, and workers run graphs; drop it"
+        )
     worker_data.checked_function(data, "train_data")
     if steps_per_epoch is None:
         raise UnsupportedError(
@@ -67,7 +71,8 @@ def fit(
         keras3.build(model, own.element_spec)
     calls = CallbackCalls(
         model,
-        [library.callbacks.History(), before, *callbacks, after],
+        [before, *callbacks, after],
+        history=library.callbacks.History(),
         params={"epochs": epochs, "steps": steps_per_epoch, "verbose": 2},
     )
     calls.train_begin()  # restores, and builds what is not built yet
@@ -75,8 +80,7 @@ def fit(
     metrics = LocalMetrics(model)
     evaluation = None
     if validation_data is not None and not context.has_evaluator:
-        test_step = models.converted(model, model.test_step)
-        evaluation = WorkerEvaluation(context, validation_data, metrics=metrics, test_step=test_step)
+        evaluation = WorkerEvaluation(context, model, validation_data, metrics=metrics)
     first = epochs if counter.is_done else counter.epoch
     num_steps = (epochs - first) * steps_per_epoch - counter.step_in_epoch
     training = _Training(
@@ -120,14 +124,50 @@ class _Training:
         self._metrics = metrics
         self._counter = counter
         self._calls = calls
-        train_step = models.converted(model, model.train_step)
-
-        def step(element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-            return metrics.updated(state, lambda: context.strategy.run(train_step, args=(element,)))[0]
-
-        steps = PackedSteps(context.strategy, step, iterators=data.iterators, zeros=metrics.zeros)
+        self._train_step = models.converted(model, model.train_step)
+        # What the user's own train_step returns beside the metrics, by name.
+        self._names = self._probe(data) if models.has_own_train_step(model) else ()
+        steps = PackedSteps(context.strategy, self._step, iterators=data.iterators, zeros=self._zeros)
         sizes = ClosureSizes(num_workers=context.num_workers, total=num_steps)
         self._scheduler = StepScheduler(context.coordinator, steps, sizes, num_workers=context.num_workers)
+
+    def _zeros(self) -> tuple[tf.Tensor, ...]:
+        return (*self._metrics.zeros(), tf.zeros([len(self._names)]))
+
+    def _step(self, element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+        metrics, logs = self._metrics.updated(state[:-1], lambda: self._run(element))
+        added = tf.stack([logs[name] for name in self._names]) if self._names else 0.0
+        return (*metrics, state[-1] + added)
+
+    def _run(self, element: Any) -> dict[str, tf.Tensor]:
+        """Runs a train step on each replica; returns the mean of each scalar that it returned."""
+        strategy = self._context.strategy
+        outputs = strategy.run(self._train_step, args=(element,))
+        if not self._names:
+            return {}
+        means = {}
+        for name in self._names:
+            values = strategy.experimental_local_results(outputs[name])
+            means[name] = tf.add_n([tf.cast(value, tf.float32) for value in values]) / len(values)
+        return means
+
+    def _probe(self, data: worker_data.WorkerData) -> tuple[str, ...]:
+        """Traces the train step for the names of what it returns; none where they are the metrics' own.
+
+        Keras takes what a train step returns for the logs unless its names are those of the metrics.
+        """
+        found: dict[str, Any] = {}
+
+        def trace(iterator: Any) -> None:
+            outputs = self._context.strategy.run(self._train_step, args=(next(iterator),))
+            found.update(outputs if isinstance(outputs, dict) else {})
+
+        with tensorflow_internals.traced_for_workers(self._context.strategy):
+            tf.function(trace, autograph=False).get_concrete_function(
+                tensorflow_internals.spec_of(data.iterators)
+            )
+        own = self._metrics.results(self._metrics.tally())
+        return () if found.keys() <= own.keys() else tuple(sorted(found))
 
     def run_epoch(self, epoch: int, num_steps: int) -> dict[str, float]:
         """Runs what is left of the epoch; returns the metrics over all of it."""
@@ -135,25 +175,34 @@ class _Training:
         self._model.reset_metrics()
         self._calls.epoch_begin(epoch)  # of a resumed epoch it restores what the metrics' variables held
         tally = self._metrics.read() if counter.step_in_epoch else self._metrics.tally()
+        returned = _Returned(self._names)
 
         def on_done(count: int, state: Sequence[np.ndarray]) -> None:
-            tally.add(state)
+            tally.add(state[:-1])
+            returned.add(count, state[-1])
             if cadence.is_due(step_before=counter.step, step=counter.step + count):
                 self._metrics.write(tally)  # for the checkpoint, which the callbacks save
             first = counter.step_in_epoch
-            self._calls.batches(first, first + count - 1, _RunningLogs(self._metrics, tally))
+            self._calls.batches(first, first + count - 1, _RunningLogs(lambda: self._logs(tally, returned)))
 
         cadence, save = self._context.cadence, self._context.orders.save
-        while counter.step_in_epoch < num_steps:
+
+        def should_pause() -> bool:
+            return save.is_set() or self._model.stop_training
+
+        while counter.step_in_epoch < num_steps and not self._model.stop_training:
             left = min(num_steps - counter.step_in_epoch, cadence.steps_left(counter.step))
-            self._scheduler.run(left, on_done, should_pause=save.is_set)
+            self._scheduler.run(left, on_done, should_pause=should_pause)
             self._context.progress.repeated(self._context.steps_repeated + self.num_repeated)
             if save.is_set():
                 save.clear()
                 self._metrics.write(tally)
                 counter.save(self._model)
         self._metrics.write(tally)
-        return self._metrics.results(tally)
+        return self._logs(tally, returned)
+
+    def _logs(self, tally: Tally, returned: _Returned) -> dict[str, float]:
+        return returned.means() if self._names else self._metrics.results(tally)
 
     @property
     def num_repeated(self) -> int:
@@ -163,13 +212,29 @@ class _Training:
 class _RunningLogs(UserDict[str, float]):
     """The logs of the epoch so far, worked out only when a callback looks at them."""
 
-    def __init__(self, metrics: LocalMetrics, tally: Tally) -> None:
-        self._metrics = metrics
-        self._tally = tally
+    def __init__(self, work_out: Callable[[], dict[str, float]]) -> None:
+        self._work_out = work_out
 
     @cached_property
     def data(self) -> dict[str, float]:  # type: ignore[override]
-        return self._metrics.results(self._tally)
+        return self._work_out()
+
+
+class _Returned:
+    """Means of what the user's own train step returned, over the steps of an epoch since its last restore."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._sums = np.zeros(len(names))
+        self._count = 0
+
+    def add(self, count: int, sums: np.ndarray) -> None:
+        self._count += count
+        self._sums += sums
+
+    def means(self) -> dict[str, float]:
+        means = self._sums / max(self._count, 1)
+        return {name: float(mean) for name, mean in zip(self._names, means, strict=True)}
 
 
 def _words(logs: dict[str, float]) -> str:

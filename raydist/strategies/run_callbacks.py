@@ -100,6 +100,8 @@ class _Progress:
         if counter.state is not None:
             counter.context.checkpoints.restore(counter.state, counter.trackables(model))
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
+        if epochs and (counter.is_done or counter.epoch >= epochs):
+            self._fill_history()  # no epoch begins any more
         counter.context.progress.expect(
             num_steps=steps * epochs if steps and epochs else None, num_epochs=epochs
         )
@@ -107,14 +109,17 @@ class _Progress:
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         counter = self._counter
         if epoch == counter.epoch and counter.history and not self.model.history.epoch:
-            # The History of the epochs before the restore belongs to the same training.
-            for past, past_logs in enumerate(counter.history):
-                self.model.history.epoch.append(past)
-                for name, value in past_logs.items():
-                    self.model.history.history.setdefault(name, []).append(value)
+            self._fill_history()
         if counter.step_in_epoch and counter.state is not None:
             # After Keras has reset them: what the epoch's logs hold of the steps before the restore.
             counter.context.checkpoints.restore(counter.state, {"metrics": list(self.model.metrics)})
+
+    def _fill_history(self) -> None:
+        """Adds the epochs before the restore, which belong to the same training."""
+        for past, logs in enumerate(self._counter.history):
+            self.model.history.epoch.append(past)
+            for name, value in logs.items():
+                self.model.history.history.setdefault(name, []).append(value)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         counter = self._counter

@@ -11,6 +11,7 @@ from raydist.errors import UnsupportedError
 from raydist.strategies import keras3, models, resume, train_data
 from raydist.strategies.checkpoints import SavedState
 from raydist.strategies.run_callbacks import floats
+from raydist.strategies.worker_evaluation import function_of
 
 if TYPE_CHECKING:
     from raydist.strategies.context import TaskContext
@@ -31,21 +32,22 @@ def follow(context: TaskContext, model: Any, validation_data: Any) -> Any:
         )
     library = models.keras_of(model)
     models.check(model, context.strategy)
-    if not isinstance(validation_data, (tuple, list)):
-        validation_data = train_data.read(validation_data, context.strategy, auto_shard=context.auto_shard)
-        _build(library, model, validation_data)
+    if isinstance(validation_data, (tuple, list)):
+        validation_data = function_of(validation_data)
+    validation_data = train_data.read(validation_data, context.strategy, auto_shard=context.auto_shard)
+    _build(library, model, validation_data)
     history = library.callbacks.History()
     history.set_model(model)
     history.on_train_begin()
     number = context.num_fits
     context.num_fits += 1
-    last_step = 0
+    seen_step = 0
     while True:
         # Asked before the look at storage: what was committed by then is seen.
         is_last = context.orders.finish.is_set()
-        state = context.checkpoints.newest_after(last_step)
+        state = context.checkpoints.newest_after(seen_step)
+        seen_step = seen_step if state is None else state.step
         if state is not None and state.fit == number:
-            last_step = state.step
             _evaluate(context, model, validation_data, state, history)
         elif is_last or (state is not None and state.fit > number):
             return history
@@ -57,8 +59,7 @@ def _evaluate(context: TaskContext, model: Any, data: Any, state: SavedState, hi
     found_at_s = time.time()
     context.checkpoints.restore(state, {"model": model})
     # The data are read anew each time, so a generator or a shuffle begins at its beginning.
-    inputs = {"x": data} if not isinstance(data, (tuple, list)) else dict(zip(("x", "y"), data, strict=False))
-    logs = floats(model.evaluate(**inputs, verbose=0, return_dict=True))
+    logs = floats(model.evaluate(data, verbose=0, return_dict=True))
     lag_steps = max(0, context.checkpoints.newest_step() - state.step)
     metrics = {f"val_{name}": value for name, value in logs.items()}
     lag = {"evaluator_lag_steps": float(lag_steps), "evaluator_lag_s": time.time() - found_at_s}

@@ -82,6 +82,8 @@ def per_worker_iterators(
     coordinator: Any,
     strategy: tf.distribute.Strategy,
     pipelines: Callable[[tf.Tensor], Any] | Sequence[Callable[[], Any]],
+    *,
+    check: Callable[[Any], None],
 ) -> tuple[Any, Any]:
     """Makes an iterator in each worker's own process, and again when a worker comes back.
 
@@ -92,6 +94,7 @@ def per_worker_iterators(
     Args:
       pipelines: A function of the worker's number (scalar int64 tensor) that returns its data set, or a
         function without arguments for each worker.
+      check: Called with each traced pipeline; raises for one that no worker could run.
 
     Returns:
       The iterators, to be given to `coordinator.schedule`, and the structure of an element.
@@ -102,9 +105,12 @@ def per_worker_iterators(
         makers: Sequence[Any] = [
             lambda index=index: traced(tf.constant(index, tf.int64)) for index in range(len(workers))
         ]
+        check(traced)
         dataset = traced.structured_outputs
     else:
         concrete = [tf.function(make, autograph=False).get_concrete_function() for make in pipelines]
+        for one in concrete:
+            check(one)
         dataset, makers = concrete[0].structured_outputs, concrete
     remote_values = []
     for worker, make in zip(workers, makers, strict=True):

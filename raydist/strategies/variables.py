@@ -144,11 +144,21 @@ def _whole_variables(groups: Mapping[str, Sequence[Any]]) -> dict[str, _Whole]:
         for variable in variables:
             # A shard and its optimizer slots alike are told by their names (parameter_server_strategy_v2.py,
             # `_create_variable`, which adds `/part_0`); slots know nothing of their variable's shards.
-            is_shard = _PART.search(_name(variable)) is not None
-            parts.setdefault(_stem(variable) if is_shard else id(variable), []).append(variable)
+            parts.setdefault(_whole_of(variable, parts), []).append(variable)
         for position, same in enumerate(parts.values()):
             found[f"{group}/{position:05d}"] = _Whole(tuple(sorted(same, key=_part_number)))
     return found
+
+
+def _whole_of(variable: Any, parts: Mapping[object, Sequence[Any]]) -> object:
+    """Returns the key in `parts` of the variable that this one is, or is a shard of."""
+    if _PART.search(_name(variable)) is None:
+        return id(variable)
+    # Two submodels may have layers of one name; each has its own part 0.
+    count = 0
+    while any(_part_number(one) == _part_number(variable) for one in parts.get((_stem(variable), count), ())):
+        count += 1
+    return _stem(variable), count
 
 
 _PART = re.compile(r"/part_([0-9]+)(?=[:/]|$)")

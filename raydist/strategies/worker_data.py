@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ def read(
     """
     function = checked_function(data, "train_data")
     num_replicas = strategy.num_replicas_in_sync
+    check = functools.partial(check_made_inside, name="train_data")
 
     def distributed(dataset: tf.data.Dataset) -> Any:
         # Several GPUs of one worker: TensorFlow cuts the batch. Not run on hardware.
@@ -62,14 +64,16 @@ def read(
             return make
 
         pipelines = [of_worker(index) for index in range(num_workers)]
-        iterators, spec = tensorflow_internals.per_worker_iterators(coordinator, strategy, pipelines)
+        iterators, spec = tensorflow_internals.per_worker_iterators(
+            coordinator, strategy, pipelines, check=check
+        )
         return WorkerData(iterators=iterators, element_spec=spec)
 
     def make(index: tf.Tensor) -> Any:
         whole = checked_dataset(function(), "train_data").repeat().skip(skip)
         return distributed(whole.shard(num_workers, index))
 
-    iterators, spec = tensorflow_internals.per_worker_iterators(coordinator, strategy, make)
+    iterators, spec = tensorflow_internals.per_worker_iterators(coordinator, strategy, make, check=check)
     return WorkerData(iterators=iterators, element_spec=spec)
 
 
@@ -79,7 +83,7 @@ def checked_function(data: Any, name: str) -> Callable[..., Any]:
         return data
     raise UnsupportedError(
         f"{name} is {type(data).__name__}; parameter_server needs a function that returns the data set, "
-        "because each worker makes its own: write `def data(): return dataset`, and give `data`"
+        "because each worker makes its own: put all that makes it into `def data():`, and give `data`"
     )
 
 
@@ -91,3 +95,12 @@ def checked_dataset(dataset: Any, name: str) -> tf.data.Dataset:
         f"the {name} function returned {type(dataset).__name__}; "
         "return a tf.data.Dataset batched with the global batch size"
     )
+
+
+def check_made_inside(concrete: Any, name: str) -> None:
+    """Raises UnsupportedError where a traced function only hands on a data set that the chief has."""
+    if any(tensor.dtype == tf.variant for tensor in concrete.captured_inputs):
+        raise UnsupportedError(
+            f"the {name} function uses a data set that was made outside of it, which no worker can reach; "
+            "make it inside the function"
+        )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import train_data
+from raydist.strategies import models, tensorflow_internals, train_data
 from raydist.strategies.local_metrics import LocalMetrics
-from raydist.strategies.worker_data import checked_dataset, checked_function
+from raydist.strategies.worker_data import check_made_inside, checked_dataset, checked_function
 
 if TYPE_CHECKING:
     from raydist.strategies.context import TaskContext
@@ -26,26 +26,28 @@ class WorkerEvaluation:
     metrics at the end: what a worker had done when it died is lost with it, and done anew by another.
     """
 
-    def __init__(
-        self, context: TaskContext, data: Any, *, metrics: LocalMetrics, test_step: Callable[[Any], object]
-    ) -> None:
-        """Takes `test_step(batch)`, which runs in each replica and updates `metrics`.
+    def __init__(self, context: TaskContext, model: Any, data: Any, *, metrics: LocalMetrics) -> None:
+        """Takes what is evaluated.
 
         Args:
+          metrics: Those of `model`.
           data: As `validation_data` of TrainContext.fit; finite.
         """
         self._coordinator = context.coordinator
         self._strategy = context.strategy
         self._metrics = metrics
-        self._test_step = test_step
+        self._model = model
+        self._test_step = models.converted(model, model.test_step)
         self._num_shards = context.num_workers
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
-        self._data = _function_of(data)
+        self._data = function_of(data)
 
     def run(self) -> dict[str, float]:
         """Returns the metrics' values over all examples."""
         if self._shards is None:
             self._shards = self._make_shards()
+        # Variables that a metric hides, in a list for instance, stay on their ps and are used there.
+        self._model.reset_metrics()
         results = [self._coordinator.schedule(function, args=args) for function, args in self._shards]
         self._coordinator.join()
         tally = self._metrics.tally()
@@ -65,6 +67,8 @@ class WorkerEvaluation:
         if takes_context:
             return [(self._closure(functools.partial(data, own)), ()) for own in contexts]
         closure = self._closure(lambda index: data().shard(num_shards, index))
+        with tensorflow_internals.traced_for_workers(self._strategy):
+            check_made_inside(closure.get_concrete_function(tf.TensorSpec([], tf.int64)), "validation_data")
         return [(closure, (tf.constant(index, tf.int64),)) for index in range(num_shards)]
 
     def _closure(self, make: Callable[..., tf.data.Dataset]) -> Any:
@@ -75,7 +79,9 @@ class WorkerEvaluation:
 
         @tf.function(autograph=False)
         def evaluate(*index: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            dataset = make(*index)
+            options = tf.data.Options()
+            options.deterministic = True  # or the workers' shares would overlap
+            dataset = make(*index).with_options(options)
             if self._strategy.num_replicas_in_sync > 1:
                 dataset = self._strategy.experimental_distribute_dataset(dataset)
             iterator = iter(dataset)
@@ -93,7 +99,8 @@ class WorkerEvaluation:
         return evaluate
 
 
-def _function_of(data: Any) -> Callable[..., Any]:
+def function_of(data: Any) -> Callable[..., Any]:
+    """Returns the function that makes `validation_data`, also where arrays were given."""
     if isinstance(data, (tuple, list)):  # (x, y), as Keras takes them
         arrays = tuple(data)
         return lambda: tf.data.Dataset.from_tensor_slices(arrays).batch(ARRAY_BATCH_SIZE)

@@ -109,11 +109,10 @@ def test_killed_worker_is_replaced_while_training_goes_on(
     os.kill(before, signal.SIGKILL)
     result = result_of(process)
     assert result["attempts"] == 1
-    assert 0 <= result["steps_repeated"] < LONG_STEPS
     [after] = [task for task in result["tasks"] if task["task"] == "worker/1"]
     assert after["pid"] != before
     assert any(note.startswith("worker/1 died (attempt 0, step ") for note in result["notes"])
-    assert raydist("logs", "worker-killed", "--task", "worker/1").out.count("serves at") >= 1
+    assert raydist("logs", "worker-killed", "--task", "worker/1").out.count("serves at") == 2
 
 
 @pytest.mark.parametrize("task", ["ps/0", "chief/0"])

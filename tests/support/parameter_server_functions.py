@@ -193,8 +193,10 @@ def mistakes(ctx: Any) -> dict[str, Any]:
     def fit(of: Any = model, given: Any = data, **arguments: Any) -> Any:
         return lambda: ctx.fit(of, given, **{"epochs": 1, "steps_per_epoch": 2, **arguments})
 
+    made_outside = data()
     attempts = {
         "dataset": fit(given=data()),
+        "dataset made outside": fit(given=lambda: made_outside),
         "no steps_per_epoch": fit(steps_per_epoch=None),
         "no data set": fit(given=lambda: [1, 2]),
         "outside the scope": fit(outside),
@@ -224,3 +226,59 @@ def failing_step(ctx: Any) -> None:
         return {"loss": tf.debugging.check_numerics(batch / 0.0, "the user's own check")}
 
     ctx.train_steps(step, lambda: tf.data.Dataset.from_tensors(1.0), num_steps=5)
+
+
+def own_train_step(ctx: Any) -> dict[str, Any]:
+    """A model with a train step that returns its own logs, stopped inside an epoch by a callback."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Model(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, batch: Any) -> dict[str, Any]:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True)[:, 0] - y) ** 2)
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {"my_loss": loss, "two": tf.constant(2.0)}
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch >= 20 and self.params["epochs"] == 3
+
+    with ctx.strategy.scope():
+        model = Model()
+        model.compile(keras.optimizers.SGD(0.01))
+    x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
+    y = x @ np.array([1.0, -2.0], "float32")
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+    history = ctx.fit(model, data, epochs=3, steps_per_epoch=100_000, callbacks=[Stop()])
+    return {"history": history.history, "step": ctx.progress.status().step}
+
+
+def shards_of_one_name(ctx: Any) -> dict[str, Any]:
+    """Two towers with layers of one name; returns the shapes of the whole variables."""
+    import tensorflow as tf
+
+    from raydist.strategies import variables
+
+    layers = tf.keras.layers
+    with ctx.strategy.scope():
+        towers = [
+            tf.keras.Sequential([tf.keras.layers.Input((1,)), layers.Embedding(rows, width, name="emb")])
+            for rows, width in ((6, 3), (10, 2))
+        ]
+    parts = variables.variables_of("model", towers)
+    whole = variables._whole_variables({"model": parts})
+    return {"names": [part.name for part in parts], "shapes": [list(one.shape) for one in whole.values()]}
