@@ -77,9 +77,9 @@ class Deaths:
         task = failure.task
         if self._num_quick(task, attempt=attempt.number, at_s=at_s) < MAX_QUICK_DEATHS:
             return Verdict.REPLACE
-        others = [peer for peer in attempt.needed if peer.task_type is task.task_type and peer != task]
-        # An evaluator is beside the training, which goes on without it.
-        return Verdict.GIVE_UP if others or task.task_type is TaskType.EVALUATOR else Verdict.FATAL
+        # Training goes on without an evaluator. Without a worker too, but TensorFlow takes no other one back
+        # while that one is away (cluster_coordinator.py, `_preemption_handler` waits for all workers).
+        return Verdict.GIVE_UP if task.task_type is TaskType.EVALUATOR else Verdict.FATAL
 
     def with_death(self, death: Death) -> Deaths:
         before = self._awaited(death.task, attempt=death.attempt)

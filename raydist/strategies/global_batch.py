@@ -367,5 +367,6 @@ def _is_even(element_spec: Any, num_replicas: int) -> bool:
 
 def has_static_batch(dataset: Any) -> bool:
     """Whether all batches of a data set are known to have one size, as with `drop_remainder=True`."""
-    specs = tf.nest.flatten(dataset.element_spec)
-    return all(spec.shape.rank and spec.shape[0] is not None for spec in specs)
+    # A distributed data set's spec holds one for each local replica.
+    found = (getattr(spec, "_value_specs", [spec]) for spec in tf.nest.flatten(dataset.element_spec))
+    return all(spec.shape.rank and spec.shape[0] is not None for specs in found for spec in specs)

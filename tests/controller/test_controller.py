@@ -410,11 +410,14 @@ def test_death_and_return_are_told_as_events() -> None:
 
 
 def test_task_that_is_given_up_is_told_as_an_event() -> None:
-    run = parameter_server_run([train, *[lose_worker_1] * 6, finish_chief, finish_evaluator])
+    def lose_evaluator(group: FakeTaskGroup) -> None:
+        group.fail_task("evaluator/0", FailureKind.LOST)
+
+    run = parameter_server_run([train, *[lose_evaluator] * 6, finish_chief])
     run.controller.run()
-    assert run.starter.groups[0].replaced == ["worker/1"] * 5
+    assert run.starter.groups[0].replaced == ["evaluator/0"] * 5
     assert len(run.of("task_failed")) == 6
-    assert [event["task"] for event in run.of("task_given_up")] == ["worker/1"]
+    assert [event["task"] for event in run.of("task_given_up")] == ["evaluator/0"]
 
 
 def test_evaluator_is_ordered_to_finish_when_the_chief_has_returned() -> None:

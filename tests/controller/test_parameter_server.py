@@ -197,23 +197,11 @@ def test_worker_that_dies_while_a_failure_is_looked_into_is_not_replaced() -> No
     assert machine.handle(dies("worker/1")) == [StopGroup()]
 
 
-def test_worker_that_keeps_dying_is_given_up_and_the_others_go_on() -> None:
-    machine = machine_after(TRAINING)
+def test_worker_that_keeps_dying_costs_an_attempt() -> None:
+    machine = machine_after(TRAINING, max_failures=0)
     for life in range(MAX_QUICK_DEATHS):
         assert machine.handle(dies("worker/1", life=life)) == [REPLACE_1]
-    assert machine.handle(dies("worker/1", life=MAX_QUICK_DEATHS)) == []
-    assert machine.handle(news()) == []
-    assert machine.state is RunState.RUNNING
-    assert machine.deaths.all[-1].is_given_up
-    assert machine.handle(says("chief/0", FINISHED)) == [StopGroup()]
-
-
-def test_attempt_is_lost_once_the_last_worker_is_given_up() -> None:
-    machine = machine_after(TRAINING, max_failures=0)
-    for name in ("worker/0", "worker/1"):
-        for life in range(MAX_QUICK_DEATHS + 1):
-            actions = machine.handle(dies(name, life=life))
-    assert actions == [StopGroup()]
+    assert machine.handle(dies("worker/1", life=MAX_QUICK_DEATHS)) == [StopGroup()]
     machine.handle(GroupStopped())
     assert machine.state is RunState.FAILED
     assert error_of(machine).startswith("worker/1 failed first (attempt 0): ProcessDied: killed by SIGKILL")

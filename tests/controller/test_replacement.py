@@ -146,17 +146,17 @@ def test_replacement_that_dies_on_its_way_is_replaced_as_well() -> None:
     ]
 
 
-def test_task_that_keeps_dying_soon_after_it_is_back_is_given_up() -> None:
+def test_evaluator_that_keeps_dying_soon_after_it_is_back_is_given_up() -> None:
     story = Story()
-    story.flap("worker/1", MAX_QUICK_DEATHS)
-    assert not story.die("worker/1", at_s=10.0 * MAX_QUICK_DEATHS)
-    assert story.attempt.dismissed == {task("worker/1")}
+    story.flap("evaluator/0", MAX_QUICK_DEATHS)
+    assert not story.die("evaluator/0", at_s=10.0 * MAX_QUICK_DEATHS)
+    assert story.attempt.dismissed == {task("evaluator/0")}
     assert story.attempt.failures == ()
     assert story.deaths.all[-1].outcome == "given up, as its last 5 replacements died within 60 s"
     assert not any(death.is_given_up for death in story.deaths.all[:-1])
 
 
-def test_task_that_keeps_dying_before_it_is_back_is_given_up() -> None:
+def test_worker_that_keeps_dying_before_it_is_back_is_not_replaced_for_ever() -> None:
     story = Story()
     assert [story.die("worker/1", at_s=100.0 * index) for index in range(MAX_QUICK_DEATHS + 1)] == [
         *[True] * MAX_QUICK_DEATHS,
@@ -183,13 +183,11 @@ def test_deaths_of_several_tasks_are_counted_apart() -> None:
     assert story.die("worker/0", at_s=60.0)
 
 
-def test_last_worker_that_keeps_dying_ends_the_attempt() -> None:
+def test_worker_that_keeps_dying_ends_the_attempt_as_tensorflow_waits_for_all() -> None:
     story = Story()
     story.flap("worker/1", MAX_QUICK_DEATHS)
-    story.die("worker/1", at_s=50.0)
-    story.flap("worker/0", MAX_QUICK_DEATHS, from_s=100.0)
-    assert not story.die("worker/0", at_s=150.0)
-    assert [failure.task for failure in story.attempt.failures] == [task("worker/0")]
+    assert not story.die("worker/1", at_s=50.0)
+    assert [failure.task for failure in story.attempt.failures] == [task("worker/1")]
 
 
 def test_training_goes_on_without_an_evaluator_that_keeps_dying() -> None:
