@@ -117,7 +117,8 @@ class _Progress:
     def _fill_history(self) -> None:
         """Adds the epochs before the restore, which belong to the same training."""
         for past, logs in enumerate(self._counter.history):
-            self.model.history.epoch.append(past)
+            if hasattr(self.model.history, "epoch"):  # made by its own on_train_begin, which comes after ours
+                self.model.history.epoch.append(past)
             for name, value in logs.items():
                 self.model.history.history.setdefault(name, []).append(value)
 
