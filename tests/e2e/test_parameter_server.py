@@ -94,8 +94,9 @@ def running(raydist: Raydist, name: str) -> dict[str, Any]:
     return ended.json if ended.code == 0 else {"state": None, "steps": 0, "tasks": []}
 
 
-def pid_of(raydist: Raydist, name: str, task: str) -> int:
-    return int({one["task"]: one["pid"] for one in running(raydist, name)["tasks"]}[task])
+def pid_of(raydist: Raydist, name: str, task: str) -> Any:
+    """Returns the pid of the task's process; None while it has none."""
+    return {one["task"]: one["pid"] for one in running(raydist, name)["tasks"]}.get(task)
 
 
 def start(running_ray: RunningRay, folder: Path, job: str, name: str) -> subprocess.Popen[str]:
@@ -119,7 +120,7 @@ def test_killed_worker_is_replaced_while_training_goes_on(
     wait_until(lambda: running(raydist, "worker-killed")["steps"] > STEPS, timeout_s=90)
     before = pid_of(raydist, "worker-killed", "worker/1")
     os.kill(before, signal.SIGKILL)
-    wait_until(lambda: pid_of(raydist, "worker-killed", "worker/1") != before, timeout_s=60)
+    wait_until(lambda: pid_of(raydist, "worker-killed", "worker/1") not in (before, None), timeout_s=60)
     (tmp_path / "release").touch()
     result = result_of(process)
     assert result["attempts"] == 1
