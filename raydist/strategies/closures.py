@@ -87,24 +87,19 @@ class PackedSteps:
         return coordinator.schedule(self._functions[unroll], args=(self._iterators, tf.constant(turns)))
 
     def _make(self, unroll: int) -> Any:
-        def turn(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            for _ in range(unroll):
-                state = self._step(next(self._iterator), state)
-                self.applied.assign_add(1)
-            return (index + 1, *state)
-
         @tf.function(autograph=False)
         def closure(iterator: Any, turns: tf.Tensor) -> tf.Tensor:
-            self._iterator = iterator
+            def turn(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                for _ in range(unroll):
+                    state = self._step(next(iterator), state)
+                    self.applied.assign_add(1)
+                return (index + 1, *state)
+
             zeros = self._zeros()
             self._shapes = [tuple(part.shape) for part in zeros]
-            loop = [tf.constant(0), *zeros]
-            try:
-                _, *state = tf.while_loop(
-                    lambda index, *state: index < turns, turn, loop, parallel_iterations=1
-                )
-            finally:
-                del self._iterator
+            _, *state = tf.while_loop(
+                lambda index, *state: index < turns, turn, [tf.constant(0), *zeros], parallel_iterations=1
+            )
             # One tensor, as each costs a message of its own while the worker waits.
             return tf.concat([tf.reshape(tf.cast(part, tf.float64), [-1]) for part in state], axis=0)
 
@@ -134,21 +129,18 @@ class StepScheduler:
         on_done: Callable[[int, Sequence[np.ndarray]], None],
         *,
         should_pause: Callable[[], bool] = lambda: False,
-    ) -> int:
-        """Runs `num_steps` steps, and returns once all are done and no closure is under way.
+    ) -> None:
+        """Runs `num_steps` steps, fewer after a pause, and returns once no closure is under way.
 
         Args:
           on_done: Takes the number of steps and the state of each closure that is done.
           should_pause: Asked often; once it is true nothing more is scheduled.
 
-        Returns:
-          The number of steps done, less than `num_steps` only after a pause.
-
         Raises:
           Exception: What a step raised, or what TensorFlow says of a dead ps.
         """
         self._sizes.begin()
-        left, done = num_steps, 0
+        left = num_steps
         pending: list[tuple[int, Any]] = []
         while left or pending:
             if left and should_pause():
@@ -166,11 +158,9 @@ class StepScheduler:
                 continue
             pending = [entry for entry in pending if entry not in finished]
             for count, remote_value in finished:
-                done += count
                 self._done += count
                 self._sizes.completed(count)
                 on_done(count, self._steps.unpack(remote_value.fetch()))
-        return done
 
     def _prepare(self) -> None:
         self._steps.trace(1)

@@ -76,10 +76,10 @@ class TaskContext:
 
             return sidecar.follow(self, model, validation_data)
         if self.coordinator is not None:
-            from raydist.strategies import parameter_server as fit
+            from raydist.strategies.parameter_server import fit
         else:
-            from raydist.strategies import fit  # type: ignore[no-redef]
-        return fit.fit(
+            from raydist.strategies.fit import fit
+        return fit(
             self,
             model,
             train_data,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,10 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import TaskType
 from raydist.strategies import global_batch, train_data
+from raydist.strategies.loop_reports import LoopReports, checked_scalars
 
 if TYPE_CHECKING:
     from raydist.strategies.context import TaskContext
-
-REPORT_INTERVAL_S = 0.5
 
 
 def train_steps(
@@ -58,21 +56,14 @@ def train_steps(
     )
     call = _make_call(context.strategy, step_fn)
     iterator = iter(dataset)
-    metrics: Mapping[str, float] = {}
-    reported_at_s = time.monotonic()
-    while done < last_step:
+    reports = LoopReports(context, done=done, last_step=last_step)
+    while (done := reports.done) < last_step:
         count = min(steps_per_call, last_step - done, context.steps_to_checkpoint(done))
-        metrics = {name: float(value) for name, value in call(iterator, count).items()}
-        done += count
-        context.step = done
-        context.progress.completed(done, local_metrics=metrics)
-        if time.monotonic() - reported_at_s >= REPORT_INTERVAL_S or done == last_step:
-            reported_at_s = time.monotonic()
-            context.report_global(metrics, step=done)
-        if context.cadence.is_due(step_before=done - count, step=done):
+        reports.completed(count, {name: float(value) for name, value in call(iterator, count).items()})
+        if context.cadence.is_due(step_before=done, step=done + count):
             context.save_registered()
     context.save_registered()
-    return metrics
+    return reports.metrics
 
 
 def _make_call(
@@ -82,12 +73,7 @@ def _make_call(
     num_local = len(strategy.extended.worker_devices)
 
     def replica_step(element: Any) -> tf.Tensor:
-        scalars = global_batch.run_slice(step_fn, element)
-        if not isinstance(scalars, Mapping) or not scalars:
-            raise UnsupportedError(
-                f"step_fn returned {type(scalars).__name__}; return a dict of scalars, "
-                "such as {'loss': loss}"
-            )
+        scalars = checked_scalars(global_batch.run_slice(step_fn, element))
         names[:] = sorted(scalars)
         values = tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float32) for name in names])
         share = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -18,11 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import keras3, models, tensorflow_internals, variables, worker_data
+from raydist.strategies import keras3, models, variables, worker_data
 from raydist.strategies.callback_calls import CallbackCalls
 from raydist.strategies.closure_sizes import ClosureSizes
 from raydist.strategies.closures import PackedSteps, StepScheduler, check_variables
 from raydist.strategies.local_metrics import LocalMetrics, Tally
+from raydist.strategies.returned_scalars import ReturnedScalars
 from raydist.strategies.run_callbacks import Counter, run_callbacks
 from raydist.strategies.worker_evaluation import WorkerEvaluation
 
@@ -41,23 +42,9 @@ def fit(
     callbacks: Sequence[Any],
 ) -> Any:
     """Trains `model` from where the newest checkpoint ended; see TrainContext.fit."""
+    _check(context, model, data, steps_per_epoch)
+    assert steps_per_epoch is not None
     library = models.keras_of(model)
-    models.check(model, context.strategy)
-    if library is keras and context.partitioner is not None:
-        raise UnsupportedError(
-            f"model {model.name} is of Keras 3, which has no sharded variables, and partitioner is "
-            f"{context.partitioner}; build it with tf.keras under --keras legacy, or drop --partitioner"
-        )
-    if model.run_eagerly:
-        raise UnsupportedError(
-            f"model {model.name} was compiled with run_eagerly=True, and workers run graphs; drop it"
-        )
-    worker_data.checked_function(data, "train_data")
-    if steps_per_epoch is None:
-        raise UnsupportedError(
-            "ctx.fit needs steps_per_epoch under parameter_server: the workers take batches as they come, "
-            "so no data set's end ends an epoch; give steps_per_epoch=number of examples // batch size"
-        )
     counter = Counter(context)
     own = worker_data.read(
         data,
@@ -104,6 +91,26 @@ def fit(
     return model.history
 
 
+def _check(context: TaskContext, model: Any, data: Any, steps_per_epoch: int | None) -> None:
+    """Raises UnsupportedError for what TensorFlow would refuse later, in words of its own."""
+    models.check(model, context.strategy)
+    if isinstance(model, keras.Model) and context.partitioner is not None:
+        raise UnsupportedError(
+            f"model {model.name} is of Keras 3, which has no sharded variables, and partitioner is "
+            f"{context.partitioner}; build it with tf.keras under --keras legacy, or drop --partitioner"
+        )
+    if model.run_eagerly:
+        raise UnsupportedError(
+            f"model {model.name} was compiled with run_eagerly=True, and workers run graphs; drop it"
+        )
+    worker_data.checked_function(data, "train_data")
+    if steps_per_epoch is None:
+        raise UnsupportedError(
+            "ctx.fit needs steps_per_epoch under parameter_server: the workers take batches as they come, "
+            "so no data set's end ends an epoch; give steps_per_epoch=number of examples // batch size"
+        )
+
+
 class _Training:
     """The epochs of one `fit`."""
 
@@ -125,8 +132,8 @@ class _Training:
         self._counter = counter
         self._calls = calls
         self._train_step = models.converted(model, model.train_step)
-        # What the user's own train_step returns beside the metrics, by name.
-        self._names = self._probe(data) if models.has_own_train_step(model) else ()
+        # What the user's own train_step returns beside the metrics.
+        self._returned = self._probe(data) if models.has_own_train_step(model) else None
         steps = PackedSteps(context.strategy, self._step, iterators=data.iterators, zeros=self._zeros)
         sizes = ClosureSizes(num_workers=context.num_workers, total=num_steps)
         self._scheduler = StepScheduler(context.coordinator, steps, sizes, num_workers=context.num_workers)
@@ -134,40 +141,27 @@ class _Training:
     def _zeros(self) -> tuple[tf.Tensor, ...]:
         return (*self._metrics.zeros(), tf.zeros([len(self._names)]))
 
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return () if self._returned is None else self._returned.names
+
     def _step(self, element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        metrics, logs = self._metrics.updated(state[:-1], lambda: self._run(element))
-        added = tf.stack([logs[name] for name in self._names]) if self._names else 0.0
-        return (*metrics, state[-1] + added)
+        if self._returned is None:
+            run = partial(self._context.strategy.run, self._train_step, args=(element,))
+            metrics, _ = self._metrics.updated(state[:-1], run)
+            return (*metrics, state[-1])
+        metrics, scalars = self._metrics.updated(state[:-1], partial(self._returned.run, element))
+        return (*metrics, state[-1] + scalars)
 
-    def _run(self, element: Any) -> dict[str, tf.Tensor]:
-        """Runs a train step on each replica; returns the mean of each scalar that it returned."""
-        strategy = self._context.strategy
-        outputs = strategy.run(self._train_step, args=(element,))
-        if not self._names:
-            return {}
-        means = {}
-        for name in self._names:
-            values = strategy.experimental_local_results(outputs[name])
-            means[name] = tf.add_n([tf.cast(value, tf.float32) for value in values]) / len(values)
-        return means
-
-    def _probe(self, data: worker_data.WorkerData) -> tuple[str, ...]:
-        """Traces the train step for the names of what it returns; none where they are the metrics' own.
+    def _probe(self, data: worker_data.WorkerData) -> ReturnedScalars | None:
+        """Traces the train step for what it returns; None where that is the metrics' own.
 
         Keras takes what a train step returns for the logs unless its names are those of the metrics.
         """
-        found: dict[str, Any] = {}
-
-        def trace(iterator: Any) -> None:
-            outputs = self._context.strategy.run(self._train_step, args=(next(iterator),))
-            found.update(outputs if isinstance(outputs, dict) else {})
-
-        with tensorflow_internals.traced_for_workers(self._context.strategy):
-            tf.function(trace, autograph=False).get_concrete_function(
-                tensorflow_internals.spec_of(data.iterators)
-            )
+        returned = ReturnedScalars(self._context.strategy, self._train_step)
+        returned.probe(data.iterators)
         own = self._metrics.results(self._metrics.tally())
-        return () if found.keys() <= own.keys() else tuple(sorted(found))
+        return None if own.keys() >= set(returned.names) else returned
 
     def run_epoch(self, epoch: int, num_steps: int) -> dict[str, float]:
         """Runs what is left of the epoch; returns the metrics over all of it."""
@@ -175,15 +169,15 @@ class _Training:
         self._model.reset_metrics()
         self._calls.epoch_begin(epoch)  # of a resumed epoch it restores what the metrics' variables held
         tally = self._metrics.read() if counter.step_in_epoch else self._metrics.tally()
-        returned = _Returned(self._names)
+        means = _Means(self._names)
 
         def on_done(count: int, state: Sequence[np.ndarray]) -> None:
             tally.add(state[:-1])
-            returned.add(count, state[-1])
+            means.add(count, state[-1])
             if cadence.is_due(step_before=counter.step, step=counter.step + count):
                 self._metrics.write(tally)  # for the checkpoint, which the callbacks save
             first = counter.step_in_epoch
-            self._calls.batches(first, first + count - 1, _RunningLogs(lambda: self._logs(tally, returned)))
+            self._calls.batches(first, first + count - 1, _RunningLogs(lambda: self._logs(tally, means)))
 
         cadence, save = self._context.cadence, self._context.orders.save
 
@@ -199,10 +193,10 @@ class _Training:
                 self._metrics.write(tally)
                 counter.save(self._model)
         self._metrics.write(tally)
-        return self._logs(tally, returned)
+        return self._logs(tally, means)
 
-    def _logs(self, tally: Tally, returned: _Returned) -> dict[str, float]:
-        return returned.means() if self._names else self._metrics.results(tally)
+    def _logs(self, tally: Tally, means: _Means) -> dict[str, float]:
+        return means.result() if self._names else self._metrics.results(tally)
 
     @property
     def num_repeated(self) -> int:
@@ -220,7 +214,7 @@ class _RunningLogs(UserDict[str, float]):
         return self._work_out()
 
 
-class _Returned:
+class _Means:
     """Means of what the user's own train step returned, over the steps of an epoch since its last restore."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -232,7 +226,7 @@ class _Returned:
         self._count += count
         self._sums += sums
 
-    def means(self) -> dict[str, float]:
+    def result(self) -> dict[str, float]:
         means = self._sums / max(self._count, 1)
         return {name: float(mean) for name, mean in zip(self._names, means, strict=True)}
 

@@ -73,9 +73,9 @@ class WorkerEvaluation:
 
     def _closure(self, make: Callable[..., tf.data.Dataset]) -> Any:
         def update(element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-            return self._metrics.updated(state, lambda: self._strategy.run(self._test_step, args=(element,)))[
-                0
-            ]
+            run = functools.partial(self._strategy.run, self._test_step, args=(element,))
+            updated, _ = self._metrics.updated(state, run)
+            return updated
 
         @tf.function(autograph=False)
         def evaluate(*index: tf.Tensor) -> tuple[tf.Tensor, ...]:
