@@ -27,7 +27,6 @@ from raydist.spec.request import Config, JobLike, Request, read_request
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
-    from raydist.controller.task_group import TaskGroup
     from raydist.planning.inventory import Inventory
     from raydist.runtime.connection import Connection
     from raydist.storage.run_folder import RunFolder
@@ -179,17 +178,7 @@ def _make_controller(
     from raydist.controller.controller import Controller
     from raydist.controller.journal import PROGRESS
     from raydist.controller.machine import RunMachine
-    from raydist.runtime.group import RayTaskGroup
-
-    def start(attempt: int) -> TaskGroup:
-        return RayTaskGroup.start(
-            plan,
-            attempt=attempt,
-            connection=connection,
-            code=code,
-            storage_uri=plan.job.storage,
-            run_uri=folder.uri,
-        )
+    from raydist.runtime.launcher import RayLauncher
 
     def on_event(event: Mapping[str, Any]) -> None:
         tell(event)
@@ -202,7 +191,7 @@ def _make_controller(
     facts = {"spec": describe_job(plan.job), "plan": describe_plan(plan), "driver": this_process()}
     return Controller(
         RunMachine(plan, first_attempt=folder.first_attempt),
-        starter=start,
+        launcher=RayLauncher(plan, connection, code=code, run_uri=folder.uri),
         clock=SystemClock(),
         places=RunPlaces(storage=folder.uri, task_logs=folder.task_logs),
         record=lambda record: folder.record.replace({**record, **facts}),

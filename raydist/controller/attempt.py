@@ -61,6 +61,14 @@ class Attempt:
             self, statuses={**self.statuses, task: awaited}, absent={**self.absent, task: failure}
         )
 
+    def failed(self, failure: TaskFailure) -> Attempt:
+        """Returns the attempt as it is once one of its tasks is held for dead."""
+        task = failure.task
+        status = self.statuses[task]
+        failure = dataclasses.replace(failure, step=status.step)
+        dead = dataclasses.replace(status, state=TaskState.FAILED, failure=failure)
+        return dataclasses.replace(self, statuses={**self.statuses, task: dead})
+
     def without(self, tasks: Iterable[TaskId]) -> Attempt:
         """Returns the attempt as it is once `tasks` are dismissed."""
         return dataclasses.replace(self, dismissed=self.dismissed.union(tasks))
@@ -121,6 +129,12 @@ class Attempt:
         """The workers that came back at another address than the one that their peers dial."""
         statuses = (self.statuses[task] for task in self.needed if task in self.statuses)
         return tuple(status.task for status in statuses if self._has_moved(status))
+
+    @property
+    def leaving(self) -> tuple[TaskId, ...]:
+        """The tasks whose processes have been told to end."""
+        statuses = (self.statuses[task] for task in self.needed if task in self.statuses)
+        return tuple(s.task for s in statuses if s.leaving is not None and not s.state.is_terminal)
 
     @property
     def step(self) -> int:

@@ -13,6 +13,7 @@ from raydist.controller import journal
 from raydist.controller.clock import Clock
 from raydist.controller.events import (
     Action,
+    AttemptPlanned,
     AwaitCheckpoint,
     AwaitCollateral,
     CancelRequested,
@@ -23,6 +24,7 @@ from raydist.controller.events import (
     GroupStopped,
     GroupUpdated,
     ReplaceTask,
+    RoomFound,
     RunDeadlinePassed,
     SaveDeadlinePassed,
     SendOrder,
@@ -33,7 +35,7 @@ from raydist.controller.events import (
 from raydist.controller.machine import RunMachine
 from raydist.controller.result import RunPlaces, RunResult, result_of
 from raydist.controller.states import RunState
-from raydist.controller.task_group import GroupUpdate, TaskGroup, TaskGroupStarter
+from raydist.controller.task_group import GroupUpdate, Launcher, TaskGroup
 from raydist.errors import RaydistError, StorageError
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ GRACE_S = 1.0
 # How long a chief gets to save before it is restarted: its workers train on meanwhile.
 SAVE_S = 30.0
 RECORD_EVERY_S = 1.0
+# How often a run that could have more workers looks whether there is room.
+ROOM_EVERY_S = 10.0
 
 Sink = Callable[[dict[str, Any]], None]
 
@@ -56,7 +60,7 @@ class Controller:
         self,
         machine: RunMachine,
         *,
-        starter: TaskGroupStarter,
+        launcher: Launcher,
         clock: Clock,
         places: RunPlaces,
         record: Sink,
@@ -72,7 +76,7 @@ class Controller:
           ray_s: Seconds that the call had taken already, when Ray was connected.
         """
         self._machine = machine
-        self._starter = starter
+        self._launcher = launcher
         self._clock = clock
         self._places = places
         self._record = record
@@ -82,6 +86,7 @@ class Controller:
         self._actions: collections.deque[Action] = collections.deque()
         self._stop_requested = threading.Event()
         self._started_s = self._started_unix_s = self._attempt_started_s = self._recorded_s = 0.0
+        self._room_asked_s = 0.0
         self._start_deadline_s: float | None = None
         self._grace_deadline_s: float | None = None
         self._save_deadline_s: float | None = None
@@ -137,8 +142,8 @@ class Controller:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case StartAttempt(number):
-                self._start_attempt(number)
+            case StartAttempt(number, avoid):
+                self._start_attempt(number, avoid)
             case AwaitCollateral():
                 self._grace_deadline_s = self._clock.now() + GRACE_S
             case AwaitCheckpoint():
@@ -151,13 +156,27 @@ class Controller:
                 self._start_deadline_s = self._grace_deadline_s = self._save_deadline_s = None
                 self._handle(GroupStopped(self._stop_group()))
 
-    def _start_attempt(self, number: int) -> None:
-        self._attempt_started_s = self._clock.now()
+    def _start_attempt(self, number: int, avoid: frozenset[str]) -> None:
+        self._attempt_started_s = self._room_asked_s = self._clock.now()
         self._start_deadline_s = self._attempt_started_s + self._machine.plan.job.start_timeout
         try:
-            self._group = self._starter(number)
+            plan = self._launcher.replan(avoid=avoid)
+            self._handle(AttemptPlanned(plan))
+            self._group = self._launcher.launch(plan, attempt=number)
         except RaydistError as error:
             self._handle(GroupBroken(error))
+
+    def _look_for_room(self) -> None:
+        machine, now_s = self._machine, self._clock.now()
+        if not machine.may_resize or now_s - self._room_asked_s < ROOM_EVERY_S:
+            return
+        self._room_asked_s = now_s
+        if machine.attempt.is_placed:
+            num_workers = self._launcher.room(machine.plan)
+        else:  # a host may have gone that was thought to be there
+            num_workers = self._launcher.replan(avoid=frozenset()).num_workers
+        if num_workers != machine.plan.num_workers:
+            self._handle(RoomFound(num_workers))
 
     def _call_group(self, call: Callable[[TaskGroup], None]) -> None:
         assert self._group is not None
@@ -175,13 +194,15 @@ class Controller:
             self._handle(GroupBroken(error))
             return
         self._note_timings(update)
-        self._handle(GroupUpdated(update, self._clock.unix()))
+        self._handle(GroupUpdated(update, self._clock.unix(), self._clock.now()))
         # After the news, which may have come while something else took long.
         due = None if self._actions else self._due_event()
         if due is not None:
             self._handle(due)
         if isinstance(due, SaveDeadlinePassed):
             self._save_deadline_s = None
+        if not self._actions:
+            self._look_for_room()
         if not self._actions:  # what is to be done does not wait for storage
             self._report_progress()
 

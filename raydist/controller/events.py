@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import RaydistError
+from raydist.planning.plan import Plan
 from raydist.spec.status import Order
 from raydist.spec.tasks import TaskId
 
@@ -15,11 +16,26 @@ class GroupUpdated:
     """The group was polled.
 
     Attributes:
-      at_s: Unix time.
+      at_s: Unix time. `now_s`: seconds of a clock that never jumps.
     """
 
     update: GroupUpdate
     at_s: float = 0.0
+    now_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class AttemptPlanned:
+    """The attempt that is about to start has been fitted to what the cluster has."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class RoomFound:
+    """The cluster has room for so many workers, those that train included."""
+
+    num_workers: int
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,8 @@ class Crashed:
 
 Event = (
     GroupUpdated
+    | AttemptPlanned
+    | RoomFound
     | GroupBroken
     | StartDeadlinePassed
     | GraceDeadlinePassed
@@ -87,9 +105,14 @@ Event = (
 
 @dataclass(frozen=True)
 class StartAttempt:
-    """Start the processes of that attempt; its start deadline begins now."""
+    """Start the processes of that attempt; its start deadline begins now.
+
+    Attributes:
+      avoid: Addresses of the hosts that failed too often of late.
+    """
 
     number: int
+    avoid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,10 @@ def decide(
             return _final("another attempt would end the same way")
         case TaskFailure(kind=FailureKind.USER) if end.step <= restored_step:
             return _final(f"no step was completed since step {restored_step}, where the attempt began")
-        case TaskFailure(kind=FailureKind.USER) if any(_is_same_exception(end, before) for before in history):
+        case TaskFailure(kind=FailureKind.USER) if _is_repeated(end, history):
             return _final(f"{end.error_type} was raised at step {end.step} before")
+        case TaskFailure(kind=FailureKind.STALLED) if _is_repeated(end, history):
+            return _final(f"it stood still at step {end.step} before")
     num_lost = len(history) + 1
     if num_lost > max_failures:
         attempts = "attempt" if num_lost == 1 else "attempts"
@@ -51,9 +53,8 @@ def _final(reason: str) -> Decision:
     return Decision(is_retry=False, reason=reason)
 
 
-def _is_same_exception(failure: TaskFailure, before: AttemptEnd) -> bool:
-    return (
-        isinstance(before, TaskFailure)
-        and before.kind is failure.kind
-        and (before.error_type, before.step) == (failure.error_type, failure.step)
-    )
+def _is_repeated(failure: TaskFailure, history: Sequence[AttemptEnd]) -> bool:
+    """Whether an attempt before ended the same way, at the same step."""
+    how = (failure.kind, failure.error_type, failure.step)
+    earlier = (before for before in history if isinstance(before, TaskFailure))
+    return any((before.kind, before.error_type, before.step) == how for before in earlier)

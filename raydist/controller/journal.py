@@ -1,7 +1,7 @@
 """What a run tells while it goes on: dicts of plain values, for the events log and for the screen.
 
 `event` says which. Kept are `state`; `task_failed`; for a task that died and its attempt went on, `task_back`
-or `task_given_up`; `attempt_lost` and `relocating`, which another attempt follows; `relocated`, once that one
+or `task_given_up`; `attempt_lost` and `restarting`, which another attempt follows; `restarted`, once that one
 trains. `progress` comes with every poll and is meant for the screen alone.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.controller.machine import RunMachine
-from raydist.controller.relocation import Relocation
 from raydist.controller.replacement import Death, Deaths
+from raydist.controller.restarts import Restart
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.spec.status import TaskFailure, TaskState
@@ -26,7 +26,7 @@ class Known:
 
     failures: tuple[TaskFailure, ...]
     deaths: Deaths
-    relocations: tuple[Relocation, ...]
+    restarts: tuple[Restart, ...]
     notes: tuple[str, ...]
 
     @classmethod
@@ -34,23 +34,23 @@ class Known:
         return cls(
             failures=machine.attempt.failures,
             deaths=machine.deaths,
-            relocations=machine.relocations,
+            restarts=machine.restarts,
             notes=machine.notes,
         )
 
 
 def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[str, Any]]:
-    """Returns the failures, deaths, relocations and lost attempts that are not `known` yet."""
+    """Returns the failures, deaths, restarts and lost attempts that are not `known` yet."""
     deaths, before = machine.deaths.all, known.deaths.all
     new = deaths[len(before) :]
     ended = [death for old, death in zip(before, deaths, strict=False) if death is not old]
     failures = [failure for failure in machine.attempt.failures if failure not in known.failures]
     failures += [death.failure for death in new]
-    relocations = [each for each in machine.relocations if each not in known.relocations]
+    restarts = [each for each in machine.restarts if each not in known.restarts]
     return [
         *(_failure_event(machine, failure, at_s) for failure in failures),
         *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
-        *(_relocation_event(machine, relocation, at_s) for relocation in relocations),
+        *(_restart_event(machine, restart, at_s) for restart in restarts),
         *(_event("attempt_lost", machine, at_s, message=note) for note in machine.notes[len(known.notes) :]),
     ]
 
@@ -96,15 +96,15 @@ def _outcome_event(machine: RunMachine, death: Death, at_s: float) -> dict[str, 
     return _event(name, machine, at_s, task=str(death.task), after_s=after_s, message=message)
 
 
-def _relocation_event(machine: RunMachine, relocation: Relocation, at_s: float) -> dict[str, Any]:
+def _restart_event(machine: RunMachine, restart: Restart, at_s: float) -> dict[str, Any]:
     return _event(
-        "relocating" if relocation.step is None else "relocated",
+        "restarting" if restart.step is None else "restarted",
         machine,
         at_s,
-        tasks=[str(task) for task in relocation.tasks],
-        step=relocation.step,
-        pause_s=relocation.pause_s,
-        message=relocation.sentence(),
+        tasks=[str(task) for task in restart.cause.tasks],
+        step=restart.step,
+        pause_s=restart.pause_s,
+        message=restart.sentence(),
     )
 
 

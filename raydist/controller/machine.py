@@ -6,6 +6,7 @@ from raydist.controller import start_deadline
 from raydist.controller.attempt import Attempt
 from raydist.controller.events import (
     Action,
+    AttemptPlanned,
     AwaitCheckpoint,
     AwaitCollateral,
     CancelRequested,
@@ -16,6 +17,7 @@ from raydist.controller.events import (
     GroupStopped,
     GroupUpdated,
     ReplaceTask,
+    RoomFound,
     RunDeadlinePassed,
     SaveDeadlinePassed,
     SendOrder,
@@ -24,17 +26,19 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.failure_policy import AttemptEnd, Decision, decide
+from raydist.controller.host_record import HostRecord
 from raydist.controller.reached import Reached
-from raydist.controller.relocation import Relocation, Saving, resumed
 from raydist.controller.replacement import Deaths, replace_dead
+from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
 from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.controller.success import has_succeeded, servers
 from raydist.controller.task_group import GroupUpdate
+from raydist.controller.watchdog import Watchdog
 from raydist.errors import ClusterError, InvalidTransitionError, RaydistError, TrainingError
 from raydist.planning.plan import Plan
-from raydist.spec.status import FailureKind, Order, TaskState
+from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState
 from raydist.spec.tasks import TaskId, TaskType
 
 _EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
@@ -49,7 +53,7 @@ class RunMachine:
       attempt: The tasks of the attempt in hand, or of the last one.
       reached: What the run has reached, over all attempts.
       error: Why the run failed, or is about to; None unless it does.
-      deaths: The deaths that attempts outlived. `relocations`: the restarts that they made necessary.
+      deaths: The deaths that attempts outlived. `restarts`: the new attempts that were planned.
       notes: One sentence for each attempt that was lost, or that left something behind.
     """
 
@@ -61,14 +65,17 @@ class RunMachine:
         self.reached = Reached()
         self.error: RunError | None = None
         self.deaths = Deaths()
-        self.relocations: tuple[Relocation, ...] = ()
+        self.restarts: tuple[Restart, ...] = ()
         self.notes: tuple[str, ...] = ()
         self._history: tuple[AttemptEnd, ...] = ()
         # What the run goes on as once the group is stopped: STARTING means another attempt. None while
         # the attempt goes on, and while further failures are awaited.
         self._next: RunState | None = None
         self._news_at_s = 0.0
+        self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
+        self._hosts = HostRecord()
         self._saving: Saving | None = None
+        self._room = 0  # for so many workers, as far as is known
         # The life of the evaluator that was told that training is done.
         self._finishing_life: int | None = None
 
@@ -78,6 +85,16 @@ class RunMachine:
         chief = TaskId(task_type=TaskType.CHIEF, index=0)
         return chief if chief in self.plan.tasks else TaskId(task_type=TaskType.WORKER, index=0)
 
+    @property
+    def may_resize(self) -> bool:
+        """Whether a new attempt with another number of workers would be begun if it had room."""
+        if not self.plan.is_elastic:
+            return False
+        if self.state is RunState.STARTING:
+            return not self.attempt.is_placed
+        has_less = self.plan.num_workers < self.plan.job.workers.maximum
+        return self.state is RunState.RUNNING and has_less and self._saving is None and not self._is_trained
+
     def start(self) -> list[Action]:
         """Returns what to do before the first event."""
         return [StartAttempt(self.attempt.number)]
@@ -86,8 +103,15 @@ class RunMachine:
         """Takes `event` in and returns what to do now; raises InvalidTransitionError for a bug of ours."""
         is_collecting = self.state is RunState.STOPPING and self._next is None
         match self.state, event:
-            case RunState.STARTING | RunState.RUNNING, GroupUpdated(update, at_s):
-                return self._take_update(update, at_s)
+            case RunState.STARTING, AttemptPlanned(plan):
+                return self._take_plan(plan)
+            case RunState.STARTING | RunState.RUNNING, GroupUpdated(update, at_s, now_s):
+                return self._take_update(update, at_s, now_s)
+            case RunState.STARTING, RoomFound(num_workers):
+                return self._stop(RunState.STARTING) if num_workers < self.plan.num_workers else []
+            case RunState.RUNNING, RoomFound(num_workers):
+                self._room = num_workers
+                return self._plan_restart()
             case RunState.STARTING | RunState.RUNNING, GroupBroken(error):
                 return self._lose_group(error)
             case RunState.STARTING, StartDeadlinePassed():
@@ -95,11 +119,11 @@ class RunMachine:
             case RunState.STARTING | RunState.RUNNING, RunDeadlinePassed():
                 return self._fail(RunError.from_exception(self._timeout_error(), attempt=self.attempt.number))
             case RunState.STARTING | RunState.RUNNING, SaveDeadlinePassed():
-                return [] if self._saving is None else self._relocate()
-            case RunState.STOPPING, GroupUpdated(update, at_s) if is_collecting:
-                return self._take_update(update, at_s)
+                return self._give_up_saving()
+            case RunState.STOPPING, GroupUpdated(update, at_s, now_s) if is_collecting:
+                return self._take_update(update, at_s, now_s)
             case RunState.STOPPING, GraceDeadlinePassed() | GroupBroken() if is_collecting:
-                return self._judge(find_root_cause(self.attempt))
+                return self._judge(self._collateral_cause())
             case RunState.STOPPING, GroupStopped(problem) if self._next is not None:
                 return self._leave_attempt(self._next, problem)
             case RunState.STARTING | RunState.RUNNING | RunState.STOPPING, CancelRequested():
@@ -109,9 +133,21 @@ class RunMachine:
             case _:
                 raise InvalidTransitionError(f"{type(event).__name__} in {self.state.name}")
 
-    def _take_update(self, update: GroupUpdate, at_s: float) -> list[Action]:
+    def _take_plan(self, plan: Plan) -> list[Action]:
+        before, self.plan = self.plan.num_workers, plan
+        number, now = self.attempt.number, plan.num_workers
+        if now != before:
+            self.notes = (*self.notes, f"attempt {number} trains with {now} workers instead of {before}")
+        self.attempt = Attempt(number=number, tasks=plan.tasks)
+        return []
+
+    def _take_update(self, update: GroupUpdate, at_s: float, now_s: float) -> list[Action]:
         self._news_at_s = at_s
         self._take_statuses(update)
+        self._watchdog = self._watchdog.updated(self.attempt, update.statuses, now_s=now_s)
+        silent = self._watchdog.silent() if self.state is RunState.RUNNING else None
+        if silent is not None:
+            self.attempt = self.attempt.failed(silent)
         if has_succeeded(self.plan.strategy, self.attempt.needed_states):
             return self._stop(RunState.SUCCEEDED)
         replacements = [] if self.state is RunState.STOPPING else self._replace_dead()
@@ -120,14 +156,22 @@ class RunMachine:
         # Also out of STOPPING, where a server's failure was looked into and the chief has returned since.
         if self.state is not RunState.STARTING or self.attempt.all_started:
             self.state = RunState.RUNNING
-        return [*replacements, *self._finish_evaluator(), *self._follow_moved()]
+        stalled = self._watchdog.stalled(self.attempt, chief=self.chief)
+        if stalled is not None and self.state is RunState.RUNNING:
+            return self._end_stalled(stalled)
+        return [*replacements, *self._finish_evaluator(), *self._plan_restart()]
+
+    def _end_stalled(self, failure: TaskFailure) -> list[Action]:
+        collateral = self.attempt.unfinished_besides(failure.task)
+        stop = self._judge(RootCause(failure=failure, collateral=collateral))
+        return [SendOrder(Order.DUMP_STACKS, self.attempt.needed), *stop]
 
     def _take_statuses(self, update: GroupUpdate) -> None:
         before, at_s = self.attempt, self._news_at_s
         self.attempt = before.updated(update)
         self.reached = self.reached.updated(update.statuses, chief=self.chief, attempt=before.number)
         self.deaths = self.deaths.updated(before, self.attempt, at_s=at_s)
-        self.relocations = resumed(self.relocations, self.attempt.statuses.get(self.chief), at_s=at_s)
+        self.restarts = resumed(self.restarts, self.attempt.statuses.get(self.chief), at_s=at_s)
         if self._is_trained:
             self.attempt = self.attempt.without(servers(self.plan.strategy, self.plan.tasks))
 
@@ -149,24 +193,37 @@ class RunMachine:
         is_told, self._finishing_life = self._finishing_life == status.life, status.life
         return [] if is_told else [SendOrder(Order.FINISH, (_EVALUATOR,))]
 
-    def _follow_moved(self) -> list[Action]:
-        """Restarts a coordinator that cannot dial its workers' new addresses, once it has saved.
+    def _plan_restart(self) -> list[Action]:
+        """Restarts an attempt that goes on well where another one is better, once the chief has saved.
 
-        Meanwhile it goes on training with the others (TF_NOTES.md 4.8).
+        Meanwhile it goes on training.
         """
-        chief = self.attempt.statuses.get(self.chief)
-        if not self.attempt.moved:
+        cause, chief = self._restart_cause(), self.attempt.statuses.get(self.chief)
+        if cause is None or self._is_trained:
             self._saving = None
             return []
         if chief is None or chief.state is not TaskState.RUNNING:
-            return self._relocate()
+            return [] if cause.needs_checkpoint else self._restart(cause)
         if self._saving is None:
             self._saving = Saving(checkpoint_before=chief.checkpoint)
             return [SendOrder(Order.SAVE, (self.chief,)), AwaitCheckpoint()]
-        return self._relocate() if self._saving.is_done(chief) else []
+        return self._restart(cause) if self._saving.is_done(chief) else []
 
-    def _relocate(self) -> list[Action]:
-        self.relocations = (*self.relocations, Relocation.of(self.attempt, at_s=self._news_at_s))
+    def _restart_cause(self) -> Cause | None:
+        plan = self.plan
+        return wanted(self.attempt, strategy=plan.strategy, num_workers=plan.num_workers, room=self._room)
+
+    def _give_up_saving(self) -> list[Action]:
+        cause = self._restart_cause()
+        if self._saving is None or cause is None:
+            return []
+        if not cause.needs_checkpoint:
+            return self._restart(cause)
+        self._saving, self._room = None, 0
+        return []
+
+    def _restart(self, cause: Cause) -> list[Action]:
+        self.restarts = (*self.restarts, Restart(cause=cause, stopped_at_s=self._news_at_s))
         return self._stop(RunState.STARTING)
 
     def _take_failures(self) -> list[Action]:
@@ -178,6 +235,13 @@ class RunMachine:
         self.state = RunState.STOPPING
         return [AwaitCollateral()]
 
+    def _collateral_cause(self) -> RootCause:
+        """The root cause where nobody has told it: a task that went silent is a better one than none."""
+        cause, suspect = find_root_cause(self.attempt), self._watchdog.suspect()
+        if suspect is None or cause.failure.kind is not FailureKind.COLLATERAL:
+            return cause
+        return RootCause(failure=suspect, collateral=self.attempt.unfinished_besides(suspect.task))
+
     def _pass_start_deadline(self) -> list[Action]:
         if not self.attempt.is_placed:
             return self._lose_group(start_deadline.unplaced_error(self.plan, self.attempt))
@@ -185,6 +249,9 @@ class RunMachine:
 
     def _judge(self, cause: RootCause) -> list[Action]:
         number, kind = self.attempt.number, cause.failure.kind
+        self._hosts = self._hosts.with_failure(cause.failure, self.attempt, at_s=self._news_at_s)
+        if kind is FailureKind.LOST and self._had_to_leave(cause.failure.task):
+            return self._retry(f"{cause.sentence(attempt=number)}; retried: it had to leave, not counted")
         decision = self._decide(cause.failure)
         if decision.is_retry:
             return self._retry(f"{cause.sentence(attempt=number)}; retried: {decision.reason}")
@@ -193,6 +260,10 @@ class RunMachine:
         is_mistake = kind in (FailureKind.MISTAKE, FailureKind.STORAGE)
         suffix = "" if is_plain or is_mistake else f"; not retried: {decision.reason}"
         return self._fail(RunError.from_cause(cause, attempt=number, suffix=suffix))
+
+    def _had_to_leave(self, task: TaskId) -> bool:
+        status = self.attempt.statuses.get(task)
+        return status is not None and status.leaving is not None
 
     def _lose_group(self, error: RaydistError) -> list[Action]:
         number = self.attempt.number
@@ -237,6 +308,8 @@ class RunMachine:
         number = self.attempt.number
         self.attempt = self.attempt.stopped()
         self._next = self._saving = self._finishing_life = None
+        self._room = 0
+        self._watchdog = Watchdog(stall_timeout_s=self.plan.job.stall_timeout)
         if problem is not None:
             self.notes = (*self.notes, f"attempt {number} could not be stopped cleanly: {problem}")
             if following is RunState.STARTING:
@@ -248,7 +321,7 @@ class RunMachine:
         if following is not RunState.STARTING:
             return []
         self.attempt = Attempt(number=number + 1, tasks=self.plan.tasks)
-        return [StartAttempt(number + 1)]
+        return [StartAttempt(number + 1, self._hosts.to_avoid(at_s=self._news_at_s))]
 
     def _crash(self, error: BaseException) -> list[Action]:
         self.attempt = self.attempt.stopped()

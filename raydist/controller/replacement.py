@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.controller.attempt import Attempt
+from raydist.planning.roles import outlives_death_of
 from raydist.spec.job import Strategy
 from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId, TaskType
@@ -178,9 +179,8 @@ def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -
     no place in TensorFlow's cluster that a new process could take.
     """
     return (
-        strategy is Strategy.PARAMETER_SERVER
+        outlives_death_of(failure.task, strategy)
         and (failure.kind is FailureKind.LOST or _is_failed_replacement(failure, attempt))
-        and failure.task.task_type in (TaskType.WORKER, TaskType.EVALUATOR)
         and attempt.is_addressed
     )
 

@@ -155,8 +155,8 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
 
 
 def _notes(machine: RunMachine) -> tuple[str, ...]:
-    relocations = [relocation.sentence() for relocation in machine.relocations]
-    incidents = [*machine.deaths.sentences(), *relocations, *machine.notes]
+    restarts = [restart.sentence() for restart in machine.restarts]
+    incidents = [*machine.deaths.sentences(), *restarts, *machine.notes]
     return tuple(dict.fromkeys([*machine.plan.notes, *machine.reached.notes, *incidents]))
 
 

@@ -54,8 +54,9 @@ _RANKS = {
     FailureKind.MISTAKE: 0,
     FailureKind.STORAGE: 0,
     FailureKind.LOST: 1,
-    FailureKind.START: 2,
-    FailureKind.COLLATERAL: 3,
+    FailureKind.STALLED: 2,
+    FailureKind.START: 3,
+    FailureKind.COLLATERAL: 4,
 }
 
 

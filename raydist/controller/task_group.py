@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from raydist.planning.plan import Plan
 from raydist.spec.status import Order, TaskStatus
 from raydist.spec.tasks import TaskId
 
@@ -56,10 +57,21 @@ class TaskGroup(Protocol):
         """
 
 
-class TaskGroupStarter(Protocol):
-    """Starts the processes of attempt number `attempt`, and returns before they are placed.
+class Launcher(Protocol):
+    """What the cluster can do for a run."""
 
-    Raises a RaydistError for what cannot be started; then nothing of the attempt is left.
-    """
+    def replan(self, *, avoid: frozenset[str]) -> Plan:
+        """Returns the plan of the next attempt, for what the cluster has just now.
 
-    def __call__(self, attempt: int) -> TaskGroup: ...
+        Args:
+          avoid: Addresses of hosts that failed too often; used all the same where the others have no room.
+        """
+
+    def room(self, plan: Plan) -> int:
+        """Returns how many workers the run could have just now, those of `plan`, which train, included."""
+
+    def launch(self, plan: Plan, *, attempt: int) -> TaskGroup:
+        """Starts the processes of that attempt, and returns before they are placed.
+
+        Raises a RaydistError for what cannot be started; then nothing of the attempt is left.
+        """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from raydist.planning.inventory import Inventory
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
-from raydist.spec.tasks import Resources, Role, TaskId
+from raydist.spec.tasks import Resources, Role, TaskId, TaskType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,7 @@ class Plan:
       roles: What to start; a single-host strategy has the one task worker/0.
       devices: Logical CPU devices per task; None leaves TensorFlow's one.
       embedded_cpus: Logical CPUs to start an embedded Ray with; None on a running Ray.
+      avoid: Ray's ids of the nodes that no task is to go to.
       notes: Sentences about what was chosen on the user's behalf.
     """
 
@@ -32,11 +33,21 @@ class Plan:
     roles: tuple[Role, ...]
     devices: int | None = None
     embedded_cpus: int | None = None
+    avoid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
         return tuple(task for role in self.roles for task in role.tasks)
+
+    @property
+    def num_workers(self) -> int:
+        return sum(task.task_type is TaskType.WORKER for task in self.tasks)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of workers may change from attempt to attempt."""
+        return self.job.workers.minimum < self.job.workers.maximum
 
     def resources_of(self, task: TaskId) -> Resources:
         return next(role.resources for role in self.roles if role.task_type is task.task_type)

@@ -9,7 +9,7 @@ from raydist.planning.capacity import describe_roles, fits
 from raydist.planning.inventory import Inventory
 from raydist.planning.strategy import most_gpus
 from raydist.spec.job import JobSpec, Strategy
-from raydist.spec.tasks import Resources, Role, TaskType
+from raydist.spec.tasks import Resources, Role, TaskId, TaskType
 
 Roles = tuple[Role, ...]
 
@@ -49,8 +49,8 @@ def _with_most_workers(roles: Roles, job: JobSpec, inventory: Inventory, notes: 
     """Takes the most workers of the range that fit without sharing cores, at least the range's minimum."""
     workers = job.workers
     more = range(workers.minimum + 1, workers.maximum + 1)
-    num_more = bisect.bisect(more, False, key=lambda num: not fits(inventory, _with_workers(roles, num)))
-    made = _with_workers(roles, workers.minimum + num_more)
+    num_more = bisect.bisect(more, False, key=lambda num: not fits(inventory, with_workers(roles, num)))
+    made = with_workers(roles, workers.minimum + num_more)
     if num_more < len(more):
         num_workers = workers.minimum + num_more
         notes.append(f"{num_workers} of {workers} workers: {inventory.source} has no room for more")
@@ -61,11 +61,17 @@ def _with_most_workers(roles: Roles, job: JobSpec, inventory: Inventory, notes: 
     return made
 
 
-def _with_workers(roles: Roles, num_workers: int) -> Roles:
+def with_workers(roles: Roles, num_workers: int) -> Roles:
+    """Returns `roles` with another number of workers."""
     return tuple(
         dataclasses.replace(role, num_tasks=num_workers) if role.task_type is TaskType.WORKER else role
         for role in roles
     )
+
+
+def outlives_death_of(task: TaskId, strategy: Strategy) -> bool:
+    """Whether training goes on without that task until a new process takes its place."""
+    return strategy is Strategy.PARAMETER_SERVER and task.task_type in (TaskType.WORKER, TaskType.EVALUATOR)
 
 
 def _gpus_per_worker(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: list[str]) -> int:

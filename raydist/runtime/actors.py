@@ -51,14 +51,20 @@ class ActorSet:
 
     @classmethod
     def create(
-        cls, setups: Sequence[TaskSetup], *, spread: TaskType | None, is_driver_in_cluster: bool
+        cls,
+        setups: Sequence[TaskSetup],
+        *,
+        spread: TaskType | None,
+        avoid: Sequence[str] = (),
+        is_driver_in_cluster: bool,
     ) -> ActorSet:
         """Asks Ray for the placement group and every actor at once, and waits for none of them.
 
         Args:
-          spread: As `Placement.request` has it.
+          spread: As `Placement.request` has it. `avoid` likewise.
         """
-        placement = Placement.request({setup.task: setup.resources for setup in setups}, spread=spread)
+        resources = {setup.task: setup.resources for setup in setups}
+        placement = Placement.request(resources, spread=spread, avoid=avoid)
         home = ray.get_runtime_context().get_node_id() if is_driver_in_cluster else None
         actors = cls(setups, placement=placement, home=home)
         with contextlib.ExitStack() as on_error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,18 @@ def probe_inventory(connection: Connection, *, environ: Mapping[str, str] = os.e
     )
 
 
+def probe_free(connection: Connection) -> Inventory:
+    """Returns the alive nodes with what nobody has taken of them; none that are about to go away."""
+    inventory, free = probe_inventory(connection), ray_internals.free_resources()
+    going = ray_internals.draining_nodes()
+    hosts = [
+        dataclasses.replace(host, **_amounts(free.get(host.node_id or "", {})))
+        for host in inventory.hosts
+        if host.node_id not in going
+    ]
+    return dataclasses.replace(inventory, hosts=tuple(hosts))
+
+
 def is_node_alive(node_id: str) -> bool:
     """Whether Ray still counts on that node; a dead one is known after some seconds."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
@@ -33,11 +46,12 @@ def is_node_alive(node_id: str) -> bool:
 
 
 def _host(node: Mapping[str, Any]) -> Host:
-    resources = node["Resources"]
-    return Host(
-        name=node["NodeManagerAddress"],
-        node_id=node["NodeID"],
-        num_cpus=resources.get("CPU", 0.0),
-        num_gpus=int(resources.get("GPU", 0)),
-        num_tpus=resources.get("TPU", 0.0),
-    )
+    return Host(name=node["NodeManagerAddress"], node_id=node["NodeID"], **_amounts(node["Resources"]))
+
+
+def _amounts(resources: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        "num_cpus": resources.get("CPU", 0.0),
+        "num_gpus": int(resources.get("GPU", 0)),
+        "num_tpus": resources.get("TPU", 0.0),
+    }

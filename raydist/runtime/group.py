@@ -17,7 +17,9 @@ from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.plan import Plan
+from raydist.planning.roles import outlives_death_of
 from raydist.planning.tf_config import make_assignments
+from raydist.runtime import ray_internals
 from raydist.runtime.actors import ActorSet
 from raydist.runtime.connection import Connection
 from raydist.runtime.ledger import Ledger
@@ -37,6 +39,8 @@ logger = logging.getLogger(__name__)
 _PLACEMENT_POLL_S = 0.25
 # The mailbox opens this part of the import's time after it: about when the first step is done.
 _MAILBOX_DELAY = 0.5
+# How often Ray is asked whether nodes are about to be taken away.
+_NODES_POLL_S = 2.0
 # One long poll of the mailbox; `poll` itself returns earlier.
 _NEWS_TIMEOUT_S = 60.0
 
@@ -60,6 +64,8 @@ class RayTaskGroup:
         self._news: Any = None
         self._news_seq = 0
         self._greeted_at_s = 0.0
+        self._can_see_nodes = False
+        self._looked_at_s = 0.0
         self._is_stopped = False
         self._is_ended = False
 
@@ -94,6 +100,7 @@ class RayTaskGroup:
                 resources=plan.resources_of(task),
                 ports=plan.job.ports,
                 tpu_name=plan.inventory.tpu_name,
+                may_vanish=outlives_death_of(task, plan.strategy),
                 log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
                 scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{token}",
             )
@@ -103,10 +110,12 @@ class RayTaskGroup:
         actors = ActorSet.create(
             setups,
             spread=TaskType.PS if is_spread else None,
+            avoid=plan.avoid,
             is_driver_in_cluster=not connection.is_client,
         )
         ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)
         group = cls(plan, actors, ledger, attempt=attempt, run_uri=run_uri)
+        group._can_see_nodes = not connection.is_client
         with contextlib.ExitStack() as on_error:
             on_error.callback(group.stop)
             group._hellos = actors.greet()
@@ -125,6 +134,7 @@ class RayTaskGroup:
         deadline = time.monotonic() + timeout_s
         while not self._is_stopped:
             self._wait(deadline)
+            self._look_at_nodes()
             if self._ledger.has_news or time.monotonic() >= deadline:
                 break
         return self._ledger.take_update()
@@ -184,6 +194,17 @@ class RayTaskGroup:
             self._mailbox_due_at_s = None
             self._actors.open_mailbox()
             self._ask_for_news()
+
+    def _look_at_nodes(self) -> None:
+        """Notes the tasks on nodes that Ray was told to drain: they are about to be taken away."""
+        now = time.monotonic()
+        if not self._can_see_nodes or now - self._looked_at_s < _NODES_POLL_S:
+            return
+        self._looked_at_s = now
+        draining = ray_internals.draining_nodes()
+        for task, hello in self._ledger.hellos.items():
+            if hello.node_id in draining:
+                self._ledger.drained(task)
 
     def _take(self, ref: Any) -> None:
         if ref == self._news:

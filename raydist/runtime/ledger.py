@@ -27,6 +27,7 @@ class Ledger:
         self._statuses: dict[TaskId, TaskStatus] = {}
         self._news: dict[TaskId, TaskStatus] = {}
         self._timings: dict[str, float] = {}
+        self._drained: set[TaskId] = set()
         self.hellos: dict[TaskId, Hello] = {}
         self.all_addressed = False
 
@@ -72,7 +73,14 @@ class Ledger:
         self.hellos.pop(task, None)
         self._news.pop(task, None)
         life = self.life_of(task) + 1
+        self._drained.discard(task)
         self._statuses[task] = TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", life=life)
+
+    def drained(self, task: TaskId) -> None:
+        """Notes that the task's host is about to be taken away."""
+        if task not in self._drained:
+            self._drained.add(task)
+            self.told(self._statuses[task])
 
     def told(self, status: TaskStatus) -> None:
         known = self._statuses.get(status.task)
@@ -80,6 +88,8 @@ class Ledger:
             return
         if status.address is None and status.task in self.hellos:
             status = dataclasses.replace(status, address=self.hellos[status.task].address)
+        if status.task in self._drained:
+            status = dataclasses.replace(status, leaving="its host is drained")
         self._statuses[status.task] = self._news[status.task] = status
         if len(self._statuses) == len(self._tasks) and not self._any_awaited():
             self._mark("tasks_ready")

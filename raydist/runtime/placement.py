@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
@@ -25,17 +25,23 @@ class Placement:
         self._spread = spread
 
     @classmethod
-    def request(cls, resources: Mapping[TaskId, Resources], *, spread: TaskType | None) -> Placement:
+    def request(
+        cls, resources: Mapping[TaskId, Resources], *, spread: TaskType | None, avoid: Sequence[str] = ()
+    ) -> Placement:
         """Asks Ray for the room, and waits for nothing.
 
         Args:
           spread: The tasks of which as many as possible are to have a host of their own; None keeps all
             tasks together.
+          avoid: Ids of nodes that no task which asks for anything may go to.
         """
         bundles = order_bundles(resources, spread=spread)
         # PACK: the fewer hosts, the less of each all-reduce crosses the network.
         strategy = "PACK" if spread is None else "SPREAD"
-        group = placement_group(list(bundles.values()), strategy=strategy) if bundles else None
+        labels = [{"ray.io/node-id": f"!in({','.join(avoid)})"}] * len(bundles) if avoid else None
+        group = None
+        if bundles:
+            group = placement_group(list(bundles.values()), strategy=strategy, bundle_label_selector=labels)
         indices = {task: index for index, task in enumerate(bundles)}
         return cls(group, bundles=indices, spread=spread)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import ray
-from ray._private import gcs_utils, ray_constants, services, worker as ray_worker
+from ray._private import gcs_utils, ray_constants, services, state as ray_state, worker as ray_worker
 from ray._raylet import AuthenticationTokenLoader, Config, GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import AuthenticationError, RayError
 from ray.experimental.internal_kv import _internal_kv_get
@@ -118,6 +118,16 @@ def session_path() -> str:
     """Returns the embedded Ray's folder of sockets and logs, which ray.shutdown leaves behind."""
     node: Any = ray_worker._global_node
     return str(node.get_session_dir_path())
+
+
+def free_resources() -> dict[str, dict[str, float]]:
+    """Returns what is free by node id; ray.available_resources() gives the sum over all nodes alone."""
+    return dict(ray_state.available_resources_per_node())  # type: ignore[no-untyped-call]
+
+
+def draining_nodes() -> frozenset[str]:
+    """Returns the ids of the nodes that are about to be taken away, which ray.nodes() does not tell."""
+    return frozenset(ray_state.state.get_draining_nodes())
 
 
 def cluster_can_grow() -> bool:

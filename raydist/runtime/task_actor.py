@@ -56,6 +56,7 @@ class TaskSetup:
       body: `package.module:Class` of the TaskBody.
       scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
       tpu_name: TPU to connect to; None without one.
+      may_vanish: Whether training goes on without it, so that it ends at once when it is told to.
       address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
         one; None where any will do.
     """
@@ -68,6 +69,7 @@ class TaskSetup:
     scratch_prefix: str
     ports: PortRange | None = None
     tpu_name: str | None = None
+    may_vanish: bool = False
     address: str | None = None
 
     @property
@@ -115,6 +117,7 @@ class TaskActor:
         self._address: str | None = None
         self._body: TaskBody | None = None
         self._failure: TaskFailure | None = None
+        self._leaving: str | None = None
 
     def hello(self, setup: TaskSetup) -> Hello:
         """Takes what the task needs of its host: environment, scratch folder, log and port."""
@@ -178,6 +181,8 @@ class TaskActor:
         self._capture.start_uploading()
         if not self._is_in_place:
             self.linger()  # its peers cannot reach it here, but it shows that there is room
+        # A host that is about to be taken away says so. Ray's own handler raises SystemExit in user code.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if self._setup.may_vanish else self._note_sigterm)
         status = self._terminal_status(assignment, code)
         self._capture.flush()
         return dataclasses.replace(status, life=self._setup.life)
@@ -202,6 +207,10 @@ class TaskActor:
             self._body = None
             return self._status()
 
+    def _note_sigterm(self, *_: object) -> None:
+        self._leaving = "SIGTERM"
+        print(f"raydist: {self._setup.task} got SIGTERM, and goes on until the run has saved", flush=True)
+
     def _place_code(self, code: bytes) -> Path:
         path = self._scratch.code_path
         unpack(code, path)
@@ -218,11 +227,6 @@ class TaskActor:
                 status = self._status()
                 exchange = mailbox.exchange.remote(status, wait_s=_push_interval_s(status))
                 orders = ray.get(exchange, timeout=_EXCHANGE_TIMEOUT_S)
-                if Order.STOP in orders:
-                    self._clean_up()
-                    mailbox.depart.remote(self._setup.task)
-                    time.sleep(_KILL_GRACE_S)
-                    os._exit(0)
             except ray.exceptions.GetTimeoutError:
                 continue
             except ray.exceptions.RayError:
@@ -230,10 +234,17 @@ class TaskActor:
                 self._exit()
             for order in orders:
                 self._take(order)
+            if Order.STOP in orders:
+                self._clean_up()
+                mailbox.depart.remote(self._setup.task)
+                time.sleep(_KILL_GRACE_S)
+                os._exit(0)
 
     def _take(self, order: Order) -> None:
         body = self._body
         match order:
+            case Order.STOP:
+                pass  # once all that came with it is done
             case Order.DUMP_STACKS:
                 faulthandler.dump_traceback(file=2, all_threads=True)
             case _ if body is not None:
@@ -258,12 +269,13 @@ class TaskActor:
     def _status(self) -> TaskStatus:
         body, life = self._body, self._setup.life
         if body is not None:
-            return dataclasses.replace(body.status(), life=life)
+            return dataclasses.replace(body.status(), life=life, leaving=self._leaving)
         return TaskStatus(
             task=self._setup.task,
             state=TaskState.FAILED if self._failure else TaskState.STARTING,
             pid=os.getpid(),
             host=self._host,
+            leaving=self._leaving,
             life=life,
             failure=self._failure,
             at_s=time.time(),

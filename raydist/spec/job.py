@@ -177,6 +177,7 @@ class JobSpec:
       max_failures: Attempts that may be lost to failures before the run fails.
       timeout: Limit for the whole run in seconds; None sets none.
       start_timeout: Limit for an attempt's start in seconds.
+      stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
       resume: Whether to go on from the run of that name.
       checkpoint_every: When to save.
       keep: Checkpoints to keep, the newest ones; None keeps all.
@@ -211,6 +212,7 @@ class JobSpec:
     max_failures: int = 3
     timeout: float | None = None
     start_timeout: float = 300.0
+    stall_timeout: float = 600.0
     resume: bool = False
     checkpoint_every: CheckpointEvery = CheckpointEvery()
     keep: int | None = 3
@@ -249,7 +251,7 @@ def check_field(field_name: str, value: Any) -> None:
         raise SpecError(f"{field_name} is {value}; need at least {_LOWEST[field_name]}")
     if field_name == "ps" and value > MAX_TASKS:
         raise SpecError(f"ps is {value}; at most {MAX_TASKS} are supported")
-    if field_name in ("timeout", "start_timeout") and value <= 0:
+    if field_name in ("timeout", "start_timeout", "stall_timeout") and value <= 0:
         raise SpecError(f"{field_name} is {value:g}; need more than 0 seconds")
     if field_name == "seed" and value > _HIGHEST_SEED:
         raise SpecError(f"seed is {value}; need at most {_HIGHEST_SEED}")

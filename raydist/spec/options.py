@@ -216,6 +216,12 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.number,
     ),
     Option(
+        name="stall_timeout",
+        metavar="SECONDS",
+        summary="Limit in seconds for training that stands still; its stacks are dumped, and it is retried.",
+        parser=values.number,
+    ),
+    Option(
         name="resume",
         metavar="",
         summary="Go on from the run of that name.",

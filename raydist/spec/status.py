@@ -33,6 +33,7 @@ class FailureKind(enum.Enum):
     COLLATERAL = "COLLATERAL"  # raised because a peer failed
     LOST = "LOST"  # the process died without a word
     START = "START"  # it did not start in time
+    STALLED = "STALLED"  # no task went on for too long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,8 @@ class TaskStatus:
         ParameterServer only.
       lag_steps: Evaluator: how many steps the chief was ahead of the checkpoint evaluated last; None
         before the first.
+      beats: Counts whatever else shows that the task goes on: batches evaluated, checkpoints saved.
+      leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
       life: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
       at_s: Unix time of the push, seconds.
@@ -96,6 +99,8 @@ class TaskStatus:
     checkpoint: str | None = None
     steps_repeated: int = 0
     lag_steps: int | None = None
+    beats: int = 0
+    leaving: str | None = None
     life: int = 0
     notes: tuple[str, ...] = ()
     failure: TaskFailure | None = None

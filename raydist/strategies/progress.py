@@ -74,7 +74,8 @@ class TaskProgress:
 
     def committed(self, checkpoint_uri: str) -> None:
         with self._lock:
-            self._status = replace(self._status, checkpoint=checkpoint_uri)
+            status = self._status
+            self._status = replace(status, checkpoint=checkpoint_uri, beats=status.beats + 1)
 
     def repeated(self, num_steps: int) -> None:
         """Notes how many steps were applied twice so far, because a worker died with them half done."""
@@ -85,6 +86,11 @@ class TaskProgress:
         """Notes that the checkpoint of `step` was evaluated, when training was `lag_steps` ahead."""
         with self._lock:
             self._status = replace(self._status, step=step, lag_steps=lag_steps)
+
+    def beat(self) -> None:
+        """Notes that the task goes on, where no step tells it."""
+        with self._lock:
+            self._status = replace(self._status, beats=self._status.beats + 1)
 
     def note(self, sentence: str) -> None:
         """Adds a sentence about what was chosen on the user's behalf, once."""

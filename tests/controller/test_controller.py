@@ -16,7 +16,7 @@ from tests.support.fakes import (
     PLACES,
     UNIX_AT_START_S,
     FakeClock,
-    FakeStarter,
+    FakeLauncher,
     FakeTaskGroup,
     Moment,
     make_plan,
@@ -34,13 +34,13 @@ class Run:
     ):
         plan = plan or make_plan()
         self.clock = FakeClock()
-        self.starter = FakeStarter(plan, scripts, clock=self.clock)
+        self.launcher = FakeLauncher(plan, scripts, clock=self.clock)
         self.records: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.record_problem: StorageError | None = None
         self.controller = Controller(
             RunMachine(plan, first_attempt=first_attempt),
-            starter=self.starter,
+            launcher=self.launcher,
             clock=self.clock,
             places=PLACES,
             record=self._record,
@@ -86,7 +86,7 @@ def test_undisturbed_run_succeeds_and_stops_its_group() -> None:
     result = run.controller.run()
     assert (result.state, result.steps, result.attempts) == (RunState.SUCCEEDED, 8, 1)
     assert run.states == ["STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
-    assert [group.num_stops for group in run.starter.groups] == [1]
+    assert [group.num_stops for group in run.launcher.groups] == [1]
     assert run.records[-1] == result.as_dict() == run.controller.status().as_dict()
 
 
@@ -102,8 +102,8 @@ def test_lost_task_is_followed_by_an_attempt_that_goes_on_from_the_restored_step
     )
     result = run.controller.run()
     assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 2, 60)
-    assert run.starter.attempts == [0, 1]
-    assert [group.num_stops for group in run.starter.groups] == [1, 1]
+    assert run.launcher.attempts == [0, 1]
+    assert [group.num_stops for group in run.launcher.groups] == [1, 1]
     assert run.states == ["STARTING", "RUNNING", "STOPPING", "STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
     assert run.of("attempt_lost")[0]["message"] in result.notes
 
@@ -111,7 +111,7 @@ def test_lost_task_is_followed_by_an_attempt_that_goes_on_from_the_restored_step
 def test_resumed_run_counts_its_attempts_on() -> None:
     run = Run([train, finish], first_attempt=3)
     assert run.controller.run().attempts == 4
-    assert run.starter.attempts == [3]
+    assert run.launcher.attempts == [3]
 
 
 @pytest.mark.parametrize("max_failures", [0, 1, 3])
@@ -119,7 +119,7 @@ def test_run_fails_once_its_budget_is_spent(max_failures: int) -> None:
     run = Run(*[[train, lose_worker_1]] * (max_failures + 1), plan=make_plan(max_failures=max_failures))
     result = run.controller.run()
     assert (result.state, result.attempts, result.exit_code) == (RunState.FAILED, max_failures + 1, 1)
-    assert all(group.num_stops == 1 for group in run.starter.groups)
+    assert all(group.num_stops == 1 for group in run.launcher.groups)
 
 
 def test_cause_that_comes_after_its_consequence_is_named() -> None:
@@ -205,7 +205,7 @@ def test_half_started_group_ends_the_run_with_its_cluster_error_and_is_stopped()
     run = Run([place, break_group])
     result = run.controller.run()
     assert (result.state, result.exit_code, result.attempts) == (RunState.FAILED, 3, 1)
-    assert run.starter.groups[0].num_stops == 1
+    assert run.launcher.groups[0].num_stops == 1
 
 
 def test_group_that_cannot_be_made_ends_the_run() -> None:
@@ -230,8 +230,8 @@ def test_group_that_cannot_be_stopped_is_tried_again_and_never_retried_beside() 
 
     run = Run([train, lose_and_cling])
     result = run.controller.run()
-    assert (result.state, result.exit_code, run.starter.attempts) == (RunState.FAILED, 3, [0])
-    assert run.starter.groups[0].num_stops == 2
+    assert (result.state, result.exit_code, run.launcher.attempts) == (RunState.FAILED, 3, [0])
+    assert run.launcher.groups[0].num_stops == 2
     assert "attempt 0 could not be stopped cleanly: TimeoutError: actor does not answer" in result.notes
 
 
@@ -244,7 +244,7 @@ def test_ctrl_c_cancels_the_run_and_stops_the_group(script: Script) -> None:
     run = Run(script)
     result = run.controller.run()
     assert (result.state, result.exit_code, result.error) == (RunState.CANCELLED, 130, None)
-    assert run.starter.groups[0].num_stops == 1
+    assert run.launcher.groups[0].num_stops == 1
     assert run.records[-1]["state"] == "CANCELLED"
 
 
@@ -260,7 +260,7 @@ def test_second_ctrl_c_calls_stop_again_which_then_waits_for_nobody() -> None:
 
     run = Run([train, press_twice])
     assert run.controller.run().state is RunState.CANCELLED
-    assert run.starter.groups[0].num_stops == 2
+    assert run.launcher.groups[0].num_stops == 2
 
 
 def test_ctrl_c_while_a_lost_attempt_is_stopped_starts_no_other() -> None:
@@ -270,7 +270,7 @@ def test_ctrl_c_while_a_lost_attempt_is_stopped_starts_no_other() -> None:
 
     run = Run([train, lose_and_press])
     assert run.controller.run().state is RunState.CANCELLED
-    assert (run.starter.attempts, run.starter.groups[0].num_stops) == ([0], 2)
+    assert (run.launcher.attempts, run.launcher.groups[0].num_stops) == ([0], 2)
 
 
 def test_stop_asked_for_from_elsewhere_is_noticed_by_the_next_poll() -> None:
@@ -286,7 +286,7 @@ def test_stop_asked_for_before_the_start_starts_nothing() -> None:
     run = Run()
     run.controller.request_stop()
     assert run.controller.run().state is RunState.CANCELLED
-    assert run.starter.attempts == []
+    assert run.launcher.attempts == []
 
 
 def test_bug_is_raised_after_the_group_is_stopped_and_the_run_recorded() -> None:
@@ -296,7 +296,7 @@ def test_bug_is_raised_after_the_group_is_stopped_and_the_run_recorded() -> None
     run = Run([train, fall_over])
     with pytest.raises(ZeroDivisionError):
         run.controller.run()
-    assert run.starter.groups[0].num_stops == 1
+    assert run.launcher.groups[0].num_stops == 1
     assert run.records[-1]["state"] == "FAILED"
     assert run.records[-1]["error"]["type"] == "ZeroDivisionError"
 
@@ -415,7 +415,7 @@ def test_task_that_is_given_up_is_told_as_an_event() -> None:
 
     run = parameter_server_run([train, *[lose_evaluator] * 6, finish_chief])
     run.controller.run()
-    assert run.starter.groups[0].replaced == ["evaluator/0"] * 5
+    assert run.launcher.groups[0].replaced == ["evaluator/0"] * 5
     assert len(run.of("task_failed")) == 6
     assert [event["task"] for event in run.of("task_given_up")] == ["evaluator/0"]
 
@@ -423,7 +423,7 @@ def test_task_that_is_given_up_is_told_as_an_event() -> None:
 def test_evaluator_is_ordered_to_finish_when_the_chief_has_returned() -> None:
     run = parameter_server_run([train, finish_chief, lambda group: None, finish_evaluator])
     assert run.controller.run().state is RunState.SUCCEEDED
-    assert run.starter.groups[0].orders == [(Order.FINISH, (task("evaluator/0"),))]
+    assert run.launcher.groups[0].orders == [(Order.FINISH, (task("evaluator/0"),))]
 
 
 def test_coordinator_is_restarted_once_it_has_saved_for_a_worker_that_moved() -> None:
@@ -439,13 +439,13 @@ def test_coordinator_is_restarted_once_it_has_saved_for_a_worker_that_moved() ->
         [train, lose_worker_1, come_back_elsewhere, save], [train, step, finish_chief, finish_evaluator]
     )
     result = run.controller.run()
-    assert (result.state, result.attempts, run.starter.attempts) == (RunState.SUCCEEDED, 2, [0, 1])
+    assert (result.state, result.attempts, run.launcher.attempts) == (RunState.SUCCEEDED, 2, [0, 1])
     assert result.notes[1] == (
-        "worker/1 came back on another host: the coordinator was restarted from the checkpoint of step 120 "
+        "worker/1 came back on another host: training was restarted from the checkpoint of step 120 "
         "after 8.3 s"
     )
-    assert len(run.of("relocating")) == 1
-    assert [(event["step"], event["tasks"]) for event in run.of("relocated")] == [(120, ["worker/1"])]
+    assert len(run.of("restarting")) == 1
+    assert [(event["step"], event["tasks"]) for event in run.of("restarted")] == [(120, ["worker/1"])]
 
 
 def test_chief_gets_a_limited_time_to_save() -> None:
@@ -486,4 +486,4 @@ def test_stop_that_is_asked_for_as_a_worker_dies_replaces_nothing() -> None:
 
     run = parameter_server_run([train, lose_and_stop])
     assert run.controller.run().state is RunState.CANCELLED
-    assert run.starter.groups[0].replaced == []
+    assert run.launcher.groups[0].replaced == []

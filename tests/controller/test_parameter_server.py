@@ -334,13 +334,13 @@ def test_restart_tells_its_cost_once_training_goes_on() -> None:
     machine.handle(says("chief/0", step=130, checkpoint="/c/step-130", at_s=20.0))
     machine.handle(GroupStopped())
     machine.handle(TRAINING)
-    what = "worker/1 came back on another host: the coordinator was restarted"
-    assert [each.sentence() for each in machine.relocations] == [what]
+    what = "worker/1 came back on another host: training was restarted"
+    assert [each.sentence() for each in machine.restarts] == [what]
     machine.handle(says("chief/0", step=130, restored_step=130, at_s=26.0))
-    assert [each.sentence() for each in machine.relocations] == [what]
+    assert [each.sentence() for each in machine.restarts] == [what]
     machine.handle(says("chief/0", step=140, restored_step=130, first_step_at_s=28.2, at_s=28.3))
     machine.handle(says("chief/0", step=150, restored_step=130, first_step_at_s=28.2, at_s=30.0))
-    assert [each.sentence() for each in machine.relocations] == [
+    assert [each.sentence() for each in machine.restarts] == [
         f"{what} from the checkpoint of step 130 after 8.3 s"
     ]
     assert machine.deaths.all[0].outcome == "back at another address after 2.0 s"
@@ -352,8 +352,8 @@ def test_restart_without_a_checkpoint_says_so() -> None:
     for event in (SaveDeadlinePassed(), GroupStopped(), TRAINING):
         machine.handle(event)
     machine.handle(says("chief/0", step=1, first_step_at_s=5.0, at_s=5.0))
-    assert machine.relocations[0].sentence() == (
-        "worker/1 came back at another port: the coordinator was restarted from the beginning after 5.0 s"
+    assert machine.restarts[0].sentence() == (
+        "worker/1 came back at another port: training was restarted from the beginning after 5.0 s"
     )
 
 
@@ -361,7 +361,7 @@ def test_several_moved_workers_are_told_together() -> None:
     machine = machine_after(*MOVED, dies("worker/0"))
     assert machine.handle(says("worker/0", STARTING, life=1, **ELSEWHERE)) == []
     machine.handle(SaveDeadlinePassed())
-    assert machine.relocations[0].sentence().startswith("worker/0, worker/1 came back on another host: ")
+    assert machine.restarts[0].sentence().startswith("worker/0, worker/1 came back on another host: ")
 
 
 def test_moved_worker_that_dies_again_calls_the_restart_off() -> None:
@@ -382,7 +382,7 @@ def test_training_that_ends_while_the_chief_saves_is_a_success() -> None:
 def test_ps_that_dies_while_the_chief_saves_costs_an_attempt() -> None:
     machine = machine_after(*MOVED, dies("ps/0"))
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
-    assert machine.relocations == ()
+    assert machine.restarts == ()
     assert machine.notes[0].startswith("ps/0 failed first")
 
 

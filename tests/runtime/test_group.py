@@ -15,7 +15,7 @@ from raydist.runtime.code_archive import pack
 from raydist.runtime.scratch import scratch_root, spool_path
 from raydist.spec import FailureKind, Order, PortRange, TaskId, TaskState
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import COUNTING, Drive, make_plan
+from tests.runtime.conftest import COUNTING, Drive, make_plan, make_ps_plan
 
 Start = Callable[..., Drive]
 
@@ -72,6 +72,35 @@ def test_statuses_arrive_while_the_task_is_busy(start: Start, wait_until: WaitUn
 
     wait_until(has_progress)
     assert drive.statuses["worker/0"].metrics == {"loss": 1.0 / (1 + drive.statuses["worker/0"].step)}
+
+
+def test_task_that_gets_sigterm_says_so_and_goes_on(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=100_000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    os.kill(drive.statuses["worker/1"].pid, signal.SIGTERM)
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH) and drive.statuses["worker/1"].leaving)
+    step = drive.statuses["worker/1"].step
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH) and drive.statuses["worker/1"].step > step)
+    assert (drive.statuses["worker/0"].leaving, drive.statuses["worker/1"].leaving) == (None, "SIGTERM")
+
+
+def test_worker_of_parameter_servers_ends_at_once_by_sigterm(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_ps_plan())
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "ps/0", *BOTH))
+    os.kill(drive.statuses["worker/1"].pid, signal.SIGTERM)
+    wait_until(lambda: drive.poll() or drive.state("worker/1") is TaskState.FAILED)
+    failure = drive.statuses["worker/1"].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.LOST
+
+
+def test_stacks_are_dumped_before_the_stop_that_follows(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=100_000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    drive.group.order(Order.DUMP_STACKS)
+    drive.group.stop()
+    for task in BOTH:
+        assert "most recent call first" in drive.log(task)
 
 
 def test_working_dir_travels_and_comes_first(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from raydist.errors import ClusterError
+from raydist.planning.plan import Plan
 from raydist.runtime.cluster_inventory import probe_inventory
 from raydist.runtime.connection import Connection
+from raydist.runtime.launcher import RayLauncher
 from raydist.runtime.scratch import scratch_root, sweep
-from raydist.spec import FailureKind, TaskId, TaskState
+from raydist.spec import FailureKind, TaskId, TaskState, WorkerRange
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan, make_ps_plan
 from tests.support.ray_heads import ray_node
@@ -169,3 +173,56 @@ def test_host_without_raydist_is_named(start: Start, wait_until: WaitUntil, tmp_
         drive.group.stop()
     host = gcs_address().rpartition(":")[0]
     assert str(caught.value).startswith(f"host {host} cannot import raydist; install there the same raydist")
+
+
+def test_task_on_a_node_that_is_drained_has_to_leave(start: Start, wait_until: WaitUntil) -> None:
+    from ray._raylet import GcsClient
+
+    with ray_node(gcs_address(), num_cpus=6):
+        drive = start(make_plan(1, num_cpus=ONLY_THERE, steps=100_000))
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
+        node_id = drive.group._ledger.hellos[TaskId.parse("worker/0")].node_id
+        reason_preemption, deadline_ms = 2, int((time.time() + 300) * 1000)
+        accepted, why = GcsClient(address=gcs_address()).drain_node(
+            node_id, reason_preemption, "a test", deadline_ms
+        )
+        assert accepted, why
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0") and drive.statuses["worker/0"].leaving)
+        assert drive.statuses["worker/0"].leaving == "its host is drained"
+        drive.group.stop()
+
+
+def elastic_plan(num_workers: int) -> Plan:
+    plan = make_plan(num_workers, num_cpus=2.0)
+    workers = WorkerRange(minimum=1, maximum=4)
+    return dataclasses.replace(plan, job=dataclasses.replace(plan.job, workers=workers))
+
+
+def test_elastic_attempt_is_fitted_to_the_nodes_and_sees_new_ones(
+    ray_cluster: Connection, start: Start, wait_until: WaitUntil
+) -> None:
+    launcher = RayLauncher(elastic_plan(1), ray_cluster, code=None, run_uri="unused")
+    plan = launcher.replan(avoid=frozenset())
+    assert plan.num_workers == 2  # the driver's node has 4 CPUs
+    drive = start(dataclasses.replace(plan, job=dataclasses.replace(plan.job, params={"steps": 100_000})))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0", "worker/1"))
+    assert launcher.room(plan) == 2
+    with ray_node(gcs_address(), num_cpus=3):
+        wait_until(lambda: launcher.room(plan) == 3)
+        drive.group.stop()
+        wait_until(lambda: launcher.replan(avoid=frozenset()).num_workers == 3)
+
+
+def test_tasks_stay_away_from_a_node_to_be_avoided(
+    ray_cluster: Connection, start: Start, wait_until: WaitUntil
+) -> None:
+    import ray
+
+    with ray_node(gcs_address(), num_cpus=6):
+        here = ray.get_runtime_context().get_node_id()
+        plan = dataclasses.replace(make_plan(3, num_cpus=1.0, steps=100_000), avoid=(here,))
+        drive = start(plan)
+        tasks = ("worker/0", "worker/1", "worker/2")
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, *tasks))
+        assert here not in {hello.node_id for hello in drive.group._ledger.hellos.values()}
+        drive.group.stop()

@@ -9,9 +9,10 @@ from typing import Any
 
 from raydist.controller.result import RunPlaces
 from raydist.controller.task_group import GroupUpdate
+from raydist.planning.elastic import resized
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
-from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy
+from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy, WorkerRange
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import Role, TaskId, TaskType
 
@@ -33,6 +34,7 @@ def make_plan(
     ps: int = 0,
     strategy: Strategy = Strategy.MULTI_WORKER_MIRRORED,
     is_evaluated: bool = False,
+    workers_range: WorkerRange | None = None,
     notes: tuple[str, ...] = (),
     **job_fields: Any,
 ) -> Plan:
@@ -43,6 +45,8 @@ def make_plan(
     if is_evaluated:
         roles.append(Role(task_type=TaskType.EVALUATOR))
     job = JobSpec(name="r", entry_point=EntryPoint(function="train", file="job.py"), **job_fields)
+    if workers_range is not None:
+        job = dataclasses.replace(job, workers=workers_range)
     return Plan(
         job=job,
         inventory=Inventory(hosts=(Host(name="10.0.0.1", num_cpus=4),), source="Ray at 10.0.0.1:6379"),
@@ -183,20 +187,34 @@ class FakeTaskGroup:
         self._known[name] = self._news[name] = dataclasses.replace(known, **fields)
 
 
-class FakeStarter:
-    """Starts one fake group for each attempt's script; an exception in place of a script is raised."""
+class FakeLauncher:
+    """Launches one fake group for each attempt's script; an exception in place of a script is raised.
+
+    Attributes:
+      avoided: The hosts to avoid, by attempt.
+      workers: How many workers the cluster has room for, from now on.
+    """
 
     def __init__(self, plan: Plan, scripts: Sequence[Sequence[Moment] | BaseException], *, clock: FakeClock):
         self.groups: list[FakeTaskGroup] = []
         self.attempts: list[int] = []
+        self.avoided: list[frozenset[str]] = []
+        self.workers = plan.num_workers
         self._plan = plan
         self._scripts = collections.deque(scripts)
         self._clock = clock
 
-    def __call__(self, attempt: int) -> FakeTaskGroup:
+    def replan(self, *, avoid: frozenset[str]) -> Plan:
+        self.avoided.append(avoid)
+        return resized(self._plan, self.workers)
+
+    def room(self, plan: Plan) -> int:
+        return self.workers
+
+    def launch(self, plan: Plan, *, attempt: int) -> FakeTaskGroup:
         self.attempts.append(attempt)
         script = self._scripts.popleft()
         if isinstance(script, BaseException):
             raise script
-        self.groups.append(FakeTaskGroup(self._plan.tasks, clock=self._clock, script=script))
+        self.groups.append(FakeTaskGroup(plan.tasks, clock=self._clock, script=script))
         return self.groups[-1]

@@ -1,0 +1,47 @@
+"""How many workers an attempt of an elastic run has, and which hosts it leaves alone."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+
+from raydist.planning.capacity import fits
+from raydist.planning.inventory import Inventory
+from raydist.planning.plan import Plan
+from raydist.planning.roles import with_workers
+from raydist.spec.tasks import TaskType
+
+
+def resized(plan: Plan, num_workers: int) -> Plan:
+    """Returns the plan with that many workers."""
+    return dataclasses.replace(plan, roles=with_workers(plan.roles, num_workers))
+
+
+def fitted(plan: Plan, free: Inventory) -> Plan:
+    """Returns the plan with as many workers as `free` has room for, in the range that was asked for.
+
+    Where it has no room for the fewest, these are what is waited for.
+    """
+    workers = plan.job.workers
+    more = range(workers.minimum + 1, workers.maximum + 1)
+    num_more = bisect.bisect(more, False, key=lambda num: not fits(free, with_workers(plan.roles, num)))
+    return resized(plan, workers.minimum + num_more)
+
+
+def room_beside(plan: Plan, free: Inventory) -> int:
+    """Returns how many workers there can be, those of `plan` included, which have their room already."""
+    (role,) = (role for role in plan.roles if role.task_type is TaskType.WORKER)
+    have, most = plan.num_workers, plan.job.workers.maximum
+    more = range(1, most - have + 1)
+    return have + bisect.bisect(
+        more, False, key=lambda num: not fits(free, [dataclasses.replace(role, num_tasks=num)])
+    )
+
+
+def avoiding(plan: Plan, inventory: Inventory, hosts: frozenset[str]) -> Plan:
+    """Returns the plan that leaves the hosts of these addresses alone, unless the others are too few."""
+    others = tuple(host for host in inventory.hosts if host.name not in hosts)
+    if not hosts or not fits(dataclasses.replace(inventory, hosts=others), plan.roles):
+        return dataclasses.replace(plan, avoid=())
+    avoided = (host.node_id for host in inventory.hosts if host.name in hosts)
+    return dataclasses.replace(plan, avoid=tuple(node_id for node_id in avoided if node_id is not None))

@@ -1,0 +1,54 @@
+"""RayLauncher: fits each attempt to what the Ray cluster has, and launches it."""
+
+from __future__ import annotations
+
+import time
+
+from raydist.planning.elastic import avoiding, fitted, room_beside
+from raydist.planning.plan import Plan
+from raydist.runtime.cluster_inventory import probe_free, probe_inventory
+from raydist.runtime.connection import Connection
+from raydist.runtime.group import RayTaskGroup
+
+# What the attempt before has held is free a moment after its processes are gone.
+_RELEASE_S = 3.0
+_POLL_S = 0.25
+
+
+class RayLauncher:
+    """Implements controller.task_group.Launcher."""
+
+    def __init__(self, plan: Plan, connection: Connection, *, code: bytes | None, run_uri: str) -> None:
+        """Takes the run's plan.
+
+        Args:
+          code: What `code_archive.pack` returned; None ships nothing.
+          run_uri: The run's folder, for the assignments.
+        """
+        self._plan = plan
+        self._connection = connection
+        self._code = code
+        self._run_uri = run_uri
+
+    def replan(self, *, avoid: frozenset[str]) -> Plan:
+        plan = self._plan
+        if plan.is_elastic:
+            deadline = time.monotonic() + _RELEASE_S
+            plan = fitted(plan, probe_free(self._connection))
+            while plan.num_workers < plan.job.workers.maximum and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                plan = fitted(plan, probe_free(self._connection))
+        return avoiding(plan, probe_inventory(self._connection), avoid) if avoid else plan
+
+    def room(self, plan: Plan) -> int:
+        return room_beside(plan, probe_free(self._connection))
+
+    def launch(self, plan: Plan, *, attempt: int) -> RayTaskGroup:
+        return RayTaskGroup.start(
+            plan,
+            attempt=attempt,
+            connection=self._connection,
+            code=self._code,
+            storage_uri=plan.job.storage,
+            run_uri=self._run_uri,
+        )

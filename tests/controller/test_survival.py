@@ -1,0 +1,206 @@
+"""What RunMachine does about tasks that hang, have to leave, or could be more."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from raydist.controller.events import (
+    Action,
+    AttemptPlanned,
+    AwaitCheckpoint,
+    Event,
+    GraceDeadlinePassed,
+    GroupStopped,
+    GroupUpdated,
+    ReplaceTask,
+    RoomFound,
+    SaveDeadlinePassed,
+    SendOrder,
+    StartAttempt,
+    StopGroup,
+)
+from raydist.controller.machine import RunMachine
+from raydist.controller.states import RunState
+from raydist.controller.task_group import GroupUpdate
+from raydist.controller.watchdog import SILENCE_S
+from raydist.planning.elastic import resized
+from raydist.planning.plan import Plan
+from raydist.spec.job import Strategy, WorkerRange
+from raydist.spec.status import FailureKind, Order, TaskState, TaskStatus
+from tests.support.fakes import make_failure, make_plan, make_status, task
+
+SAVE = [SendOrder(Order.SAVE, (task("worker/0"),)), AwaitCheckpoint()]
+
+
+def elastic_plan(workers: int = 2) -> Plan:
+    return make_plan(workers=workers, workers_range=WorkerRange(minimum=1, maximum=4))
+
+
+class Run:
+    """A machine whose tasks train, and a clock that goes on with each event."""
+
+    def __init__(self, plan: Plan | None = None) -> None:
+        self.plan = plan or make_plan()
+        self.machine = RunMachine(self.plan)
+        self.now_s = 0.0
+        self.train()
+
+    def train(self, **fields: object) -> None:
+        self.say(*(str(each) for each in self.machine.plan.tasks), **fields)
+
+    def say(self, *names: str, **fields: object) -> list[Action]:
+        return self.update(*(make_status(name, **{"num_steps": 1000, **fields}) for name in names))
+
+    def update(self, *statuses: TaskStatus) -> list[Action]:
+        self.now_s += 1.0
+        update = GroupUpdate(statuses=statuses, all_placed=True, all_addressed=True)
+        return self.machine.handle(GroupUpdated(update, self.now_s, self.now_s))
+
+    def fall_silent(self, *speaking: str, seconds: float = SILENCE_S + 1, **fields: object) -> list[Action]:
+        """Lets time pass in which only some speak, until there is something to do."""
+        for _ in range(int(seconds)):
+            if actions := self.say(*speaking, **fields):
+                return actions
+        return []
+
+    def handle(self, *events: Event) -> list[Action]:
+        actions: list[Action] = []
+        for event in events:
+            actions = self.machine.handle(event)
+        return actions
+
+
+def test_silent_worker_ends_the_attempt_like_a_dead_one() -> None:
+    run = Run()
+    assert run.fall_silent("worker/0") == [StopGroup()]
+    assert run.handle(GroupStopped()) == [StartAttempt(1)]
+    assert "worker/1 failed first (attempt 0): SilentTask: it has said nothing" in run.machine.notes[0]
+
+
+def test_silent_worker_of_parameter_servers_is_replaced() -> None:
+    run = Run(make_plan(strategy=Strategy.PARAMETER_SERVER))
+    assert run.fall_silent("chief/0", "worker/0", "ps/0") == [ReplaceTask(task("worker/1"))]
+    assert run.machine.state is RunState.RUNNING
+
+
+def test_silence_explains_what_peers_fail_of() -> None:
+    run = Run()
+    run.fall_silent("worker/0", seconds=6)
+    collateral = make_failure("worker/0", FailureKind.COLLATERAL)
+    run.update(make_status("worker/0", TaskState.FAILED, failure=collateral))
+    assert run.handle(GraceDeadlinePassed()) == [StopGroup()]
+    run.handle(GroupStopped())
+    assert run.machine.notes[0].startswith("worker/1 failed first (attempt 0): SilentTask")
+
+
+def test_stalled_attempt_shows_its_stacks_and_is_retried() -> None:
+    run = Run(make_plan(stall_timeout=30.0))
+    dump = SendOrder(Order.DUMP_STACKS, run.plan.tasks)
+    assert run.fall_silent("worker/0", "worker/1", step=7) == [dump, StopGroup()]
+    assert run.handle(GroupStopped()) == [StartAttempt(1)]
+    assert "no task has gone on from step 7 for 30 s (--stall-timeout)" in run.machine.notes[0]
+
+
+def test_second_stall_at_the_same_step_is_final() -> None:
+    run = Run(make_plan(stall_timeout=30.0))
+    run.fall_silent("worker/0", "worker/1", step=7)
+    run.handle(GroupStopped())
+    run.train()
+    run.fall_silent("worker/0", "worker/1", step=7)
+    run.handle(GroupStopped())
+    assert run.machine.state is RunState.FAILED
+    assert run.machine.error is not None
+    assert run.machine.error.message.endswith("not retried: it stood still at step 7 before")
+
+
+def leaving(name: str, **fields: object) -> TaskStatus:
+    return make_status(name, leaving="SIGTERM", **fields)
+
+
+def test_worker_that_has_to_leave_may_wait_for_a_checkpoint() -> None:
+    run = Run()
+    assert run.update(leaving("worker/1")) == SAVE
+    assert run.update(leaving("worker/1")) == []
+    assert run.say("worker/0", checkpoint="/c/step-9") == [StopGroup()]
+    assert run.handle(GroupStopped()) == [StartAttempt(1)]
+    run.train()
+    run.say("worker/0", restored_step=9, first_step_at_s=1.0)
+    sentence = run.machine.restarts[0].sentence()
+    assert sentence.startswith("worker/1 had to leave (SIGTERM): training was restarted from the checkpoint")
+    assert run.machine.notes == ()
+
+
+def test_worker_that_has_to_leave_is_not_waited_for_for_ever() -> None:
+    run = Run()
+    run.update(leaving("worker/1"))
+    assert run.handle(SaveDeadlinePassed()) == [StopGroup()]
+
+
+def test_death_of_a_worker_that_had_to_leave_is_not_counted() -> None:
+    run = Run(make_plan(max_failures=0))
+    run.update(leaving("worker/1"))
+    dead = make_failure("worker/1", FailureKind.LOST)
+    run.update(leaving("worker/1", state=TaskState.FAILED, failure=dead))
+    assert run.handle(GroupStopped()) == [StartAttempt(1)]
+    assert run.machine.notes[0].endswith("retried: it had to leave, not counted")
+
+
+def test_worker_of_parameter_servers_may_leave_unnoticed() -> None:
+    run = Run(make_plan(strategy=Strategy.PARAMETER_SERVER))
+    assert run.update(leaving("worker/1")) == []
+
+
+def test_run_grows_at_a_checkpoint() -> None:
+    run = Run(elastic_plan())
+    assert run.handle(RoomFound(3)) == SAVE
+    assert run.say("worker/0", checkpoint="/c/step-9") == [StopGroup()]
+    assert run.handle(GroupStopped()) == [StartAttempt(1)]
+    assert run.handle(AttemptPlanned(resized(run.plan, 3))) == []
+    assert [str(each) for each in run.machine.attempt.tasks] == ["worker/0", "worker/1", "worker/2"]
+    assert run.machine.notes == ("attempt 1 trains with 3 workers instead of 2",)
+    what = "there is room for 3 workers instead of 2: training was restarted"
+    assert run.machine.restarts[0].sentence() == what
+
+
+def test_run_that_cannot_save_does_not_grow() -> None:
+    run = Run(elastic_plan())
+    run.handle(RoomFound(3))
+    assert run.handle(SaveDeadlinePassed()) == []
+    assert run.say("worker/0", checkpoint="/c/step-9") == []
+
+
+def test_room_that_is_gone_is_not_grown_into() -> None:
+    run = Run(elastic_plan())
+    run.handle(RoomFound(3), RoomFound(2))
+    assert run.say("worker/0", checkpoint="/c/step-9") == []
+
+
+@pytest.mark.parametrize(("num_workers", "actions"), [(1, [StopGroup()]), (2, []), (4, [])])
+def test_start_that_waits_for_too_much_is_begun_again(num_workers: int, actions: list[Action]) -> None:
+    machine = RunMachine(elastic_plan())
+    assert machine.may_resize
+    assert machine.handle(RoomFound(num_workers)) == actions
+
+
+def test_only_elastic_runs_that_have_less_may_grow() -> None:
+    assert Run(elastic_plan(2)).machine.may_resize
+    assert not Run(elastic_plan(4)).machine.may_resize
+    assert not Run(make_plan()).machine.may_resize
+
+
+def test_host_that_failed_twice_is_avoided() -> None:
+    run = Run()
+    for number in (1, 2):
+        dead = make_failure("worker/1", FailureKind.LOST)
+        run.update(make_status("worker/1", TaskState.FAILED, failure=dead))
+        avoid = frozenset({"10.0.0.2"} if number == 2 else ())
+        assert run.handle(GroupStopped()) == [StartAttempt(number, avoid)]
+        run.train()
+
+
+def test_plan_of_the_same_size_is_no_news() -> None:
+    machine = RunMachine(elastic_plan())
+    machine.handle(AttemptPlanned(dataclasses.replace(machine.plan, avoid=("n1",))))
+    assert machine.notes == ()

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from raydist.planning.elastic import avoiding, fitted, resized, room_beside
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.plan import Plan
+from raydist.spec.job import Strategy, WorkerRange
+from tests.support.fakes import make_plan
+
+
+def elastic(minimum: int, maximum: int, *, now: int, strategy: Strategy | None = None) -> Plan:
+    workers = WorkerRange(minimum=minimum, maximum=maximum)
+    plan = make_plan(workers=now, strategy=strategy or Strategy.MULTI_WORKER_MIRRORED)
+    return dataclasses.replace(plan, job=dataclasses.replace(plan.job, workers=workers))
+
+
+def hosts(*num_cpus: float) -> Inventory:
+    return Inventory(
+        hosts=tuple(
+            Host(name=f"h{index}", node_id=f"n{index}", num_cpus=number)
+            for index, number in enumerate(num_cpus)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "num_workers"),
+    [
+        (hosts(8), 4),
+        (hosts(2, 1), 3),
+        (hosts(2), 2),
+        (hosts(1), 2),  # the fewest are waited for
+        (hosts(), 2),
+        (hosts(0.5, 0.5, 2), 2),  # a task has to fit on one host
+    ],
+)
+def test_attempt_takes_what_there_is(free: Inventory, num_workers: int) -> None:
+    assert fitted(elastic(2, 4, now=2), free).num_workers == num_workers
+
+
+def test_other_roles_take_their_room_first() -> None:
+    plan = elastic(1, 4, now=1, strategy=Strategy.PARAMETER_SERVER)  # chief/0 and ps/0 beside them
+    assert fitted(plan, hosts(5)).num_workers == 3
+
+
+@pytest.mark.parametrize(("free", "num_workers"), [(hosts(), 2), (hosts(1), 3), (hosts(1, 5), 4)])
+def test_room_is_counted_beside_the_workers_that_train(free: Inventory, num_workers: int) -> None:
+    assert room_beside(elastic(2, 4, now=2), free) == num_workers
+
+
+def test_resized_plan_has_as_many_tasks() -> None:
+    assert [str(task) for task in resized(elastic(1, 3, now=1), 3).tasks] == [
+        "worker/0",
+        "worker/1",
+        "worker/2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inventory", "avoided"),
+    [
+        (hosts(2, 2), ("n0",)),
+        (hosts(2, 1), ()),  # the others are too few
+        (hosts(2), ()),
+    ],
+)
+def test_bad_host_is_avoided_where_others_have_room(inventory: Inventory, avoided: tuple[str, ...]) -> None:
+    assert avoiding(make_plan(workers=2), inventory, frozenset({"h0"})).avoid == avoided
