@@ -35,7 +35,8 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "spec", "planning", "storage", "metrics", "controller", "runtime"),
         *("train_context", "run_handle", "__init__"),
     },
-    "cli": {"errors", "spec", "planning", "storage", "metrics", "controller", "api", "__init__"},
+    "chaos": {"errors", "spec", "storage", "runtime"},
+    "cli": {"errors", "spec", "planning", "storage", "metrics", "controller", "api", "chaos", "__init__"},
     "__init__": {"errors", "spec", "planning", "controller", "api", "run_handle", "train_context"},
 }
 

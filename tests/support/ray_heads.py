@@ -29,7 +29,7 @@ class RayHead:
 
 
 @contextmanager
-def ray_head(**environ: str) -> Iterator[RayHead]:
+def ray_head(*, num_cpus: int = 2, **environ: str) -> Iterator[RayHead]:
     """Starts a head in a home and a folder of its own; ends exactly its processes.
 
     Args:
@@ -41,7 +41,7 @@ def ray_head(**environ: str) -> Iterator[RayHead]:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         base = {**_inherited(), "HOME": str(folder), "RAY_TMPDIR": str(folder)}
         port, client_port, agent_port = _free_ports(3)
-        command = [str(RAY), "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
+        command = [str(RAY), "start", "--head", "--block", f"--port={port}", f"--num-cpus={num_cpus}"]
         command += [f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"]
         command += ["--include-dashboard=false", "--min-worker-port=0", "--max-worker-port=0"]
         output = stack.enter_context((folder / "output").open("wb"))
