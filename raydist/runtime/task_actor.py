@@ -122,6 +122,8 @@ class TaskActor:
     def hello(self, setup: TaskSetup) -> Hello:
         """Takes what the task needs of its host: environment, scratch folder, log and port."""
         self._setup = setup
+        # A host that is about to be taken away says so. Ray's own handler raises SystemExit in user code.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if setup.may_vanish else self._note_sigterm)
         _apply(
             static_environment(
                 keras=setup.keras,
@@ -181,8 +183,6 @@ class TaskActor:
         self._capture.start_uploading()
         if not self._is_in_place:
             self.linger()  # its peers cannot reach it here, but it shows that there is room
-        # A host that is about to be taken away says so. Ray's own handler raises SystemExit in user code.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if self._setup.may_vanish else self._note_sigterm)
         status = self._terminal_status(assignment, code)
         self._capture.flush()
         return dataclasses.replace(status, life=self._setup.life)
@@ -209,7 +209,8 @@ class TaskActor:
 
     def _note_sigterm(self, *_: object) -> None:
         self._leaving = "SIGTERM"
-        print(f"raydist: {self._setup.task} got SIGTERM, and goes on until the run has saved", flush=True)
+        # Past sys.stdout, in the middle of whose write the signal may have come.
+        os.write(1, f"raydist: {self._setup.task} got SIGTERM; it goes on until the run has saved\n".encode())
 
     def _place_code(self, code: bytes) -> Path:
         path = self._scratch.code_path

@@ -31,7 +31,7 @@ import numpy as np
 import raydist
 
 EPOCHS, STEPS_PER_EPOCH, SAVED_EVERY = 4, 20, 5
-STALL_TIMEOUT_S = 8.0
+STALL_TIMEOUT_S = 20.0
 MOST_FAULTS = 4
 KINDS = ("kill", "kill", "kill", "term", "stop", "corrupt")
 
@@ -159,7 +159,7 @@ def main() -> None:
     arguments = parser.parse_args()
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
     rng, faults, num_done, num_bad, number = random.Random(arguments.seed), Faults(arguments.seed), 0, 0, 0
     with tempfile.TemporaryDirectory(prefix="raydist-faults-") as name:
         folder = Path(name)
