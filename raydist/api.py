@@ -180,6 +180,7 @@ def _make_controller(
     from raydist.controller.journal import PROGRESS
     from raydist.controller.machine import RunMachine
     from raydist.runtime.group import RayTaskGroup
+    from raydist.storage.proof import StorageProof
 
     def start(attempt: int) -> TaskGroup:
         return RayTaskGroup.start(
@@ -189,6 +190,7 @@ def _make_controller(
             code=code,
             storage_uri=plan.job.storage,
             run_uri=folder.uri,
+            proof=StorageProof.leave(storage_uri=plan.job.storage, run=plan.job.name),
         )
 
     def on_event(event: Mapping[str, Any]) -> None:

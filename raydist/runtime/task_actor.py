@@ -33,6 +33,7 @@ from raydist.runtime.versions import installed_versions
 from raydist.spec.job import KerasFlavour, PortRange
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import Resources, TaskId
+from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class TaskSetup:
       body: `package.module:Class` of the TaskBody.
       scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
       tpu_name: TPU to connect to; None without one.
+      proof: What the host has to find on storage; None checks nothing.
       address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
         one; None where any will do.
     """
@@ -68,6 +70,7 @@ class TaskSetup:
     scratch_prefix: str
     ports: PortRange | None = None
     tpu_name: str | None = None
+    proof: StorageProof | None = None
     address: str | None = None
 
     @property
@@ -117,7 +120,7 @@ class TaskActor:
         self._failure: TaskFailure | None = None
 
     def hello(self, setup: TaskSetup) -> Hello:
-        """Takes what the task needs of its host: environment, scratch folder, log and port."""
+        """Takes what the task needs of its host: environment, scratch folder, log, port and storage."""
         self._setup = setup
         _apply(
             static_environment(
@@ -133,6 +136,7 @@ class TaskActor:
         self._capture = LogCapture(self._scratch.path, setup.log)
         self._capture.redirect()
         self._lease = self._lease_port()
+        self._check_storage()
         self._address = _join_address(self._host, self._lease.port)
         return Hello(
             task=setup.task,
@@ -152,6 +156,15 @@ class TaskActor:
             if lease is not None:
                 return lease
         return PortLease.acquire(setup.ports)
+
+    def _check_storage(self) -> None:
+        setup = self._setup
+        # A process that takes the place of another one of this host is waited for, and was preceded by it.
+        if setup.address is not None and split_address(setup.address)[0] == self._host:
+            return
+        if setup.proof is not None:
+            # Imports pyarrow, of which nothing is lost: training needs it too.
+            setup.proof.check(host=self._host)
 
     @property
     def _is_in_place(self) -> bool:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from raydist.errors import ClusterError
+from raydist.errors import ClusterError, StorageError
 from raydist.runtime.cluster_inventory import probe_inventory
 from raydist.runtime.connection import Connection
 from raydist.runtime.scratch import scratch_root, sweep
 from raydist.spec import FailureKind, TaskId, TaskState
+from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan, make_ps_plan
+from tests.support.disks import behind_another_disk
 from tests.support.ray_heads import ray_node
 
 Start = Callable[..., Drive]
@@ -151,6 +153,22 @@ def test_other_version_on_a_host_is_refused_and_named(
         drive.group.stop()
     host = gcs_address().rpartition(":")[0]
     assert f"host {host} has tensorflow 9.9.0, but the driver has tensorflow 2." in str(caught.value)
+
+
+def test_host_with_another_disk_at_the_same_path_is_named_before_anything_starts(
+    start: Start, wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    proof = StorageProof.leave(storage_uri=str(tmp_path), run="run")
+    with ray_node(gcs_address(), num_cpus=6, behind=behind_another_disk(tmp_path)):
+        drive = start(make_plan(2, num_cpus=4.0, steps=3000), proof=proof)
+        with pytest.raises(StorageError) as caught:
+            wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0", "worker/1"))
+        drive.group.stop()
+    host = gcs_address().rpartition(":")[0]
+    assert str(caught.value).startswith(
+        f"host {host} does not see the storage that the driver writes to: {tmp_path}/run/token is missing"
+    )
+    assert {status.state for status in drive.statuses.values()} <= {TaskState.STARTING}
 
 
 def test_host_without_raydist_is_named(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from raydist.errors import StorageError
 from raydist.storage.filesystem import Storage
+from tests.support.disks import mounted_disk
 
 
 def test_written_bytes_are_read_back(storage: Storage) -> None:
@@ -217,13 +217,8 @@ def test_folder_without_write_access_is_refused() -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with mounted_disk(tmp_path / "disk", size="64k") as disk:
+        yield disk
 
 
 def test_full_disk_is_a_clear_error_and_leaves_the_old_file(tiny_disk: Path) -> None:
