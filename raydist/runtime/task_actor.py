@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import ray
 
-from raydist.errors import RaydistError
+from raydist.errors import RaydistError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import Changes, assignment_environment, static_environment
 from raydist.runtime.address import split_address
@@ -192,8 +192,9 @@ class TaskActor:
         if not self._is_in_place:
             self.linger()  # its peers cannot reach it here, but it shows that there is room
         status = self._terminal_status(assignment, code)
-        self._capture.flush()
-        return dataclasses.replace(status, life=self._setup.life)
+        problem = self._capture.flush()
+        lost = () if problem is None else (f"the end of {self._setup.task}'s log is lost: {problem}",)
+        return dataclasses.replace(status, life=self._setup.life, notes=(*status.notes, *lost))
 
     def linger(self) -> NoReturn:
         """Never returns: its caller learns of the process's death by it."""
@@ -211,13 +212,20 @@ class TaskActor:
             return self._body.run(assignment, code_path, self._lease)
         except BaseException as error:
             # A process border: whatever a body lets through becomes a status.
-            self._failure = self._describe(error, FailureKind.USER)
+            kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
+            self._failure = self._describe(error, kind)
             self._body = None
             return self._status()
 
     def _place_code(self, code: bytes) -> Path:
         path = self._scratch.code_path
-        unpack(code, path)
+        try:
+            unpack(code, path)
+        except OSError as error:
+            raise StorageError(
+                f"host {self._host} cannot unpack the job's code into {path}: {error.strerror}; "
+                "free some space there, or point TMPDIR on that host to another disk"
+            ) from error
         sys.path.insert(0, str(path))
         importlib.invalidate_caches()
         # Files that lie beside the job file are found by their relative names on every host.

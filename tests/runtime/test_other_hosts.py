@@ -11,13 +11,14 @@ import pytest
 
 from raydist.errors import ClusterError, StorageError
 from raydist.runtime.cluster_inventory import probe_inventory
+from raydist.runtime.code_archive import pack
 from raydist.runtime.connection import Connection
 from raydist.runtime.scratch import scratch_root, sweep
 from raydist.spec import FailureKind, TaskId, TaskState
 from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan, make_ps_plan
-from tests.support.disks import behind_another_disk
+from tests.support.disks import behind_another_disk, mounted_disk
 from tests.support.ray_heads import ray_node
 
 Start = Callable[..., Drive]
@@ -169,6 +170,25 @@ def test_host_with_another_disk_at_the_same_path_is_named_before_anything_starts
         f"host {host} does not see the storage that the driver writes to: {tmp_path}/run/token is missing"
     )
     assert {status.state for status in drive.statuses.values()} <= {TaskState.STARTING}
+
+
+def test_full_scratch_disk_is_named_and_final(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "big.bin").write_bytes(os.urandom(400_000))
+    code = pack(tmp_path / "code")
+    with (
+        mounted_disk(tmp_path / "scratch", size="256k") as scratch,
+        ray_node(gcs_address(), num_cpus=6, TMPDIR=str(scratch)),
+    ):
+        drive = start(make_plan(1, num_cpus=ONLY_THERE), code=code)
+        wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+        drive.group.stop()
+    failure = drive.statuses["worker/0"].failure
+    assert failure is not None
+    assert (failure.kind, failure.traceback) == (FailureKind.STORAGE, None)
+    host = gcs_address().rpartition(":")[0]
+    assert failure.message.startswith(f"host {host} cannot unpack the job's code into {scratch}/raydist-")
+    assert "No space left on device; free some space there, or point TMPDIR" in failure.message
 
 
 def test_host_without_raydist_is_named(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:
