@@ -34,6 +34,8 @@ _REMEDY_BY_WORD = {
     "SLOW_DOWN": "the store is overloaded; try later, and go on with --resume",
     "HTTP status 5": "the store has a failure of its own; try later, and go on with --resume",
     "INTERNAL_FAILURE": "the store has a failure of its own; try later, and go on with --resume",
+    "OAuth2 access token": "check the credentials (GOOGLE_APPLICATION_CREDENTIALS) and their rights",
+    "google::cloud::Status(UNAVAILABLE": "check that this host reaches the store",
     "libjvm": "install Java and Hadoop's client, and set JAVA_HOME, HADOOP_HOME and CLASSPATH",
     "libhdfs": "install Hadoop's client, and set HADOOP_HOME and CLASSPATH",
     "Unrecognized filesystem": "use a path, file://, s3://, gs:// or hdfs://",

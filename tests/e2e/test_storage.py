@@ -120,7 +120,7 @@ def test_host_that_does_not_see_the_storage_is_exit_code_4(
 def test_full_disk_ends_the_run_and_resume_goes_on_where_there_is_space(
     raydist: Raydist, job: str, tmp_path: Path
 ) -> None:
-    # A checkpoint takes 0.8 MB (weights of two layers, 100 000 hidden units), so the third does not fit.
+    # A checkpoint takes 0.8 MB: the third does not fit.
     options = ("-p", "hidden=22000", "--json")
     with mounted_disk(tmp_path / "disk", size="2m") as disk:
         storage = ("--storage", str(disk))

@@ -167,6 +167,21 @@ def test_uri_that_names_no_storage_is_refused(uri: str, words: tuple[str, ...]) 
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+def test_hdfs_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(
+        StorageError, match=r"cannot open hdfs://namenode:8020/runs: .*install .*Hadoop's client"
+    ):
+        Storage.open("hdfs://namenode:8020/runs").check_writable()
+
+
+def test_google_store_that_cannot_be_reached_is_an_error() -> None:
+    storage = Storage.open("gs://anonymous@bucket/runs?endpoint_override=127.0.0.1:9&scheme=http")
+    with pytest.raises(StorageError, match=r"cannot write in gs://.*check that this host reaches the store"):
+        storage.check_writable()
+
+
 def test_credentials_are_in_no_message(s3_uri: str) -> None:
     with_credentials = s3_uri.replace("s3://", "s3://someone:hush@").replace("bucket-", "other-")
     storage = Storage.open(with_credentials)
