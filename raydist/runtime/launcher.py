@@ -9,6 +9,7 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster_inventory import probe_free, probe_inventory
 from raydist.runtime.connection import Connection
 from raydist.runtime.group import RayTaskGroup
+from raydist.storage.proof import StorageProof
 
 # What the attempt before has held is free a moment after its processes are gone.
 _RELEASE_S = 3.0
@@ -51,4 +52,5 @@ class RayLauncher:
             code=self._code,
             storage_uri=plan.job.storage,
             run_uri=self._run_uri,
+            proof=StorageProof.leave(storage_uri=plan.job.storage, run=plan.job.name),
         )

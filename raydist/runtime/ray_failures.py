@@ -7,7 +7,7 @@ import time
 
 from ray.exceptions import RayActorError, RayTaskError
 
-from raydist.errors import ClusterError, RaydistError
+from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId
 
@@ -37,7 +37,7 @@ def lost_task(task: TaskId, error: BaseException, *, pid: int | None, host: str 
 
 
 def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
-    """Raises the ClusterError that a task's `hello` ended with; returns for a process that died.
+    """Raises the ClusterError or StorageError that `hello` ended with; returns for a process that died.
 
     A host without raydist cannot even read the actor's class, which Ray tells in words only.
     """
@@ -51,6 +51,8 @@ def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
         ) from error
     if isinstance(error, RayTaskError):
         cause = error.cause
+        if isinstance(cause, StorageError):
+            raise StorageError(str(cause), task=str(task)) from error
         if isinstance(cause, RaydistError):
             raise ClusterError(f"host {host}: {cause}", task=str(task)) from error
         raise ClusterError(f"host {host} cannot start {task}: {cause}", task=str(task)) from error

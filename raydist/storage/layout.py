@@ -29,6 +29,11 @@ class RunLayout:
         return f"{self.run}/run.json"
 
     @property
+    def token(self) -> str:
+        """What each host of an attempt reads before anything starts (StorageProof)."""
+        return f"{self.run}/token"
+
+    @property
     def events(self) -> str:
         return f"{self.run}/events"
 

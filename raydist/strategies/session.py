@@ -58,7 +58,7 @@ def open_session(
     # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
     keras.utils.set_random_seed(assignment.job.seed)
     with ExitStack() as stack:
-        storage = Storage.open(assignment.job.storage)
+        storage = Storage.open(assignment.job.storage).patient()
         layout = RunLayout(run=assignment.job.name)
         metrics = MetricsWriter.open(storage, layout, task=assignment.task, attempt=assignment.attempt)
         stack.enter_context(_ticking(metrics))
