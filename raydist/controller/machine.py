@@ -27,6 +27,7 @@ from raydist.controller.failure_policy import AttemptEnd, Decision, decide
 from raydist.controller.reached import Reached
 from raydist.controller.relocation import Relocation, Saving, resumed
 from raydist.controller.replacement import Deaths, replace_dead
+from raydist.controller.revival import Revival
 from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
@@ -71,6 +72,19 @@ class RunMachine:
         self._saving: Saving | None = None
         # The life of the evaluator that was told that training is done.
         self._finishing_life: int | None = None
+
+    @classmethod
+    def revived(cls, plan: Plan, revival: Revival) -> RunMachine:
+        """Goes on in the place of a machine whose process died."""
+        machine = cls(plan, first_attempt=revival.first_attempt)
+        machine.reached, machine.notes = revival.reached, revival.notes
+        machine._history = revival.history
+        return machine
+
+    @property
+    def history(self) -> tuple[AttemptEnd, ...]:
+        """What ended the attempts that count as failures."""
+        return self._history
 
     @property
     def chief(self) -> TaskId:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from raydist.planning.tf_config import make_assignments
 from raydist.runtime.actors import ActorSet
 from raydist.runtime.connection import Connection
 from raydist.runtime.ledger import Ledger
+from raydist.runtime.leftovers import new_owner
 from raydist.runtime.log_capture import LogTarget
 from raydist.runtime.mailbox import News
 from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot
@@ -73,6 +73,7 @@ class RayTaskGroup:
         code: bytes | None,
         storage_uri: str,
         run_uri: str,
+        owner: str | None = None,
         body: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RayTaskGroup:
@@ -82,10 +83,12 @@ class RayTaskGroup:
           code: What `code_archive.pack` returned; None ships nothing.
           storage_uri: Where runs are kept, absolute; the tasks' logs go there.
           run_uri: The run's folder, for the assignments.
+          owner: Marks what the processes leave on their hosts, for a controller that is brought back and
+            clears up (runtime.leftovers); None for a controller whose death is its run's end.
           body: `package.module:Class` of every task's TaskBody; None for raydist's own.
         """
         started_at_s = clock()
-        token = uuid.uuid4().hex[:8]
+        owner = owner or new_owner()
         setups = [
             TaskSetup(
                 task=task,
@@ -95,7 +98,7 @@ class RayTaskGroup:
                 ports=plan.job.ports,
                 tpu_name=plan.inventory.tpu_name,
                 log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
-                scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{token}",
+                scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}",
             )
             for task in plan.tasks
         ]
