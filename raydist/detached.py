@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _BODY = "raydist.detached:DetachedController"
 # A submitter that lives hands over the code within this, and takes the refusal of a run within that.
-_BEGIN_TIMEOUT_S = 60.0
+_BEGIN_TIMEOUT_S = 30.0
 _REFUSAL_TIMEOUT_S = 10.0
 # How long a controller that was brought back tries to read what it goes on from.
 _REVIVAL_TIMEOUT_S = 600.0
@@ -150,8 +150,9 @@ class DetachedController:
 
     def _begin_run(self) -> None:
         owner = self._launch.owner
-        # What a life before left that died before its first record.
-        RunFolder.of(self._job).abandon(owner=owner)
+        unclaimed = RunFolder.of(self._job)
+        if unclaimed.has_code(owner=owner):  # of a life that died before its first record
+            unclaimed.abandon(owner=owner)
         try:
             code = self._code.result(timeout=_BEGIN_TIMEOUT_S)
         except (TimeoutError, CancelledError):

@@ -70,6 +70,9 @@ class RunFolder:
         """Keeps the packed working directory for attempts that begin once its submitter is gone."""
         self._storage.write_bytes(self._layout.code(owner), code)
 
+    def has_code(self, *, owner: str) -> bool:
+        return self._storage.exists(self._layout.code(owner))
+
     def read_code(self, *, owner: str) -> bytes:
         return self._storage.read_bytes(self._layout.code(owner))
 
