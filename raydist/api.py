@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from raydist.controller.result import RunResult
 from raydist.controller.states import RunState
-from raydist.errors import SpecError
+from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
 from raydist.run_handle import RunHandle, ThreadedRun, checked
 from raydist.runtime.address import LOCAL, running_address
-from raydist.spec.job import check_run_name
+from raydist.spec.job import JobSpec, check_run_name
 from raydist.spec.options import find_option
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
+from raydist.storage.redaction import redact
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -211,7 +212,21 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
         tell(planned_event(plan, ray=connection.source))
         submitted_at_s = time.time() - (time.monotonic() - called_at_s)
         hand_over(plan, code=code, address=connection.address, submitted_at_s=submitted_at_s)
+        return _attach_to_own(job, connection)
+
+
+def _attach_to_own(job: JobSpec, connection: Connection) -> RunHandle:
+    """Attaches to a run that was accepted, if its controller writes to the storage that is seen here."""
+    from raydist.runtime.controller_actor import request_stop
+
+    try:
         return attach(job.name, storage=job.storage, address=connection.address)
+    except MistakeError as error:
+        request_stop(job.name)
+        raise StorageError(
+            f"storage is {redact(job.storage)!r}, which is another one on the host of the run's controller "
+            "than here; give one that every host sees with --storage"
+        ) from error
 
 
 def _connect(

@@ -266,11 +266,13 @@ def test_controller_on_a_host_that_is_lost_comes_back_on_another(
     here = {node["NodeID"] for node in ray.nodes()}
     with ray_node(ray_cluster.address, num_cpus=0, is_lost=True):
         node_id = next(n["NodeID"] for n in ray.nodes() if n["NodeID"] not in here and n["Alive"])
-        attached = hand_over(plan_for(tmp_path, steps=300), ray_cluster, node_id=node_id)
+        attached = hand_over(plan_for(tmp_path, steps=1500), ray_cluster, node_id=node_id)
         wait_until(lambda: step_of(attached, attempt=0) >= 3)
+        lost = record_of(tmp_path)["driver"]["pid"]
     assert attached.wait(120)
     result = attached.status()
-    assert (result.state, result.attempts) == (RunState.SUCCEEDED, 2)
+    assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 2, 1500)
+    assert record_of(tmp_path)["driver"]["pid"] != lost
 
 
 def launch_of(plan: Plan, *, has_code: bool = True) -> bytes:
