@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -46,7 +47,7 @@ class AttachedRun:
           ClusterError: Nobody drives the run any more.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        asked_at_s = 0.0
+        asked_at_s = -math.inf
         while not self.is_over:
             now_s = time.monotonic()
             if deadline_s is not None and now_s >= deadline_s:
@@ -117,18 +118,19 @@ class AttachedRun:
     def _is_in_ray(self, record: Mapping[str, Any]) -> bool:
         from raydist.runtime import controller_actor
 
-        try:
-            return self._ask_ray(record, controller_actor.is_running)
-        except ClusterError as error:
-            raise ClusterError(
-                f"nothing is heard of run {self._run}, and its Ray cannot be asked: {error}"
-            ) from error
+        return self._ask_ray(record, controller_actor.is_running)
 
     def _ask_ray(self, record: Mapping[str, Any], ask: Callable[[str], bool]) -> bool:
         from raydist.runtime.connection import connect
 
-        with connect(self._address or record["driver"]["address"]):
-            return ask(self._run)
+        try:
+            with connect(self._address or record["driver"]["address"]):
+                return ask(self._run)
+        except ClusterError as error:
+            raise ClusterError(
+                f"run {self._run} cannot be asked for: {error}; where that Ray is gone its runs are too, and "
+                f"`raydist resume {self._run}` goes on from this one"
+            ) from error
 
 
 def _is_detached(record: Mapping[str, Any]) -> bool:
