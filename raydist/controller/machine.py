@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from raydist.controller import start_deadline
 from raydist.controller.attempt import Attempt
 from raydist.controller.events import (
@@ -25,10 +27,12 @@ from raydist.controller.events import (
     StartDeadlinePassed,
     StopGroup,
 )
+from raydist.controller.failure_policy import AttemptEnd
 from raydist.controller.lost_attempts import LostAttempts, Retry
 from raydist.controller.reached import Reached
 from raydist.controller.replacement import Deaths, replace_dead
 from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
+from raydist.controller.revival import Revival
 from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
@@ -76,6 +80,19 @@ class RunMachine:
         self._room = 0  # for so many workers, as far as is known
         # The life of the evaluator that was told that training is done.
         self._finishing_life: int | None = None
+
+    @classmethod
+    def revived(cls, plan: Plan, revival: Revival) -> RunMachine:
+        """Goes on in the place of a machine whose process died."""
+        machine = cls(plan, first_attempt=revival.first_attempt)
+        machine.reached, machine.notes = revival.reached, revival.notes
+        machine._lost = dataclasses.replace(machine._lost, ends=revival.history)
+        return machine
+
+    @property
+    def history(self) -> tuple[AttemptEnd, ...]:
+        """What ended the attempts that count as failures."""
+        return self._lost.ends
 
     @property
     def chief(self) -> TaskId:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from raydist.runtime import ray_internals
 from raydist.runtime.actors import ActorSet
 from raydist.runtime.connection import Connection
 from raydist.runtime.ledger import Ledger
+from raydist.runtime.leftovers import new_owner
 from raydist.runtime.log_capture import LogTarget
 from raydist.runtime.mailbox import News
 from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot
@@ -81,6 +81,7 @@ class RayTaskGroup:
         storage_uri: str,
         run_uri: str,
         proof: StorageProof | None = None,
+        owner: str | None = None,
         body: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RayTaskGroup:
@@ -91,10 +92,12 @@ class RayTaskGroup:
           storage_uri: Where runs are kept, absolute; the tasks' logs go there.
           run_uri: The run's folder, for the assignments.
           proof: What every host has to find on storage before anything starts; None checks nothing.
+          owner: Marks what the processes leave on their hosts, for a controller that is brought back and
+            clears up (runtime.leftovers); None for a controller whose death is its run's end.
           body: `package.module:Class` of every task's TaskBody; None for raydist's own.
         """
         started_at_s = clock()
-        token = uuid.uuid4().hex[:8]
+        owner = owner or new_owner()
         setups = [
             TaskSetup(
                 task=task,
@@ -106,7 +109,7 @@ class RayTaskGroup:
                 may_vanish=outlives_death_of(task, plan.strategy),
                 proof=proof,
                 log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
-                scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{token}",
+                scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}",
             )
             for task in plan.tasks
         ]

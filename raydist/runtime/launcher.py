@@ -19,17 +19,29 @@ _POLL_S = 0.25
 class RayLauncher:
     """Implements controller.task_group.Launcher."""
 
-    def __init__(self, plan: Plan, connection: Connection, *, code: bytes | None, run_uri: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        connection: Connection,
+        *,
+        code: bytes | None,
+        run_uri: str,
+        owner: str | None = None,
+        body: str | None = None,
+    ) -> None:
         """Takes the run's plan.
 
         Args:
           code: What `code_archive.pack` returned; None ships nothing.
           run_uri: The run's folder, for the assignments.
+          owner: As `RayTaskGroup.start` has it; `body` likewise.
         """
         self._plan = plan
         self._connection = connection
         self._code = code
         self._run_uri = run_uri
+        self._owner = owner
+        self._body = body
 
     def replan(self, *, avoid: frozenset[str]) -> Plan:
         plan = self._plan
@@ -53,4 +65,6 @@ class RayLauncher:
             storage_uri=plan.job.storage,
             run_uri=self._run_uri,
             proof=StorageProof.leave(storage_uri=plan.job.storage, run=plan.job.name),
+            owner=self._owner,
+            body=self._body,
         )

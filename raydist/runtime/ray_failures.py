@@ -62,6 +62,18 @@ def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
         raise ClusterError(f"host {host} cannot start {task}: {text}", task=str(task)) from error
 
 
+def controller_error(error: BaseException) -> ClusterError:
+    """Describes why a detached run's controller could not be started."""
+    missing = _NOT_INSTALLED_PATTERN.search(str(error))
+    if missing is not None:
+        host = next(iter(_IP_PATTERN.findall(str(error))), "unknown")
+        return ClusterError(
+            f"host {host}, where the run's controller is to live, cannot import {missing[1]}; "
+            "install there the same raydist as on the driver"
+        )
+    return ClusterError(f"the run's controller could not be started: {_cause(error)}")
+
+
 def _cause(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if not _NOISE_PATTERN.match(line)]
     cause = " ".join(line for line in lines if line) or "Ray knows no cause; its host may be gone"

@@ -13,9 +13,11 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.plain_json import dump_plain_json
 
+# The states after which nothing changes any more.
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+
 # Every key of run.json with its value before anything is known; `status --json` prints all but the
-# last four. A writer may add keys.
+# last five. A writer may add keys.
 _EMPTY_RECORD: Mapping[str, Any] = {
     "run": None,
     "state": None,
@@ -32,6 +34,7 @@ _EMPTY_RECORD: Mapping[str, Any] = {
     "error": None,  # {type, message, task, attempt, log}
     "notes": [],
     "timings": {},
+    "failures": [],  # what ended the attempts that --max-failures counts
     "spec": {},
     "plan": {},
     "created_at_s": None,  # Unix time, as is `updated_at_s`; both are set by RunRecordStore
