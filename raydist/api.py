@@ -190,7 +190,11 @@ def _make_controller(
             code=code,
             storage_uri=plan.job.storage,
             run_uri=folder.uri,
-            proof=StorageProof.leave(storage_uri=plan.job.storage, run=plan.job.name),
+            proof=StorageProof.leave(
+                storage_uri=plan.job.storage,
+                run=plan.job.name,
+                is_first=attempt == folder.first_attempt,
+            ),
         )
 
     def on_event(event: Mapping[str, Any]) -> None:
