@@ -40,6 +40,7 @@ class RayLauncher:
         self._connection = connection
         self._code = code
         self._run_uri = run_uri
+        self._has_launched = False
         self._owner = owner
         self._body = body
 
@@ -57,14 +58,16 @@ class RayLauncher:
         return room_beside(plan, probe_free(self._connection))
 
     def launch(self, plan: Plan, *, attempt: int) -> RayTaskGroup:
+        job, is_first = plan.job, not self._has_launched
+        self._has_launched = True
         return RayTaskGroup.start(
             plan,
             attempt=attempt,
             connection=self._connection,
             code=self._code,
-            storage_uri=plan.job.storage,
+            storage_uri=job.storage,
             run_uri=self._run_uri,
-            proof=StorageProof.leave(storage_uri=plan.job.storage, run=plan.job.name),
+            proof=StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=is_first),
             owner=self._owner,
             body=self._body,
         )

@@ -70,9 +70,13 @@ class SegmentWriter(Generic[Item]):
         if is_due:
             self._write(self._hasty_storage)  # the next tick tries again
 
-    def flush(self) -> None:
-        """Writes what is pending as one segment; what cannot be written stays pending."""
-        self._write(self._storage)
+    def flush(self, *, is_hasty: bool = False) -> None:
+        """Writes what is pending as one segment; what cannot be written stays pending.
+
+        Args:
+          is_hasty: Whether a storage that fails is tried once only, because something else is waited for.
+        """
+        self._write(self._hasty_storage if is_hasty else self._storage)
 
     def _write(self, storage: Storage) -> None:
         with self._flush_lock:

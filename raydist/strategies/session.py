@@ -107,12 +107,22 @@ def _ticking(metrics: MetricsWriter) -> Iterator[None]:
 
     thread = threading.Thread(target=tick, name="raydist-metrics", daemon=True)
     thread.start()
-    try:
-        yield
-    finally:
+
+    def stop() -> None:
         is_done.set()
         thread.join()
-        metrics.flush()
+
+    try:
+        yield
+    except BaseException:
+        stop()
+        try:
+            metrics.flush(is_hasty=True)
+        except StorageError as error:  # the exception that ends the session is the one to tell
+            logger.warning("the last metrics are lost: %s", error)
+        raise
+    stop()
+    metrics.flush()
 
 
 def check_keras(flavour: KerasFlavour) -> None:

@@ -49,6 +49,14 @@ def test_host_without_rights_is_named(proxy: FaultyProxy, s3_uri: str) -> None:
         proof.check(host="10.0.0.2")
 
 
+def test_outage_at_the_start_of_a_later_attempt_is_waited_for(proxy: FaultyProxy, s3_uri: str) -> None:
+    # More tries than a first look has: 2 of each request, in about 5 calls.
+    proxy.choose = lambda request: Fault.DROPPED if request.number < 16 else None
+    proof = StorageProof.leave(storage_uri=s3_uri, run="first", is_first=False)
+    proof.check(host="10.0.0.2")
+    assert proxy.faults[Fault.DROPPED] == 16
+
+
 def test_host_that_cannot_reach_the_store_is_named(s3_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     proof = StorageProof.leave(storage_uri=s3_uri, run="first")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
