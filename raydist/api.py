@@ -198,7 +198,7 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
     from raydist.storage.run_folder import RunFolder
 
     job, tell = request.job, on_event or _tell_nobody
-    if _will_be_embedded(job.address):
+    if _will_be_embedded(job.address) or _is_embedded_here():
         raise SpecError(_EMBEDDED_CANNOT_DETACH)
     RunFolder.claim(job)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
@@ -207,8 +207,6 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
         from raydist.assembly import planned_event
         from raydist.detached import hand_over
 
-        if connection.ends_with_driver:
-            raise SpecError(_EMBEDDED_CANNOT_DETACH)
         tell(planned_event(plan, ray=connection.source))
         submitted_at_s = time.time() - (time.monotonic() - called_at_s)
         hand_over(plan, code=code, address=connection.address, submitted_at_s=submitted_at_s)
@@ -252,10 +250,23 @@ def _plan_for(request: Request, inventory: Inventory) -> Plan:
 
 def _will_be_embedded(address: str | None) -> bool:
     """Whether `connect` is going to start a Ray, found without importing ray."""
-    ray = sys.modules.get("ray")
-    if ray is not None and hasattr(ray, "is_initialized") and ray.is_initialized():
+    if _is_connected():
         return False
     return address == LOCAL or (address is None and running_address() is None)
+
+
+def _is_embedded_here() -> bool:
+    """Whether this process is connected to a Ray that it has started itself, by whichever ray.init."""
+    if not _is_connected():
+        return False
+    from raydist.runtime.ray_internals import is_started_here
+
+    return is_started_here()
+
+
+def _is_connected() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and hasattr(ray, "is_initialized") and bool(ray.is_initialized())
 
 
 def _tell_nobody(event: Mapping[str, Any]) -> None: ...

@@ -62,13 +62,6 @@ class Connection:
         self.owns = close is not None
         self._close = close
 
-    @property
-    def ends_with_driver(self) -> bool:
-        """Whether this Ray was started by this process, and not by `ray start`: it ends with it."""
-        from raydist.runtime import ray_internals
-
-        return self.is_embedded or (not self.is_client and ray_internals.is_started_here())
-
     def close(self) -> None:
         """Disconnects, and ends an embedded Ray with all its processes and files. Idempotent."""
         close, self._close = self._close, None
