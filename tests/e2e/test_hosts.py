@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import WaitUntil
 from tests.support.hosts import Host, Hosts
 from tests.support.netns import why_unavailable
 
