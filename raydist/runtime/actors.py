@@ -135,20 +135,31 @@ class ActorSet:
     def wait_news(self, since: int, *, timeout_s: float) -> Any:
         return self._mailbox.wait_news.remote(since, timeout_s=timeout_s)
 
-    def stop(self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId]) -> None:
-        """Ends everything: asks those that are not lost, waits, kills, salvages."""
+    def stop(
+        self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], away: Collection[TaskId] = ()
+    ) -> None:
+        """Ends everything: asks those that are not lost, waits, kills, salvages.
+
+        Args:
+          away: Tasks on hosts that do not answer. They end by themselves, and nobody waits for that.
+        """
         departed: list[TaskId] = []
         # Any call to a Ray that was shut down would start a new one.
         if ray.is_initialized():
-            self._call_ray(hellos, lost, departed)
+            self._call_ray(hellos, {*lost, *away}, departed, away=away)
         self._stop_here(hellos, departed)
 
     def _call_ray(
-        self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], departed: list[TaskId]
+        self,
+        hellos: Mapping[TaskId, Hello],
+        lost: Collection[TaskId],
+        departed: list[TaskId],
+        *,
+        away: Collection[TaskId],
     ) -> None:
         # In a thread, because calls to a Ray that has died do not return.
         thread = threading.Thread(
-            target=self._stop_by_ray, args=(hellos, lost, departed), name="raydist-stop", daemon=True
+            target=self._stop_by_ray, args=(hellos, lost, departed, away), name="raydist-stop", daemon=True
         )
         thread.start()
         thread.join(_STOP_TIMEOUT_S)
@@ -156,12 +167,16 @@ class ActorSet:
             logger.warning("Ray did not answer while the tasks were stopped")
 
     def _stop_by_ray(
-        self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], departed: list[TaskId]
+        self,
+        hellos: Mapping[TaskId, Hello],
+        lost: Collection[TaskId],
+        departed: list[TaskId],
+        away: Collection[TaskId],
     ) -> None:
         try:
             departed += self._ask_to_depart([task for task in hellos if task not in lost])
             self._kill_tasks()
-            self._remains.gather_there(self._remnants(hellos, departed))
+            self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
             self._release()
         except RayError as error:
             logger.warning("Ray failed while the tasks were stopped: %s", error)
