@@ -83,7 +83,13 @@ class ActorSet:
         return [handle.warm_up.remote() for handle in self.handles.values()]
 
     def replace(
-        self, task: TaskId, dead: Hello | None, *, address: str | None, run: RunArguments
+        self,
+        task: TaskId,
+        dead: Hello | None,
+        *,
+        address: str | None,
+        run: RunArguments,
+        is_host_gone: bool = False,
     ) -> tuple[Any, Any]:
         """Asks for an actor in the place of a dead one; returns its hello and its run, to be waited for.
 
@@ -92,9 +98,13 @@ class ActorSet:
         Args:
           dead: What the dead one had said; None where it died before.
           address: The one that its peers dial; None where they need none.
+          is_host_gone: Whether the host does not answer any more, so that another one is looked for.
         """
         killed, before = self.handles[task], self._setups[task]
-        self._remains.leave(Remnant(setup=before, hello=dead))
+        if is_host_gone and dead is not None:
+            self._placement.move(task, before.resources, away_from=dead.node_id)
+        else:
+            self._remains.leave(Remnant(setup=before, hello=dead))
         setup = self._setups[task] = before.for_next_life(address=address)
         actor = self.handles[task] = self._create_actor(setup, node_id=dead.node_id if dead else None)
         hello = actor.hello.remote(setup)

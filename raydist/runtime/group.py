@@ -158,7 +158,7 @@ class RayTaskGroup:
         """Starts a new process for a task that died, at the address that its peers dial."""
         if self._is_stopped:
             return
-        dead = self._ledger.hellos.get(task)
+        dead, away = self._ledger.hellos.get(task), self._reach.unanswered()
         self._ledger.replaced(task)
         self._reach.close([task])
         self._expect_nothing_of(task)
@@ -168,6 +168,7 @@ class RayTaskGroup:
             dead,
             address=_dialled_address(assignment),
             run=(assignment, self._code, self._actors.mailbox_name),
+            is_host_gone=task in away,
         )
         self._hellos[hello] = task
         self._runs[run] = task

@@ -106,6 +106,7 @@ class Line:
     """Connections to one address, one after the other, each closed as soon as it is known how it ends.
 
     Attributes:
+      has_accepted: Whether somebody ever listened there.
       is_wanted: Whether an answer is wanted without any suspicion, to compare later ones with.
       is_renewed: Whether it was wanted again since the task trains.
       num_unanswered: Tries in a row without an answer.
@@ -116,9 +117,10 @@ class Line:
         self._socket: socket.socket | None = None
         self._tried_at_s = 0.0
         self._next_try_at_s = 0.0
-        self._has_answered = self._has_accepted = False
+        self._has_answered = False
         self._unanswered_since_s: float | None = None
         self._refused_since_s: float | None = None
+        self.has_accepted = False
         self.is_wanted = True
         self.is_renewed = False
         self.num_unanswered = 0
@@ -157,7 +159,7 @@ class Line:
         unanswered, refused = self._unanswered_since_s, self._refused_since_s
         if unanswered is not None and self._has_answered and self.num_unanswered >= _MIN_TRIES:
             return Loss.HOST if now_s - unanswered >= GONE_AFTER_S else None
-        if refused is not None and self._has_accepted:
+        if refused is not None and self.has_accepted:
             return Loss.PROCESS if now_s - refused >= _REFUSED_AFTER_S else None
         return None
 
@@ -180,7 +182,7 @@ class Line:
         self.is_wanted = False
         self._has_answered = True
         if answer is Answer.ACCEPTED:
-            self._has_accepted = True
+            self.has_accepted = True
             self._next_try_at_s = now_s + _NEXT_TRY_S
         else:
             self._refused_since_s = self._tried_at_s if refused_since_s is None else refused_since_s
@@ -192,8 +194,8 @@ class Line:
             self._socket = None
 
 
-def unanswered(addresses: Collection[str], *, timeout_s: float) -> frozenset[str]:
-    """Returns those of the addresses (`ip:port`) whose hosts do not answer in `timeout_s`."""
+def not_listening(addresses: Collection[str], *, timeout_s: float) -> frozenset[str]:
+    """Returns those of the addresses (`ip:port`) that accept no connection in `timeout_s`."""
     started_at_s = time.monotonic()
     lines = {address: Line(address) for address in addresses}
     try:
@@ -202,7 +204,7 @@ def unanswered(addresses: Collection[str], *, timeout_s: float) -> frozenset[str
         _await_answers(lines.values(), timeout_s=timeout_s)
         for line in lines.values():
             line.listen(started_at_s)
-        return frozenset(address for address, line in lines.items() if line.is_wanted)
+        return frozenset(address for address, line in lines.items() if not line.has_accepted)
     finally:
         for line in lines.values():
             line.rest()

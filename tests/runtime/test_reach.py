@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from raydist.runtime.reach import GONE_AFTER_S, Loss, Reach, unanswered
+from raydist.runtime.reach import GONE_AFTER_S, Loss, Reach, not_listening
 from raydist.spec import TaskId
 from tests.support.fakes import FakeClock
 
@@ -151,12 +151,12 @@ def test_process_in_place_of_a_dead_one_is_looked_at_anew(
         successor.close()
 
 
-def test_hosts_without_an_answer_are_told_from_those_that_accept_or_refuse(server: Server) -> None:
+def test_addresses_where_nobody_listens_are_told_from_the_others(server: Server) -> None:
     deaf, closed = Server(), Server()
     closed.close()
     try:
         with deaf.deaf():
             addresses = [server.address, deaf.address, closed.address]
-            assert unanswered(addresses, timeout_s=0.3) == {deaf.address}
+            assert not_listening(addresses, timeout_s=0.3) == {deaf.address, closed.address}
     finally:
         deaf.close()
