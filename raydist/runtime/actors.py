@@ -83,7 +83,13 @@ class ActorSet:
         return [handle.warm_up.remote() for handle in self.handles.values()]
 
     def replace(
-        self, task: TaskId, dead: Hello | None, *, address: str | None, run: RunArguments
+        self,
+        task: TaskId,
+        dead: Hello | None,
+        *,
+        address: str | None,
+        run: RunArguments,
+        is_host_gone: bool = False,
     ) -> tuple[Any, Any]:
         """Asks for an actor in the place of a dead one; returns its hello and its run, to be waited for.
 
@@ -92,9 +98,13 @@ class ActorSet:
         Args:
           dead: What the dead one had said; None where it died before.
           address: The one that its peers dial; None where they need none.
+          is_host_gone: Whether the host does not answer any more, so that another one is looked for.
         """
         killed, before = self.handles[task], self._setups[task]
-        self._remains.leave(Remnant(setup=before, hello=dead))
+        if is_host_gone and dead is not None:
+            self._placement.move(task, before.resources, away_from=dead.node_id)
+        else:
+            self._remains.leave(Remnant(setup=before, hello=dead))
         setup = self._setups[task] = before.for_next_life(address=address)
         actor = self.handles[task] = self._create_actor(setup, node_id=dead.node_id if dead else None)
         hello = actor.hello.remote(setup)
@@ -135,20 +145,31 @@ class ActorSet:
     def wait_news(self, since: int, *, timeout_s: float) -> Any:
         return self._mailbox.wait_news.remote(since, timeout_s=timeout_s)
 
-    def stop(self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId]) -> None:
-        """Ends everything: asks those that are not lost, waits, kills, salvages."""
+    def stop(
+        self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], away: Collection[TaskId] = ()
+    ) -> None:
+        """Ends everything: asks those that are not lost, waits, kills, salvages.
+
+        Args:
+          away: Tasks on hosts that do not answer. They end by themselves, and nobody waits for that.
+        """
         departed: list[TaskId] = []
         # Any call to a Ray that was shut down would start a new one.
         if ray.is_initialized():
-            self._call_ray(hellos, lost, departed)
+            self._call_ray(hellos, {*lost, *away}, departed, away=away)
         self._stop_here(hellos, departed)
 
     def _call_ray(
-        self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], departed: list[TaskId]
+        self,
+        hellos: Mapping[TaskId, Hello],
+        lost: Collection[TaskId],
+        departed: list[TaskId],
+        *,
+        away: Collection[TaskId],
     ) -> None:
         # In a thread, because calls to a Ray that has died do not return.
         thread = threading.Thread(
-            target=self._stop_by_ray, args=(hellos, lost, departed), name="raydist-stop", daemon=True
+            target=self._stop_by_ray, args=(hellos, lost, departed, away), name="raydist-stop", daemon=True
         )
         thread.start()
         thread.join(_STOP_TIMEOUT_S)
@@ -156,12 +177,16 @@ class ActorSet:
             logger.warning("Ray did not answer while the tasks were stopped")
 
     def _stop_by_ray(
-        self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], departed: list[TaskId]
+        self,
+        hellos: Mapping[TaskId, Hello],
+        lost: Collection[TaskId],
+        departed: list[TaskId],
+        away: Collection[TaskId],
     ) -> None:
         try:
             departed += self._ask_to_depart([task for task in hellos if task not in lost])
             self._kill_tasks()
-            self._remains.gather_there(self._remnants(hellos, departed))
+            self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
             self._release()
         except RayError as error:
             logger.warning("Ray failed while the tasks were stopped: %s", error)

@@ -46,6 +46,12 @@ def split_address(address: str) -> tuple[str, int]:
     return match["six"] or match["host"], int(match["port"])
 
 
+def join_address(host: str, port: int) -> str:
+    """Returns `host:port`, an IPv6 address in brackets."""
+    # TensorFlow splits at the last colon, gRPC wants the brackets.
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def accepts_tcp(host: str, port: int, *, timeout_s: float) -> bool:
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()

@@ -12,7 +12,12 @@ import ray
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.this_machine import tpu_name
 from raydist.runtime import ray_internals
+from raydist.runtime.address import join_address
 from raydist.runtime.connection import Connection
+from raydist.runtime.reach import not_listening
+
+# The kernel asks for a connection once more after 1 s, should the first word be lost.
+_ANSWER_S = 2.0
 
 
 def probe_inventory(connection: Connection, *, environ: Mapping[str, str] = os.environ) -> Inventory:
@@ -37,6 +42,20 @@ def probe_free(connection: Connection) -> Inventory:
         if host.node_id not in going
     ]
     return dataclasses.replace(inventory, hosts=tuple(hosts))
+
+
+def unreachable_hosts() -> frozenset[str]:
+    """Returns the addresses of the hosts that Ray counts on, but that are gone or have lost their Ray.
+
+    To place anything there would hold up all placement groups of the cluster until Ray gives them up.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    hosts = {
+        join_address(node["NodeManagerAddress"], node["NodeManagerPort"]): node["NodeManagerAddress"]
+        for node in nodes
+    }
+    gone = not_listening(hosts.keys(), timeout_s=_ANSWER_S) if len(hosts) > 1 else ()
+    return frozenset(hosts[address] for address in gone)
 
 
 def is_node_alive(node_id: str) -> bool:

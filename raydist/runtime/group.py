@@ -25,12 +25,13 @@ from raydist.runtime.ledger import Ledger
 from raydist.runtime.leftovers import new_owner
 from raydist.runtime.log_capture import LogTarget
 from raydist.runtime.mailbox import News
-from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot
+from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
+from raydist.runtime.reach import Reach
 from raydist.runtime.task_actor import Hello, TaskSetup
 from raydist.runtime.task_body import body_of
 from raydist.runtime.versions import describe_difference, installed_versions
 from raydist.spec.job import Strategy
-from raydist.spec.status import Order
+from raydist.spec.status import Order, TaskState
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.storage.proof import StorageProof
 
@@ -40,6 +41,10 @@ logger = logging.getLogger(__name__)
 _PLACEMENT_POLL_S = 0.25
 # The mailbox opens this part of the import's time after it: about when the first step is done.
 _MAILBOX_DELAY = 0.5
+# A task speaks twice a second; one that did not for so long is looked at from outside.
+_SILENCE_S = 2.0
+# How soon it is looked again while an answer is awaited.
+_LOOK_AGAIN_S = 0.2
 # How often Ray is asked whether nodes are about to be taken away.
 _NODES_POLL_S = 2.0
 # One long poll of the mailbox; `poll` itself returns earlier.
@@ -65,6 +70,7 @@ class RayTaskGroup:
         self._news: Any = None
         self._news_seq = 0
         self._greeted_at_s = 0.0
+        self._reach = Reach()
         self._can_see_nodes = False
         self._looked_at_s = 0.0
         self._is_stopped = False
@@ -143,6 +149,7 @@ class RayTaskGroup:
         while not self._is_stopped:
             self._wait(deadline)
             self._look_at_nodes()
+            self._look_for_lost()
             if self._ledger.has_news or time.monotonic() >= deadline:
                 break
         return self._ledger.take_update()
@@ -159,8 +166,9 @@ class RayTaskGroup:
         """Starts a new process for a task that died, at the address that its peers dial."""
         if self._is_stopped:
             return
-        dead = self._ledger.hellos.get(task)
+        dead, away = self._ledger.hellos.get(task), self._reach.unanswered()
         self._ledger.replaced(task)
+        self._reach.close([task])
         self._expect_nothing_of(task)
         assignment = self._assignments[task]
         hello, run = self._actors.replace(
@@ -168,6 +176,7 @@ class RayTaskGroup:
             dead,
             address=_dialled_address(assignment),
             run=(assignment, self._code, self._actors.mailbox_name),
+            is_host_gone=task in away,
         )
         self._hellos[hello] = task
         self._runs[run] = task
@@ -177,7 +186,9 @@ class RayTaskGroup:
         self._is_stopped = True  # nothing is taken in from here on
         if not self._is_ended:
             # Only then is it done: a stop that Ctrl-C cut off is taken up again by the next.
-            self._actors.stop(self._ledger.hellos, self._ledger.lost)
+            away = self._reach.unanswered()
+            self._reach.close()
+            self._actors.stop(self._ledger.hellos, self._ledger.lost, away)
             self._is_ended = True
 
     def _wait(self, deadline: float) -> None:
@@ -185,6 +196,8 @@ class RayTaskGroup:
         timeout_s = max(0.0, deadline - time.monotonic())
         if not self._ledger.is_placed:
             timeout_s = min(timeout_s, _PLACEMENT_POLL_S)
+        if self._reach.is_waiting:
+            timeout_s = min(timeout_s, _LOOK_AGAIN_S)
         if self._mailbox_due_at_s is not None:
             timeout_s = min(timeout_s, max(0.0, self._mailbox_due_at_s - time.monotonic()))
         news = [self._news] if self._news is not None else []
@@ -214,6 +227,11 @@ class RayTaskGroup:
             if hello.node_id in draining:
                 self._ledger.drained(task)
 
+    def _look_for_lost(self) -> None:
+        """Finds the tasks whose process or host is gone without Ray's knowing of it yet."""
+        for task, loss in self._reach.look(self._ledger.suspects(silence_s=_SILENCE_S)).items():
+            self._ledger.failed(unreachable_task(self._ledger.hellos[task], loss))
+
     def _take(self, ref: Any) -> None:
         if ref == self._news:
             self._take_news(ref)
@@ -236,6 +254,7 @@ class RayTaskGroup:
             self._expect_nothing_of(task)
             return
         self._ledger.greeted(hello)
+        self._reach.open(task, hello.address)
         if self._assignments:
             self._actors.gather_remains(task)
         elif self._ledger.all_addressed:
@@ -307,6 +326,8 @@ class RayTaskGroup:
         self._news_seq = news.seq
         for status in news.statuses:
             self._ledger.told(status)
+            if status.state is TaskState.RUNNING:
+                self._reach.renew(status.task)
         self._ask_for_news()
 
     def _ask_for_news(self) -> None:

@@ -6,7 +6,7 @@ import time
 
 from raydist.planning.elastic import avoiding, fitted, room_beside
 from raydist.planning.plan import Plan
-from raydist.runtime.cluster_inventory import probe_free, probe_inventory
+from raydist.runtime.cluster_inventory import probe_free, probe_inventory, unreachable_hosts
 from raydist.runtime.connection import Connection
 from raydist.runtime.group import RayTaskGroup
 from raydist.storage.proof import StorageProof
@@ -52,6 +52,8 @@ class RayLauncher:
             while plan.num_workers < plan.job.workers.maximum and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
                 plan = fitted(plan, probe_free(self._connection))
+        if not self._connection.is_client:  # from outside, hosts need not answer
+            avoid |= unreachable_hosts()
         return avoiding(plan, probe_inventory(self._connection), avoid) if avoid else plan
 
     def room(self, plan: Plan) -> int:

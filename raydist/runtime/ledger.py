@@ -28,6 +28,7 @@ class Ledger:
         self._news: dict[TaskId, TaskStatus] = {}
         self._timings: dict[str, float] = {}
         self._drained: set[TaskId] = set()
+        self._heard_at_s: dict[TaskId, float] = {}
         self.hellos: dict[TaskId, Hello] = {}
         self.all_addressed = False
 
@@ -44,6 +45,17 @@ class Ledger:
         """The tasks whose processes are known to be dead."""
         failures = (status.failure for status in self._statuses.values())
         return {failure.task for failure in failures if failure and failure.kind is FailureKind.LOST}
+
+    def suspects(self, *, silence_s: float) -> frozenset[TaskId]:
+        """Returns those that may have died: tasks not heard of for so long, or all once one has failed."""
+        states = {task: self._statuses[task].state for task in self.hellos}
+        has_failed = TaskState.FAILED in states.values()
+        oldest_s = self._clock() - silence_s
+        return frozenset(
+            task
+            for task, state in states.items()
+            if not state.is_terminal and (has_failed or self._heard_at_s[task] < oldest_s)
+        )
 
     def placed(self) -> None:
         self._mark("placement")
@@ -91,6 +103,7 @@ class Ledger:
         if status.task in self._drained:
             status = dataclasses.replace(status, leaving="its host is drained")
         self._statuses[status.task] = self._news[status.task] = status
+        self._heard_at_s[status.task] = self._clock()
         if len(self._statuses) == len(self._tasks) and not self._any_awaited():
             self._mark("tasks_ready")
 

@@ -9,6 +9,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from raydist.runtime.cluster_inventory import is_node_alive
+from raydist.runtime.ray_internals import free_resources
 from raydist.spec.tasks import Resources, TaskId, TaskType
 
 Bundle = dict[str, float]
@@ -23,6 +24,7 @@ class Placement:
         self._group = group
         self._bundles = bundles
         self._spread = spread
+        self._moved: dict[TaskId, PlacementGroup] = {}
 
     @classmethod
     def request(
@@ -38,10 +40,7 @@ class Placement:
         bundles = order_bundles(resources, spread=spread)
         # PACK: the fewer hosts, the less of each all-reduce crosses the network.
         strategy = "PACK" if spread is None else "SPREAD"
-        labels = [{"ray.io/node-id": f"!in({','.join(avoid)})"}] * len(bundles) if avoid else None
-        group = None
-        if bundles:
-            group = placement_group(list(bundles.values()), strategy=strategy, bundle_label_selector=labels)
+        group = _request(list(bundles.values()), strategy=strategy, avoid=avoid) if bundles else None
         indices = {task: index for index, task in enumerate(bundles)}
         return cls(group, bundles=indices, spread=spread)
 
@@ -49,12 +48,28 @@ class Placement:
         """Whether Ray has found the room; asks Ray, and waits for nothing."""
         return self._group is None or bool(self._group.wait(timeout_seconds=0))
 
+    def move(self, task: TaskId, asked: Resources, *, away_from: str) -> None:
+        """Gives a task whose node does not answer any more room on another one, where there is some now.
+
+        Ray itself finds new room for the bundle of a dead node too, a minute later, when it knows of it.
+
+        Args:
+          away_from: The node's id.
+        """
+        bundle = _bundle(asked)
+        free = (amounts for node_id, amounts in free_resources().items() if node_id != away_from)
+        if bundle and any(_holds(amounts, bundle) for amounts in free):
+            self._release(task)
+            self._moved[task] = _request([bundle], strategy="PACK", avoid=[away_from])
+
     def strategy_for(self, task: TaskId, *, node_id: str | None) -> Any:
         """Returns Ray's scheduling strategy for the task's actor.
 
         Args:
           node_id: Where the task was before, which a task without any resources goes back to.
         """
+        if task in self._moved:
+            return PlacementGroupSchedulingStrategy(self._moved[task], placement_group_bundle_index=0)
         if self._group is not None and task in self._bundles:
             return PlacementGroupSchedulingStrategy(
                 self._group, placement_group_bundle_index=self._bundles[task]
@@ -64,8 +79,15 @@ class Placement:
         return "SPREAD" if task.task_type is self._spread else "DEFAULT"
 
     def remove(self) -> None:
+        for task in list(self._moved):
+            self._release(task)
         if self._group is not None:
             remove_placement_group(self._group)
+
+    def _release(self, task: TaskId) -> None:
+        moved = self._moved.pop(task, None)
+        if moved is not None:
+            remove_placement_group(moved)
 
 
 def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | None) -> dict[TaskId, Bundle]:
@@ -85,6 +107,16 @@ def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | N
         if resources[task].num_cpus == most_cpus:
             bundles[task]["memory"] = 1.0
     return {task: bundles[task] for task in (*first, *(task for task in bundles if task not in first))}
+
+
+def _request(bundles: list[Bundle], *, strategy: str, avoid: Sequence[str]) -> PlacementGroup:
+    labels = [{"ray.io/node-id": f"!in({','.join(avoid)})"}] * len(bundles) if avoid else None
+    group: PlacementGroup = placement_group(bundles, strategy=strategy, bundle_label_selector=labels)
+    return group
+
+
+def _holds(free: Mapping[str, float], bundle: Bundle) -> bool:
+    return all(free.get(name, 0.0) >= amount for name, amount in bundle.items())
 
 
 def _bundle(resources: Resources) -> Bundle:

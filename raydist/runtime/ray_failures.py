@@ -8,6 +8,8 @@ import time
 from ray.exceptions import RayActorError, RayTaskError
 
 from raydist.errors import ClusterError, RaydistError, StorageError
+from raydist.runtime.reach import Loss
+from raydist.runtime.task_actor import Hello
 from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId
 
@@ -33,6 +35,18 @@ def lost_task(task: TaskId, error: BaseException, *, pid: int | None, host: str 
         error_type=type(error).__name__,
         message=message,
         at_s=time.time(),
+    )
+
+
+def unreachable_task(hello: Hello, loss: Loss) -> TaskFailure:
+    """Describes a process, or a host, that went away without Ray's knowing of it yet."""
+    if loss is Loss.HOST:
+        kind, what = "HostUnreachable", f"its host {hello.host} does not answer any more"
+    else:
+        what = f"its process {hello.pid} on {hello.host} died: nothing listens at {hello.address} any more"
+        kind = "ProcessGone"
+    return TaskFailure(
+        task=hello.task, kind=FailureKind.LOST, error_type=kind, message=what, at_s=time.time()
     )
 
 

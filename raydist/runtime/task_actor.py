@@ -23,7 +23,7 @@ import ray
 from raydist.errors import RaydistError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import Changes, assignment_environment, static_environment
-from raydist.runtime.address import split_address
+from raydist.runtime.address import join_address, split_address
 from raydist.runtime.code_archive import unpack
 from raydist.runtime.log_capture import LogCapture, LogTarget
 from raydist.runtime.ports import PortLease
@@ -42,9 +42,13 @@ PUSH_INTERVAL_S = 0.5
 _QUICK_PUSH_INTERVAL_S = 0.05
 _MAILBOX_POLL_S = 0.2
 # Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
-_EXCHANGE_TIMEOUT_S = 30.0
+_EXCHANGE_TIMEOUT_S = 15.0
+# The run has given such a host up by then, and goes on elsewhere: what it left behind must not train on.
+_MAX_SILENT_EXCHANGES = 2
 # The group kills a task that has obeyed STOP at once, if Ray is still there to do it.
 _KILL_GRACE_S = 5.0
+# How long a task whose run is gone may take to store its log and to clear up.
+_EXIT_S = 5.0
 # A dead process gives its port up before Ray tells of its death, but for children that hold it too.
 _PORT_TIMEOUT_S = 2.0
 
@@ -142,7 +146,7 @@ class TaskActor:
         self._capture.redirect()
         self._lease = self._lease_port()
         self._check_storage()
-        self._address = _join_address(self._host, self._lease.port)
+        self._address = join_address(self._host, self._lease.port)
         return Hello(
             task=setup.task,
             address=self._address,
@@ -244,12 +248,18 @@ class TaskActor:
 
     def _talk(self, mailbox_name: str) -> None:
         mailbox = _find_mailbox(mailbox_name)
+        num_silent = 0
         while True:
             try:
                 status = self._status()
                 exchange = mailbox.exchange.remote(status, wait_s=_push_interval_s(status))
                 orders = ray.get(exchange, timeout=_EXCHANGE_TIMEOUT_S)
+                num_silent = 0
             except ray.exceptions.GetTimeoutError:
+                num_silent += 1
+                if num_silent >= _MAX_SILENT_EXCHANGES:
+                    print(f"raydist: {self._setup.task} is cut off from its run, and ends", flush=True)
+                    self._exit()
                 continue
             except ray.exceptions.RayError:
                 # The mailbox lives as long as the run: without it nobody waits for this task any more.
@@ -283,6 +293,8 @@ class TaskActor:
         _kill_children()
 
     def _exit(self) -> NoReturn:
+        # Storage may be cut off as well, and training must not go on until that is found out.
+        threading.Timer(_EXIT_S, os._exit, (1,)).start()
         try:
             self._clean_up()
         finally:
@@ -327,11 +339,6 @@ def _find_mailbox(name: str) -> Any:
 def _push_interval_s(status: TaskStatus) -> float:
     is_awaited = status.life > 0 and status.state is TaskState.STARTING
     return _QUICK_PUSH_INTERVAL_S if is_awaited else PUSH_INTERVAL_S
-
-
-def _join_address(host: str, port: int) -> str:
-    # TensorFlow splits at the last colon, gRPC wants the brackets.
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _apply(changes: Changes) -> None:

@@ -17,8 +17,9 @@ from raydist.runtime.cluster_inventory import probe_inventory
 from raydist.runtime.code_archive import pack
 from raydist.runtime.connection import Connection
 from raydist.runtime.launcher import RayLauncher
+from raydist.runtime.placement import Placement
 from raydist.runtime.scratch import scratch_root, sweep
-from raydist.spec import FailureKind, TaskId, TaskState, WorkerRange
+from raydist.spec import FailureKind, Resources, TaskId, TaskState, WorkerRange
 from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan, make_ps_plan
@@ -128,6 +129,32 @@ def test_stop_while_a_worker_has_no_room_leaves_nothing(start: Start, wait_until
     drive.poll(timeout_s=0.5)
     drive.group.stop()
     sweep(scratch_root(), stale_after_s=-1)
+
+
+def node_of(placement: Placement, task: TaskId) -> str:
+    """Returns the id of the node where an actor for the task is started."""
+    import ray
+
+    where = ray.remote(num_cpus=1)(lambda: ray.get_runtime_context().get_node_id())
+    return str(
+        ray.get(where.options(scheduling_strategy=placement.strategy_for(task, node_id=None)).remote())
+    )
+
+
+def test_task_is_moved_to_another_node_only_where_there_is_room(ray_cluster: Connection) -> None:
+    worker, one_cpu = TaskId.parse("worker/0"), Resources(num_cpus=1)
+    (home,) = [str(host.node_id) for host in probe_inventory(ray_cluster).hosts]
+    placement = Placement.request({worker: one_cpu}, spread=None)
+    try:
+        placement.move(worker, one_cpu, away_from=home)
+        assert node_of(placement, worker) == home
+        with ray_node(gcs_address(), num_cpus=1):
+            placement.move(worker, Resources(num_cpus=2), away_from=home)
+            assert node_of(placement, worker) == home
+            placement.move(worker, one_cpu, away_from=home)
+            assert node_of(placement, worker) != home
+    finally:
+        placement.remove()
 
 
 def test_log_of_a_worker_replaced_on_another_node_is_salvaged_there(

@@ -1,0 +1,248 @@
+"""Runs over several hosts, each with its own address, disk and Ray: nothing is shared that raydist does not
+share itself, but one folder. And hosts that vanish, are cut off, or slow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import WaitUntil
+from tests.support.hosts import Host, Hosts
+from tests.support.netns import why_unavailable
+
+pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
+
+JOB = """
+import os
+import socket
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import raydist
+from helper import labels_of
+
+
+@raydist.job(workers=2, params={"epochs": 2, "pause_s": 0.0, "hold_at": 0, "release": ""})
+def train(ctx: raydist.TrainContext):
+    ctx.note(f"{ctx.task} {socket.gethostname()} {os.environ.get('TF_CONFIG')}")
+    x = np.random.default_rng(0).normal(size=(160, 6)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((x, labels_of(x))).shuffle(160, seed=2).batch(16)
+
+    class Hold(tf.keras.callbacks.Callback):
+        # Waits at a step until the test has done what it came for, so that a fault meets a run that trains.
+        def on_epoch_begin(self, epoch, logs=None):
+            self.num_before = 10 * epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(ctx.params["pause_s"])
+            is_held = self.num_before + batch + 1 >= ctx.params["hold_at"] > 0
+            while is_held and not os.path.exists(ctx.params["release"]):
+                time.sleep(0.05)
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((6,)), tf.keras.layers.Dense(2)])
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss=loss)
+    ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Hold()])
+    ctx.report({"norm": float(sum(np.abs(w).sum() for w in model.get_weights()))}, step=ctx.step)
+"""
+HELPER = "def labels_of(x):\n    return (x[:, 0] > 0).astype('int64')\n"
+EPOCH = 10  # steps
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    """Two hosts with a CPU each, so that two tasks need both."""
+    with Hosts.started(1, 1) as hosts:
+        hosts.head.write("code/helper.py", HELPER)
+        yield hosts
+
+
+def submit(hosts: Hosts, name: str, *arguments: str, job: str = JOB) -> subprocess.Popen[str]:
+    """Submits the job from a folder that only the first host has."""
+    path = hosts.head.write("code/job.py", job)
+    address = ("--address", f"{hosts.head.address}:6379")
+    return hosts.raydist("submit", path, "--json", "--name", name, *address, *arguments)
+
+
+HELD_AT = EPOCH + 3
+
+
+def submit_held(hosts: Hosts, name: str, *arguments: str, job: str = JOB) -> subprocess.Popen[str]:
+    """Submits a run that waits in its second epoch, after its first checkpoint, until it is released."""
+    held = ("-p", f"hold_at={HELD_AT}", "-p", f"release={hosts.shared / 'release'}")
+    return submit(hosts, name, "--storage", str(hosts.shared), *held, *arguments, job=job)
+
+
+def host_of(hosts: Hosts, run: str, *, other_than: Host) -> Host:
+    """Returns a host that has a task of the run, and is not that one."""
+    addresses = {task["host"] for task in hosts.status(run)["tasks"]} - {other_than.address}
+    return next(host for host in hosts.all if host.address in addresses)
+
+
+def result_of(process: subprocess.Popen[str], *, code: int = 0) -> dict[str, Any]:
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == code, err
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+def test_run_over_two_hosts_needs_nothing_but_common_storage(hosts: Hosts) -> None:
+    head, other = hosts.all
+    result = result_of(submit(hosts, "two", "--storage", str(hosts.shared)))
+    assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 2 * EPOCH, 1)
+    assert {task["host"] for task in result["tasks"]} == {head.address, other.address}
+    addresses = [task["address"] for task in result["tasks"]]
+    told = dict(note.split(" ", 2)[1:] for note in result["notes"] if note.startswith("worker/"))
+    assert told.keys() == {"host-1", "host-2"}
+    for config in told.values():
+        assert json.loads(config)["cluster"] == {"worker": addresses}
+    run = hosts.shared / "two"
+    assert {path.name for path in (run / "logs" / "0").iterdir()} == {"worker-0", "worker-1"}
+    assert {path.name.split("-")[2] for path in (run / "metrics").iterdir()} == {"0", "1"}
+    assert Path(result["checkpoint"]).joinpath("_COMMITTED").exists()
+    assert [leftovers(host) for host in hosts.all] == [[], []]
+
+
+def leftovers(host: Host) -> list[str]:
+    """Returns what runs and lies about on a host of raydist's tasks."""
+    scratch = host.machine.inside(host.disk / "tmp" / "raydist-0")
+    folders = [path.name for path in scratch.iterdir()] if scratch.exists() else []
+    return [*map(str, host.task_pids()), *folders]
+
+
+def checkpoints(hosts: Hosts, run: str) -> set[str]:
+    """Returns the names of the run's committed checkpoints."""
+    return {path.parent.name for path in (hosts.shared / run / "checkpoints").glob("*/_COMMITTED")}
+
+
+def test_killed_host_costs_an_attempt_that_goes_on_where_there_is_room(
+    hosts: Hosts, wait_until: WaitUntil
+) -> None:
+    process = submit_held(hosts, "killed")
+    wait_until(lambda: hosts.status("killed")["steps"] >= HELD_AT, timeout_s=120)
+    (spare,) = hosts.add(1)
+    victim = host_of(hosts, "killed", other_than=hosts.head)
+    victim.kill()
+    (hosts.shared / "release").touch()
+    result = result_of(process)
+    assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 2 * EPOCH, 2)
+    assert {task["host"] for task in result["tasks"]} == {hosts.head.address, spare.address}
+    (note,) = [note for note in result["notes"] if "retried" in note]
+    assert f"its host {victim.address} does not answer any more" in note
+    assert checkpoints(hosts, "killed") == {f"step-{EPOCH}-a0", f"step-{2 * EPOCH}-a1"}
+    assert [leftovers(host) for host in (hosts.head, spare)] == [[], []]
+
+
+def test_killed_raylet_costs_an_attempt_that_keeps_away_from_its_host(
+    hosts: Hosts, wait_until: WaitUntil
+) -> None:
+    process = submit_held(hosts, "raylet")
+    wait_until(lambda: hosts.status("raylet")["steps"] >= HELD_AT, timeout_s=120)
+    (spare,) = hosts.add(1)
+    victim = host_of(hosts, "raylet", other_than=hosts.head)
+    victim.kill_raylet()
+    wait_until(lambda: victim.task_pids() == [])
+    (hosts.shared / "release").touch()
+    result = result_of(process)
+    assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 2 * EPOCH, 2)
+    assert {task["host"] for task in result["tasks"]} == {hosts.head.address, spare.address}
+    (note,) = [note for note in result["notes"] if "retried" in note]
+    assert f"on {victim.address} died" in note
+    assert [leftovers(host) for host in (hosts.head, spare)] == [[], []]
+
+
+@pytest.mark.slow
+def test_chief_that_is_cut_off_for_a_minute_ends_and_does_no_harm(wait_until: WaitUntil) -> None:
+    num_steps = 10 * EPOCH
+    with Hosts.started(1, 2) as hosts:
+        hosts.head.write("code/helper.py", HELPER)
+        alone = ("--workers", "1", "--cpus-per-worker", "2", "--storage", str(hosts.shared))
+        process = submit(hosts, "cut", *alone, "-p", "epochs=10", "-p", "pause_s=0.5")
+        wait_until(lambda: hosts.status("cut")["steps"] > EPOCH, timeout_s=120)
+        (spare,) = hosts.add(2)
+        cut = hosts.all[1]
+        cut.cut()
+        cut_at_s = time.monotonic()
+        before = checkpoints(hosts, "cut")
+        # It trains on, and saves to the storage that it still reaches, until it has heard nothing for 30 s.
+        wait_until(lambda: checkpoints(hosts, "cut") - before, timeout_s=60)
+        wait_until(lambda: cut.task_pids() == [], timeout_s=60)
+        time.sleep(max(0.0, cut_at_s + 60 - time.monotonic()))
+        cut.heal()
+        result = result_of(process)
+        assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", num_steps, 2)
+        assert result["checkpoint"].endswith(f"step-{num_steps}-a1")
+        assert [task["host"] for task in result["tasks"]] == [spare.address]
+        assert [leftovers(host) for host in hosts.all] == [[], [], []]
+
+
+@pytest.mark.slow
+def test_slow_link_that_loses_frames_only_makes_the_run_slow(hosts: Hosts) -> None:
+    hosts.all[1].slow(delay_s=0.02, loss=0.05)
+    result = result_of(submit(hosts, "slow", "--storage", str(hosts.shared)))
+    assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 2 * EPOCH, 1)
+    assert len({task["host"] for task in result["tasks"]}) == 2
+    assert [leftovers(host) for host in hosts.all] == [[], []]
+
+
+PS_JOB = """
+import os
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import raydist
+from helper import labels_of
+
+
+@raydist.job(strategy="parameter_server", workers=1, ps=1, params={"epochs": 2, "hold_at": 0, "release": ""})
+def train(ctx: raydist.TrainContext):
+    def data():
+        x = np.random.default_rng(0).normal(size=(160, 6)).astype("float32")
+        return tf.data.Dataset.from_tensor_slices((x, labels_of(x))).batch(16).repeat()
+
+    class Hold(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            while ctx.step >= ctx.params["hold_at"] > 0 and not os.path.exists(ctx.params["release"]):
+                time.sleep(0.05)
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((6,)), tf.keras.layers.Dense(2)])
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss=loss)
+    ctx.fit(model, data, epochs=ctx.params["epochs"], steps_per_epoch=10, callbacks=[Hold()])
+"""
+
+
+@pytest.mark.slow
+def test_worker_whose_host_is_killed_comes_back_on_another_one(wait_until: WaitUntil) -> None:
+    with Hosts.started(2, 3) as hosts:  # the worker, with its three CPUs, has the second host for itself
+        hosts.head.write("code/helper.py", HELPER)
+        process = submit_held(hosts, "ps", "--cpus-per-worker", "3", job=PS_JOB)
+        wait_until(lambda: hosts.status("ps")["steps"] >= HELD_AT, timeout_s=120)
+        (spare,) = hosts.add(3)
+        hosts.all[1].kill()
+        (hosts.shared / "release").touch()
+        result = result_of(process)
+        assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 2 * EPOCH, 2)
+        workers = [task["host"] for task in result["tasks"] if task["task"] == "worker/0"]
+        assert workers == [spare.address]
+        assert any("came back on another host" in note for note in result["notes"])
+        assert [leftovers(host) for host in (hosts.head, spare)] == [[], []]
+
+
+def test_storage_that_another_host_does_not_see_is_refused_and_names_it(hosts: Hosts) -> None:
+    private = str(hosts.head.disk / "runs")
+    result = result_of(submit(hosts, "private", "--storage", private), code=4)
+    assert hosts.all[1].address in result["error"]["message"]
+    assert [leftovers(host) for host in hosts.all] == [[], []]
