@@ -144,8 +144,13 @@ class TaskActor:
         self._scratch.take_temporary_files()
         self._capture = LogCapture(self._scratch.path, setup.log)
         self._capture.redirect()
-        self._lease = self._lease_port()
-        self._check_storage()
+        try:
+            self._lease = self._lease_port()
+            self._check_storage()
+        except BaseException:
+            # The group, which does not get to know the folder, could delete it on its own host only.
+            self._scratch.remove()
+            raise
         self._address = join_address(self._host, self._lease.port)
         return Hello(
             task=setup.task,

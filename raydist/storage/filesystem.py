@@ -31,7 +31,7 @@ _TEMPORARY_PATTERN = re.compile(r"\..*\.tmp")
 _DEFAULT_QUERIES = {
     # Lets S3 write a small object with one request instead of the three of a multipart upload.
     "s3": "allow_delayed_open=true",
-    "gs": "retry_limit_seconds=10",
+    "gs": "retry_limit_seconds=5",
 }
 
 Result = TypeVar("Result")

@@ -15,8 +15,7 @@ from raydist.storage.failures import is_transient
 
 logger = logging.getLogger(__name__)
 
-# No try of a call begins later than this after the first; README says it too. A store that never answers
-# holds up one try by a minute more (s3.PATIENT).
+# No try of a call begins later than this after the first failure; README says it too.
 PATIENCE_S = 60.0
 # For a person who waits: a mistyped endpoint should not take a minute to be told.
 SHORT_PATIENCE_S = 10.0
@@ -33,7 +32,7 @@ class Retry:
     """How a call goes on after errors that may pass.
 
     Attributes:
-      patience_s: No try begins later than this after the first; 0 tries once.
+      patience_s: No try begins later than this after the first failure; 0 tries once.
       jitter: Returns a number from 0 to 1, by which hosts that failed together come back apart.
     """
 
@@ -44,17 +43,19 @@ class Retry:
 
     def call(self, do: Callable[[], Result]) -> Result:
         """Returns what `do` returns, which may be called several times; raises its last error."""
-        started_s, longest_pause_s = self.clock(), _FIRST_PAUSE_S
+        failed_s, longest_pause_s = None, _FIRST_PAUSE_S
         while True:
             try:
                 return do()
             except (OSError, pa.ArrowException) as error:
-                pause_s = longest_pause_s * (1 + self.jitter()) / 2
-                tried_s = self.clock() - started_s
                 if not is_transient(error):
                     raise
+                pause_s = longest_pause_s * (1 + self.jitter()) / 2
+                failed_s = self.clock() if failed_s is None else failed_s
+                tried_s = self.clock() - failed_s
                 if tried_s + pause_s > self.patience_s:
-                    error.add_note(f"tried for {tried_s:.0f} s")
+                    if tried_s:
+                        error.add_note(f"and so for {tried_s:.0f} s")
                     raise
                 logger.info("storage failed, next try in %.1f s: %s", pause_s, error)
             self.sleep(pause_s)

@@ -195,6 +195,7 @@ def test_host_with_another_disk_at_the_same_path_is_named_before_anything_starts
         drive = start(make_plan(2, num_cpus=4.0, steps=3000), proof=proof)
         with pytest.raises(StorageError) as caught:
             wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0", "worker/1"))
+        wait_until(lambda: len(list(scratch_root().iterdir())) == 1)  # the other host's task is still up
         drive.group.stop()
     host = gcs_address().rpartition(":")[0]
     assert str(caught.value).startswith(

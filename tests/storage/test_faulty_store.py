@@ -122,7 +122,7 @@ def test_outage_that_lasts_is_one_error_and_the_checkpoint_before_stays(
     before = store.commit(step=10, attempt=0, files=FILES)
     proxy.choose = always(Fault.SLOW_DOWN, method="PUT", path_end="weights.npz")
     with pytest.raises(
-        StorageError, match=r"cannot write s3://.*weights\.npz: .*tried for \d+ s; "
+        StorageError, match=r"cannot write s3://.*weights\.npz: .*and so for \d+ s; "
     ) as caught:
         store.commit(step=20, attempt=0, files=FILES)
     assert "\n" not in str(caught.value)

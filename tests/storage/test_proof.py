@@ -62,6 +62,6 @@ def test_host_that_cannot_reach_the_store_is_named(s3_uri: str, monkeypatch: pyt
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(
         StorageError,
-        match=r"host 10\.0\.0\.2 cannot use the run's storage: .*s3://.*tried for \d+ s; check that this",
+        match=r"host 10\.0\.0\.2 cannot use the run's storage: .*s3://.*and so for \d+ s; check that this",
     ):
         proof.check(host="10.0.0.2")

@@ -48,7 +48,17 @@ def test_outage_that_lasts_is_given_up_within_the_patience(clock: FakeClock, jit
     with pytest.raises(OSError, match="SLOW_DOWN") as caught:
         retry(clock, jitter=jitter).call(failing)
     assert 1052.0 <= clock.now_s <= 1060.0
-    assert f"tried for {clock.now_s - 1000.0:.0f} s" in str(storage_error("read", "s3://b/k", caught.value))
+    assert f"and so for {clock.now_s - 1000.0:.0f} s" in str(storage_error("read", "s3://b/k", caught.value))
+
+
+def test_failure_of_a_long_upload_is_tried_again(clock: FakeClock) -> None:
+    failing = Failing(BUSY, times=1)
+
+    def upload() -> str:
+        clock.advance(300.0)
+        return failing()
+
+    assert retry(clock).call(upload) == "done"
 
 
 def test_without_patience_a_call_is_tried_once(clock: FakeClock) -> None:
