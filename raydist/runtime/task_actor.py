@@ -47,6 +47,7 @@ _EXCHANGE_TIMEOUT_S = 15.0
 _MAX_SILENT_EXCHANGES = 2
 # The group kills a task that has obeyed STOP at once, if Ray is still there to do it.
 _KILL_GRACE_S = 5.0
+_PARENT_POLL_S = 0.2
 # How long a task whose run is gone may take to store its log and to clear up.
 _EXIT_S = 5.0
 # A dead process gives its port up before Ray tells of its death, but for children that hold it too.
@@ -144,6 +145,7 @@ class TaskActor:
         self._scratch.take_temporary_files()
         self._capture = LogCapture(self._scratch.path, setup.log)
         self._capture.redirect()
+        threading.Thread(target=self._end_with_node, name="raydist-node", daemon=True).start()
         try:
             self._lease = self._lease_port()
             self._check_storage()
@@ -276,6 +278,17 @@ class TaskActor:
                 mailbox.depart.remote(self._setup.task)
                 time.sleep(_KILL_GRACE_S)
                 os._exit(0)
+
+    def _end_with_node(self) -> None:
+        """Ends this process once Ray's daemon on this host, which has started it, is gone.
+
+        Ray ends it too, after a second, but then nobody could clear up after it any more.
+        """
+        parent = os.getppid()
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_S)
+        print(f"raydist: Ray's daemon on this host is gone, and {self._setup.task} ends", flush=True)
+        self._exit()
 
     def _take(self, order: Order) -> None:
         body = self._body

@@ -150,7 +150,7 @@ def test_killed_raylet_costs_an_attempt_that_keeps_away_from_its_host(
     (spare,) = hosts.add(1)
     victim = host_of(hosts, "raylet", other_than=hosts.head)
     victim.kill_raylet()
-    wait_until(lambda: victim.task_pids() == [])
+    wait_until(lambda: leftovers(victim) == [])
     (hosts.shared / "release").touch()
     result = result_of(process)
     assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 2 * EPOCH, 2)

@@ -114,6 +114,11 @@ def test_slow_link_is_late_and_loses_frames_until_it_heals(pair: Pair) -> None:
     assert pair.outcome(pair.addresses[1], timeout_s=20) == "ConnectionRefusedError"
 
 
+def test_orphan_that_dies_leaves_no_zombie(pair: Pair, wait_until: WaitUntil) -> None:
+    pair.second.run("sh", "-c", "sleep 0.1 >/dev/null 2>&1 &")
+    wait_until(lambda: pair.second.pids_of("sleep") == [])
+
+
 def test_killed_machine_leaves_no_process(pair: Pair) -> None:
     sleeper = pair.second.popen("sh", "-c", "sleep 100 & sleep 100")
     pair.second.kill()
