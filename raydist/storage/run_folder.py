@@ -13,13 +13,14 @@ from raydist.spec.job import JobSpec
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import ENDED, RunRecordStore
+from raydist.storage.run_record import RunRecordStore
 from raydist.storage.segments import EventWriter
 
 logger = logging.getLogger(__name__)
 
 # A driver that lives replaces run.json about once a second.
 _LIVES_WITHIN_S = 10.0
+_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
 class RunFolder:
@@ -80,7 +81,7 @@ class RunFolder:
 
 def _check_is_over(record: Mapping[str, Any], now_s: float) -> None:
     written_s = record["updated_at_s"]
-    if record["state"] in ENDED or written_s is None or now_s - float(written_s) >= _LIVES_WITHIN_S:
+    if record["state"] in _ENDED or written_s is None or now_s - float(written_s) >= _LIVES_WITHIN_S:
         return
     raise SpecError(
         f"run {record['run']} still goes on ({record['state']}); "

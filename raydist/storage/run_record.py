@@ -13,7 +13,9 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.plain_json import dump_plain_json
 
+# The states after which nothing changes any more.
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+
 # Every key of run.json with its value before anything is known; `status --json` prints all but the
 # last four. A writer may add keys.
 _EMPTY_RECORD: Mapping[str, Any] = {
