@@ -68,9 +68,10 @@ class Storage:
     def open(cls, uri: str) -> Storage:
         """Opens a path, `file://`, `s3://`, `gs://` or `hdfs://`; writes nothing and asks no server.
 
-        But for AWS's own S3, which is asked for the region of a bucket where no `region` is given. A plain path is taken relative to the current folder and made absolute. S3 takes
+        A plain path is taken relative to the current folder and made absolute. S3 takes
         `region`, `scheme` and `endpoint_override` in the URI's query, and AWS's own environment
-        variables (AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3, credentials).
+        variables (AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3, credentials). Only AWS itself is asked here, for
+        the region of a bucket, where neither `region` nor an endpoint is given.
         """
         match = _SCHEME_PATTERN.match(uri)
         if match is None:
