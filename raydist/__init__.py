@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raydist.api import plan as plan, run as run, submit as submit
+    from raydist.api import attach as attach, plan as plan, run as run, submit as submit
     from raydist.controller.result import RunResult as RunResult
     from raydist.errors import (
         CheckpointError as CheckpointError,
@@ -54,6 +54,7 @@ __all__ = [
     "TrainingError",
     "UnsupportedError",
     "__version__",
+    "attach",
     "job",
     "plan",
     "run",
@@ -67,6 +68,7 @@ _MODULES = {
     "RunHandle": "raydist.run_handle",
     "RunResult": "raydist.controller.result",
     "TrainContext": "raydist.train_context",
+    "attach": "raydist.api",
     "job": "raydist.spec.decorator",
     "plan": "raydist.api",
     "run": "raydist.api",

@@ -1,4 +1,4 @@
-"""plan, run and submit: the only place that joins what decides with what acts.
+"""plan, run, submit and attach: from what a person asks to a run.
 
 Ray, pyarrow and what needs them are imported by the functions that need them, because `plan` on this machine
 needs neither.
@@ -13,26 +13,31 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raydist.controller.result import RunPlaces, RunResult
+from raydist.controller.result import RunResult
 from raydist.controller.states import RunState
-from raydist.errors import UnsupportedError
-from raydist.planning.describe import describe_job, describe_plan
+from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
-from raydist.run_handle import RunHandle, checked
+from raydist.run_handle import RunHandle, ThreadedRun, checked
 from raydist.runtime.address import LOCAL, running_address
+from raydist.spec.job import JobSpec, check_run_name
+from raydist.spec.options import find_option
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
+from raydist.storage.redaction import redact
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
     from raydist.planning.inventory import Inventory
     from raydist.runtime.connection import Connection
-    from raydist.storage.run_folder import RunFolder
-    from raydist.storage.segments import EventWriter
 
 EventHook = Callable[[Mapping[str, Any]], None]
+
+_EMBEDDED_CANNOT_DETACH = (
+    "detach is asked, but an embedded Ray ends with this process; start one that stays with "
+    "`ray start --head`, or give a cluster's with --address"
+)
 
 
 def plan(
@@ -76,7 +81,8 @@ def run(
 ) -> RunResult:
     """Trains `job` and returns how the run ended, once nothing of it is left running.
 
-    Ctrl-C stops the run, and then raises KeyboardInterrupt.
+    Ctrl-C stops the run, and then raises KeyboardInterrupt. With `detach` it returns once the cluster has
+    accepted the run, whose state then is STARTING.
 
     Args:
       job: `path/to/file.py[:function]`, `package.module:function`, a `Job`, or a function of one argument.
@@ -98,6 +104,8 @@ def run(
     request = read_request(
         job, config=config, params=params, param_texts=param_texts, overrides=overrides, pickle=_pickle
     )
+    if request.job.detach:
+        return _submit_detached(request, called_at_s=called_at_s, on_event=on_event).status()
     with contextlib.ExitStack() as stack:
         result = _prepare(request, stack, called_at_s=called_at_s, on_event=on_event).run()
     if check and result.state is RunState.CANCELLED:
@@ -117,14 +125,40 @@ def submit(
     """Starts what `run` with the same arguments runs, and returns at once; mistakes are raised here.
 
     The run goes on in a thread of this process, which does not end before it; `on_event` is called there.
+    With `detach` it goes on in the Ray cluster, whatever becomes of this process, and `on_event` is called
+    only until the run is accepted.
     """
     called_at_s = time.monotonic()
     request = read_request(
         job, config=config, params=params, param_texts=param_texts, overrides=overrides, pickle=_pickle
     )
+    if request.job.detach:
+        return _submit_detached(request, called_at_s=called_at_s, on_event=on_event)
+    name, storage = request.job.name, request.job.storage
     with contextlib.ExitStack() as stack:
         controller = _prepare(request, stack, called_at_s=called_at_s, on_event=on_event)
-        return RunHandle(request.job, controller, stack.pop_all())
+        return RunHandle(name, ThreadedRun(name, controller, stack.pop_all()), storage=storage)
+
+
+def attach(name: str, *, storage: str | None = None, address: str | None = None) -> RunHandle:
+    """Returns the run of that name, from any process, while it goes on and when it has ended.
+
+    Args:
+      storage: Where runs are kept; the default is that of `run`.
+      address: Ray that a detached run is in; None takes the one that it was submitted to.
+
+    Raises:
+      MistakeError: There is no such run; the message gives the near names.
+      StorageError: Storage cannot be read.
+    """
+    from raydist.attached import AttachedRun
+    from raydist.storage.filesystem import Storage
+
+    check_run_name(name)
+    uri = str(find_option("storage").default) if storage is None else storage
+    home = AttachedRun(Storage.open(uri), name, address=address)
+    home.status()  # a run that does not exist is told here
+    return RunHandle(name, home, storage=uri)
 
 
 def _prepare(
@@ -135,16 +169,62 @@ def _prepare(
     from raydist.storage.run_folder import RunFolder
 
     job, tell = request.job, on_event or _tell_nobody
-    if job.detach:
-        raise UnsupportedError(
-            "detach is not available yet; leave --detach out, and keep this process running"
-        )
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
     folder = RunFolder.claim(job)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     connection, plan = _connect(request, early_plan, stack, tell)
+    from raydist.assembly import make_controller  # imports ray, which a mistake told so far has not paid for
+    from raydist.runtime.controller_actor import refuse_if_running
+
+    if job.resume:
+        # Its controller may only be slow to write, or be brought back by Ray just now.
+        refuse_if_running(job.name)
     events = stack.enter_context(folder.open_events())
-    return _make_controller(plan, connection, code, folder, events, called_at_s=called_at_s, tell=tell)
+    return make_controller(
+        plan,
+        connection,
+        code,
+        folder,
+        events,
+        driver=this_process(),
+        tell=tell,
+        ray_s=time.monotonic() - called_at_s,
+    )
+
+
+def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHook | None) -> RunHandle:
+    """Checks here all that can be, so that a person hears of it, and gives the run to the cluster."""
+    from raydist.runtime.code_archive import pack
+    from raydist.storage.run_folder import RunFolder
+
+    job, tell = request.job, on_event or _tell_nobody
+    if _will_be_embedded(job.address) or _is_embedded_here():
+        raise SpecError(_EMBEDDED_CANNOT_DETACH)
+    RunFolder.claim(job)
+    code = None if job.working_dir is None else pack(Path(job.working_dir))
+    with contextlib.ExitStack() as stack:
+        connection, plan = _connect(request, None, stack, tell)
+        from raydist.assembly import planned_event
+        from raydist.detached import hand_over
+
+        tell(planned_event(plan, ray=connection.source))
+        submitted_at_s = time.time() - (time.monotonic() - called_at_s)
+        hand_over(plan, code=code, address=connection.address, submitted_at_s=submitted_at_s)
+        return _attach_to_own(job, connection)
+
+
+def _attach_to_own(job: JobSpec, connection: Connection) -> RunHandle:
+    """Attaches to a run that was accepted, if its controller writes to the storage that is seen here."""
+    from raydist.runtime.controller_actor import request_stop
+
+    try:
+        return attach(job.name, storage=job.storage, address=connection.address)
+    except MistakeError as error:
+        request_stop(job.name)
+        raise StorageError(
+            f"storage is {redact(job.storage)!r}, which is another one on the host of the run's controller "
+            "than here; give one that every host sees with --storage"
+        ) from error
 
 
 def _connect(
@@ -164,52 +244,29 @@ def _connect(
     return connection, _plan_for(request, probe_inventory(connection))
 
 
-def _make_controller(
-    plan: Plan,
-    connection: Connection,
-    code: bytes | None,
-    folder: RunFolder,
-    events: EventWriter,
-    *,
-    called_at_s: float,
-    tell: EventHook,
-) -> Controller:
-    from raydist.controller.clock import SystemClock
-    from raydist.controller.controller import Controller
-    from raydist.controller.journal import PROGRESS
-    from raydist.controller.machine import RunMachine
-    from raydist.runtime.launcher import RayLauncher
-
-    def on_event(event: Mapping[str, Any]) -> None:
-        tell(event)
-        if event["event"] == PROGRESS:
-            events.tick()
-        else:
-            events.append(event)
-
-    on_event({"event": "planned", "at_s": time.time(), "ray": connection.source, **describe_plan(plan)})
-    facts = {"spec": describe_job(plan.job), "plan": describe_plan(plan), "driver": this_process()}
-    return Controller(
-        RunMachine(plan, first_attempt=folder.first_attempt),
-        launcher=RayLauncher(plan, connection, code=code, run_uri=folder.uri),
-        clock=SystemClock(),
-        places=RunPlaces(storage=folder.uri, task_logs=folder.task_logs),
-        record=lambda record: folder.record.replace({**record, **facts}),
-        on_event=on_event,
-        ray_s=time.monotonic() - called_at_s,
-    )
-
-
 def _plan_for(request: Request, inventory: Inventory) -> Plan:
     return make_plan(request.job, request.sources, inventory, wants_legacy_keras=request.wants_legacy_keras)
 
 
 def _will_be_embedded(address: str | None) -> bool:
     """Whether `connect` is going to start a Ray, found without importing ray."""
-    ray = sys.modules.get("ray")
-    if ray is not None and hasattr(ray, "is_initialized") and ray.is_initialized():
+    if _is_connected():
         return False
     return address == LOCAL or (address is None and running_address() is None)
+
+
+def _is_embedded_here() -> bool:
+    """Whether this process is connected to a Ray that it has started itself, by whichever ray.init."""
+    if not _is_connected():
+        return False
+    from raydist.runtime.ray_internals import is_started_here
+
+    return is_started_here()
+
+
+def _is_connected() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and hasattr(ray, "is_initialized") and bool(ray.is_initialized())
 
 
 def _tell_nobody(event: Mapping[str, Any]) -> None: ...

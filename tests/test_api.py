@@ -13,8 +13,8 @@ import raydist
 from raydist.controller.result import RunResult
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
-from raydist.run_handle import RunHandle
-from raydist.spec.job import EntryPoint, JobSpec, Strategy
+from raydist.run_handle import RunHandle, ThreadedRun
+from raydist.spec.job import Strategy
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +66,10 @@ def test_mistake_in_keywords_is_a_spec_error(overrides: dict[str, Any], message:
         raydist.run(train, address="local", **overrides)
 
 
-def test_detach_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(raydist.UnsupportedError, match="leave --detach out"):
-        raydist.submit(f"{__file__}:train", address="local", detach=True)
+@pytest.mark.parametrize("call", [raydist.run, raydist.submit])
+def test_detach_with_an_embedded_ray_is_refused_before_anything_starts(call: Any, tmp_path: Path) -> None:
+    with pytest.raises(raydist.SpecError, match="`ray start --head`"):
+        call(f"{__file__}:train", address="local", detach=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -101,9 +102,8 @@ def ended(state: RunState, **facts: Any) -> RunResult:
 
 
 def handle_of(end: RunResult | BaseException, held: contextlib.ExitStack | None = None) -> RunHandle:
-    job = JobSpec(name="r", entry_point=EntryPoint(file="job.py", function="train"))
     controller: Any = FakeController(end)
-    return RunHandle(job, controller, held or contextlib.ExitStack())
+    return RunHandle("r", ThreadedRun("r", controller, held or contextlib.ExitStack()), storage="s")
 
 
 def test_handle_tells_the_state_and_then_the_result() -> None:

@@ -31,11 +31,19 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"errors", "spec", "planning", "controller", "storage", "task"},
     "task": {"errors", "spec", "planning", "storage", "metrics", "strategies", "train_context"},
     "run_handle": {"errors", "spec", "storage", "controller"},
+    # These four join what decides with what acts.
+    "assembly": {"spec", "planning", "storage", "controller", "runtime"},
+    "detached": {"errors", "spec", "planning", "storage", "controller", "runtime", "assembly"},
+    "attached": {"errors", "spec", "storage", "controller", "runtime"},
     "api": {
         *("errors", "spec", "planning", "storage", "metrics", "controller", "runtime"),
-        *("train_context", "run_handle", "__init__"),
+        *("train_context", "run_handle", "assembly", "detached", "attached", "__init__"),
     },
-    "cli": {"errors", "spec", "planning", "storage", "metrics", "controller", "api", "__init__"},
+    "chaos": {"errors", "spec", "storage", "runtime"},
+    "cli": {
+        *("errors", "spec", "planning", "storage", "metrics", "controller"),
+        *("api", "attached", "chaos", "__init__"),
+    },
     "__init__": {"errors", "spec", "planning", "controller", "api", "run_handle", "train_context"},
 }
 
@@ -74,6 +82,7 @@ PUBLIC = [
     "TrainingError",
     "UnsupportedError",
     "__version__",
+    "attach",
     "job",
     "plan",
     "run",

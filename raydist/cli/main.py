@@ -26,6 +26,7 @@ _COMMANDS = {
     "checkpoints": "raydist.cli.checkpoints",
     "resume": "raydist.cli.resume",
     "stop": "raydist.cli.stop",
+    "chaos": "raydist.cli.chaos",
     "doctor": "raydist.cli.doctor",
 }
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 def run_job(
     job: str, *, config: Config, param_texts: tuple[str, ...], options: Mapping[str, Any], is_json: bool
 ) -> int:
-    """Runs `job` to its end, shows it, and returns the exit code; raises RaydistError before it starts."""
+    """Runs `job` to its end, or to its acceptance when detached, shows it, and returns the exit code.
+
+    Raises RaydistError before it starts.
+    """
     from raydist import api
 
     screen = sys.stderr if is_json else sys.stdout
@@ -34,7 +37,10 @@ def run_job(
         )
     if is_json:
         output.print_json(result.as_dict())
-    _print_end(result, shown, stream=screen)
+    if result.state.is_terminal:
+        _print_end(result, shown, stream=screen)
+    else:
+        _print_acceptance(result, stream=screen)
     return result.exit_code
 
 
@@ -93,8 +99,19 @@ def _print_end(result: RunResult, shown: _Screen, *, stream: TextIO) -> None:
     for name, value in facts.items():
         if value:
             print(f"  {name.ljust(10)}  {value}", file=stream)
-    commands = ["status", "logs", "metrics"] if result.exit_code == 0 else ["status", "logs", "resume"]
-    print(f"next: {'  '.join(f'raydist {command} {_named(result)}' for command in commands)}", file=stream)
+    third = "metrics" if result.exit_code == 0 else "resume"
+    print(f"next: {_next_commands(result, 'status', 'logs', third)}", file=stream)
+
+
+def _print_acceptance(result: RunResult, *, stream: TextIO) -> None:
+    """Prints where a detached run is found from now on."""
+    print(f"run {result.run} goes on in the cluster, whatever becomes of this shell", file=stream)
+    print(f"  storage     {result.storage}", file=stream)
+    print(f"next: {_next_commands(result, 'status', 'logs -f', 'stop')}", file=stream)
+
+
+def _next_commands(result: RunResult, *commands: str) -> str:
+    return "  ".join(f"raydist {command} {_named(result)}" for command in commands)
 
 
 def _named(result: RunResult) -> str:

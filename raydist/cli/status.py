@@ -8,7 +8,7 @@ from raydist.cli import output, run_view
 from raydist.cli.job_options import json_option, storage_option
 
 # Of run.json, what `submit --json` does not print either.
-_NOT_SHOWN = ("spec", "plan", "created_at_s", "updated_at_s")
+_NOT_SHOWN = ("failures", "spec", "plan", "created_at_s", "updated_at_s")
 
 
 @click.command("status")

@@ -1,25 +1,23 @@
-"""`raydist stop RUN`: ends a run that goes on in another process of this host."""
+"""`raydist stop RUN`: ends a run that goes on in a Ray cluster, or in another process of this host."""
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from raydist.cli import output, run_view
 from raydist.cli.job_options import json_option, storage_option
-from raydist.errors import ClusterError, MistakeError
-from raydist.spec.process import is_alive, is_this_host
+from raydist.errors import ClusterError
+from raydist.spec.options import find_option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from raydist.attached import AttachedRun
 
-    from raydist.storage.filesystem import Storage
-
-_POLL_S = 0.2
+_ADDRESS = find_option("address")
+# A controller that was brought back since has not heard that its run is to stop.
+_ASK_AGAIN_S = 10.0
 
 
 @click.command("stop")
@@ -27,59 +25,38 @@ _POLL_S = 0.2
 @click.option(
     "--timeout", "timeout_s", metavar="SECONDS", default=60.0, show_default=True, help="How long to wait."
 )
+@click.option(
+    "--address",
+    metavar=_ADDRESS.metavar,
+    help="Ray that a detached run is in; the one it was submitted to when omitted.",
+)
 @storage_option
 @json_option
-def command(run: str, timeout_s: float, storage: str, is_json: bool) -> None:
+def command(run: str, timeout_s: float, address: str | None, storage: str, is_json: bool) -> None:
     """Stop a run, as Ctrl-C in its own shell does, and wait for its end.
 
-    The process that submitted it has to run on this host.
+    A detached run is stopped from any host that reaches its Ray; any other one on the host of the process
+    that submitted it.
     """
+    from raydist.attached import AttachedRun
     from raydist.storage.filesystem import Storage
-    from raydist.storage.run_record import read_record
 
     run_view.check_name(run)
-    opened = Storage.open(storage)
-    record = read_record(opened, run)
-    if record["state"] not in run_view.ENDED:
-        driver = _driver_of(record)
-        os.kill(driver["pid"], signal.SIGINT)
-        record = _wait_for_end(opened, run, driver, timeout_s=timeout_s)
+    attached = AttachedRun(Storage.open(storage), run, address=address)
+    with output.stdout_kept_for_json(is_json):
+        _stop(attached, run, timeout_s=timeout_s)
+    result = attached.status().as_dict()
     if is_json:
-        output.print_json({key: record[key] for key in ("run", "state", "steps", "checkpoint", "storage")})
+        output.print_json({key: result[key] for key in ("run", "state", "steps", "checkpoint", "storage")})
     else:
-        click.echo(f"run {run}: {record['state']} after {record['steps']} steps")
+        click.echo(f"run {run}: {result['state']} after {result['steps']} steps")
 
 
-def _driver_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the living process of this host that drives the run."""
-    run, driver = record["run"], record.get("driver")
-    if driver is None:
-        raise MistakeError(f"run {run} does not say which process drives it; stop that one")
-    if not is_this_host(driver):
-        raise MistakeError(
-            f"run {run} is driven by process {driver['pid']} on host {driver['host']}; "
-            f"run `raydist stop {run}` there"
-        )
-    if not is_alive(driver):
-        raise MistakeError(
-            f"run {run} does not run: process {driver['pid']}, which drove it, has died, and its tasks "
-            f"with it; go on from it with `raydist resume {run}`"
-        )
-    return dict(driver)
-
-
-def _wait_for_end(
-    storage: Storage, run: str, driver: Mapping[str, Any], *, timeout_s: float
-) -> dict[str, Any]:
-    from raydist.storage.run_record import read_record
-
+def _stop(attached: AttachedRun, run: str, *, timeout_s: float) -> None:
+    attached.request_stop()
     deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        is_gone = not is_alive(driver)
-        record = read_record(storage, run)
-        if record["state"] in run_view.ENDED or is_gone:
-            return record
-        time.sleep(_POLL_S)
-    raise ClusterError(
-        f"run {run} did not end within {timeout_s:g} s; process {driver['pid']} of this host drives it"
-    )
+    while not attached.wait(min(_ASK_AGAIN_S, max(0.0, deadline_s - time.monotonic()))):
+        if time.monotonic() >= deadline_s:
+            raise ClusterError(f"run {run} did not end within {timeout_s:g} s; {attached.where()}")
+        if attached.is_detached:  # another Ctrl-C would make a process stop at once
+            attached.request_stop()

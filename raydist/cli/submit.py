@@ -1,4 +1,4 @@
-"""`raydist submit JOB`: runs a job to its end."""
+"""`raydist submit JOB`: runs a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raydist.cli.job_options import given_options, job_options, json_option
 def command(
     job: str, config: Path | None, param_texts: tuple[str, ...], is_json: bool, **options: object
 ) -> int:
-    """Train JOB, and wait for its end.
+    """Train JOB, and wait for its end, or with --detach until the cluster has accepted it.
 
     JOB is path/to/file.py[:function] or package.module:function.
     """

@@ -131,10 +131,15 @@ class Attempt:
         return tuple(status.task for status in statuses if self._has_moved(status))
 
     @property
+    def told_to_leave(self) -> tuple[TaskId, ...]:
+        """The tasks whose processes have been told to end, those that have ended included."""
+        return tuple(task for task, status in self.statuses.items() if status.leaving is not None)
+
+    @property
     def leaving(self) -> tuple[TaskId, ...]:
-        """The tasks whose processes have been told to end."""
-        statuses = (self.statuses[task] for task in self.needed if task in self.statuses)
-        return tuple(s.task for s in statuses if s.leaving is not None and not s.state.is_terminal)
+        """The tasks that are needed, have been told to end, and live still."""
+        alive = {task for task in self.needed if not self.state_of(task).is_terminal}
+        return tuple(task for task in self.told_to_leave if task in alive)
 
     @property
     def step(self) -> int:

@@ -34,6 +34,7 @@ from raydist.controller.events import (
 )
 from raydist.controller.machine import RunMachine
 from raydist.controller.result import RunPlaces, RunResult, result_of
+from raydist.controller.revival import Revival
 from raydist.controller.states import RunState
 from raydist.controller.task_group import GroupUpdate, Launcher, TaskGroup
 from raydist.errors import RaydistError, StorageError
@@ -66,6 +67,7 @@ class Controller:
         record: Sink,
         on_event: Sink,
         ray_s: float = 0.0,
+        revival: Revival | None = None,
     ) -> None:
         """Takes what the controller works with.
 
@@ -74,6 +76,7 @@ class Controller:
           on_event: Takes what happens, as `journal` describes it. `record` and it may raise
             StorageError, which does not end the run.
           ray_s: Seconds that the call had taken already, when Ray was connected.
+          revival: What the machine took over from a controller that died; None otherwise.
         """
         self._machine = machine
         self._launcher = launcher
@@ -81,7 +84,6 @@ class Controller:
         self._places = places
         self._record = record
         self._on_event = on_event
-        self._ray_s = ray_s
         self._group: TaskGroup | None = None
         self._actions: collections.deque[Action] = collections.deque()
         self._stop_requested = threading.Event()
@@ -90,7 +92,8 @@ class Controller:
         self._start_deadline_s: float | None = None
         self._grace_deadline_s: float | None = None
         self._save_deadline_s: float | None = None
-        self._timings: dict[str, float] = {}
+        self._spent_s = ray_s if revival is None else revival.spent_s
+        self._timings: dict[str, float] = {"ray": ray_s} if revival is None else dict(revival.timings)
         self._latest = result_of(machine, places=places, timings={})
 
     def run(self) -> RunResult:
@@ -101,9 +104,8 @@ class Controller:
         Raises:
           Exception: A bug, or what an injected callable raised; it is recorded, and nothing is left running.
         """
-        self._started_s = self._clock.now() - self._ray_s
-        self._started_unix_s = self._clock.unix() - self._ray_s
-        self._timings["ray"] = self._ray_s
+        self._started_s = self._clock.now() - self._spent_s
+        self._started_unix_s = self._clock.unix() - self._spent_s
         self._actions.extend(self._machine.start())
         try:
             self._tell_state()
@@ -120,6 +122,10 @@ class Controller:
             self._stop_group()
             self._write_last_record()
         return self._latest
+
+    def record_acceptance(self) -> None:
+        """Writes the record before `run`; raises StorageError: nobody accepts what cannot be recorded."""
+        self._record(self._latest.as_dict())
 
     def request_stop(self) -> None:
         """Asks for the run to be cancelled, from any thread; harmless when it has ended."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from raydist.controller import start_deadline
 from raydist.controller.attempt import Attempt
 from raydist.controller.events import (
@@ -25,11 +27,12 @@ from raydist.controller.events import (
     StartDeadlinePassed,
     StopGroup,
 )
-from raydist.controller.failure_policy import AttemptEnd, Decision, decide
-from raydist.controller.host_record import HostRecord
+from raydist.controller.failure_policy import AttemptEnd
+from raydist.controller.lost_attempts import LostAttempts, Retry
 from raydist.controller.reached import Reached
 from raydist.controller.replacement import Deaths, replace_dead
 from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
+from raydist.controller.revival import Revival
 from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
@@ -67,17 +70,29 @@ class RunMachine:
         self.deaths = Deaths()
         self.restarts: tuple[Restart, ...] = ()
         self.notes: tuple[str, ...] = ()
-        self._history: tuple[AttemptEnd, ...] = ()
+        self._lost = LostAttempts(max_failures=plan.job.max_failures)
         # What the run goes on as once the group is stopped: STARTING means another attempt. None while
         # the attempt goes on, and while further failures are awaited.
         self._next: RunState | None = None
         self._news_at_s = 0.0
         self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
-        self._hosts = HostRecord()
         self._saving: Saving | None = None
         self._room = 0  # for so many workers, as far as is known
         # The life of the evaluator that was told that training is done.
         self._finishing_life: int | None = None
+
+    @classmethod
+    def revived(cls, plan: Plan, revival: Revival) -> RunMachine:
+        """Goes on in the place of a machine whose process died."""
+        machine = cls(plan, first_attempt=revival.first_attempt)
+        machine.reached, machine.notes = revival.reached, revival.notes
+        machine._lost = dataclasses.replace(machine._lost, ends=revival.history)
+        return machine
+
+    @property
+    def history(self) -> tuple[AttemptEnd, ...]:
+        """What ended the attempts that count as failures."""
+        return self._lost.ends
 
     @property
     def chief(self) -> TaskId:
@@ -248,46 +263,20 @@ class RunMachine:
         return self._judge(start_deadline.unready_cause(self.plan, self.attempt))
 
     def _judge(self, cause: RootCause) -> list[Action]:
-        number, kind = self.attempt.number, cause.failure.kind
-        self._hosts = self._hosts.with_failure(cause.failure, self.attempt, at_s=self._news_at_s)
-        if kind is FailureKind.LOST and self._had_to_leave(cause.failure.task):
-            return self._retry(f"{cause.sentence(attempt=number)}; retried: it had to leave, not counted")
-        decision = self._decide(cause.failure)
-        if decision.is_retry:
-            return self._retry(f"{cause.sentence(attempt=number)}; retried: {decision.reason}")
-        # That a mistake is final, or an exception of the first attempt, needs no explanation.
-        is_plain = kind is FailureKind.USER and len(self._history) == 1
-        is_mistake = kind in (FailureKind.MISTAKE, FailureKind.STORAGE)
-        suffix = "" if is_plain or is_mistake else f"; not retried: {decision.reason}"
-        return self._fail(RunError.from_cause(cause, attempt=number, suffix=suffix))
-
-    def _had_to_leave(self, task: TaskId) -> bool:
-        status = self.attempt.statuses.get(task)
-        return status is not None and status.leaving is not None
+        self._lost, following = self._lost.with_cause(cause, self.attempt, at_s=self._news_at_s)
+        return self._follow(following)
 
     def _lose_group(self, error: RaydistError) -> list[Action]:
-        number = self.attempt.number
         # What the cluster could not give, or refused, at the start would only be refused once more.
         if self.state is RunState.STARTING or not isinstance(error, ClusterError):
-            return self._fail(RunError.from_exception(error, attempt=number))
-        decision = self._decide(error)
-        if decision.is_retry:
-            return self._retry(f"attempt {number} was lost: {error}; retried: {decision.reason}")
-        suffix = f"; not retried: {decision.reason}"
-        return self._fail(RunError.from_exception(error, attempt=number, suffix=suffix))
+            return self._fail(RunError.from_exception(error, attempt=self.attempt.number))
+        self._lost, following = self._lost.with_silence(error, self.attempt)
+        return self._follow(following)
 
-    def _decide(self, end: AttemptEnd) -> Decision:
-        decision = decide(
-            end,
-            restored_step=self.attempt.restored_step,
-            history=self._history,
-            max_failures=self.plan.job.max_failures,
-        )
-        self._history = (*self._history, end)
-        return decision
-
-    def _retry(self, note: str) -> list[Action]:
-        self.notes = (*self.notes, note)
+    def _follow(self, following: Retry | RunError) -> list[Action]:
+        if isinstance(following, RunError):
+            return self._fail(following)
+        self.notes = (*self.notes, following.note)
         return self._stop(RunState.STARTING)
 
     def _fail(self, error: RunError) -> list[Action]:
@@ -321,7 +310,7 @@ class RunMachine:
         if following is not RunState.STARTING:
             return []
         self.attempt = Attempt(number=number + 1, tasks=self.plan.tasks)
-        return [StartAttempt(number + 1, self._hosts.to_avoid(at_s=self._news_at_s))]
+        return [StartAttempt(number + 1, self._lost.hosts.to_avoid(at_s=self._news_at_s))]
 
     def _crash(self, error: BaseException) -> list[Action]:
         self.attempt = self.attempt.stopped()

@@ -74,9 +74,13 @@ class MetricsWriter:
         """Writes a file once the oldest row that waits is 5 s old, or 4 MB wait."""
         self._segments.tick()
 
-    def flush(self) -> None:
-        """Writes what waits; raises StorageError, and keeps it, where that cannot be done."""
-        self._segments.flush()
+    def flush(self, *, is_hasty: bool = False) -> None:
+        """Writes what waits; raises StorageError, and keeps it, where that cannot be done.
+
+        Args:
+          is_hasty: As `SegmentWriter.flush` has it.
+        """
+        self._segments.flush(is_hasty=is_hasty)
 
 
 def read_metrics(storage: Storage, layout: RunLayout) -> list[MetricRow]:

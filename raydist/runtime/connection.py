@@ -40,6 +40,7 @@ class Connection:
 
     Attributes:
       source: For messages: `Ray at 10.0.0.1:6379`, `embedded Ray`.
+      address: By which another process joins the same Ray: `10.0.0.1:6379`, `ray://head:10001`.
       is_embedded: Whether raydist started this Ray.
       is_client: Whether this process is outside of the cluster, by `ray://`.
       owns: Whether closing disconnects; False where ray was initialized before, or inside a Ray worker.
@@ -49,11 +50,13 @@ class Connection:
         self,
         *,
         source: str,
+        address: str,
         is_embedded: bool = False,
         is_client: bool = False,
         close: Callable[[], None] | None,
     ) -> None:
         self.source = source
+        self.address = address
         self.is_embedded = is_embedded
         self.is_client = is_client
         self.owns = close is not None
@@ -112,7 +115,7 @@ def _existing() -> Connection | None:
         return None
     is_client = bool(ray.util.client.ray.is_connected())
     gcs_address = ray.get_runtime_context().gcs_address
-    return Connection(source=f"Ray at {gcs_address}", is_client=is_client, close=None)
+    return Connection(source=f"Ray at {gcs_address}", address=gcs_address, is_client=is_client, close=None)
 
 
 def _resolve(address: str | None, environ: MutableMapping[str, str]) -> str:
@@ -142,7 +145,7 @@ def _start_embedded(num_cpus: int | None, environ: MutableMapping[str, str]) -> 
         _init("embedded Ray", address=LOCAL, num_cpus=num_cpus, include_dashboard=False)
         on_error.callback(_shut_down, _remove_session_later())
         undo = on_error.pop_all()
-    return Connection(source="embedded Ray", is_embedded=True, close=undo.close)
+    return Connection(source="embedded Ray", address=_gcs_address(), is_embedded=True, close=undo.close)
 
 
 def _join(target: str, environ: MutableMapping[str, str]) -> Connection:
@@ -156,8 +159,18 @@ def _join(target: str, environ: MutableMapping[str, str]) -> Connection:
         on_error.callback(_shut_down)
         undo = on_error.pop_all()
     return Connection(
-        source=f"Ray at {target.removeprefix(CLIENT_PREFIX)}", is_client=is_client, close=undo.close
+        source=f"Ray at {target.removeprefix(CLIENT_PREFIX)}",
+        address=target if is_client else _gcs_address(),
+        is_client=is_client,
+        close=undo.close,
     )
+
+
+def _gcs_address() -> str:
+    """Returns the address as the cluster knows it: 127.0.0.1 would be another one on another host."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def _agree_on_authentication(target: str, environ: MutableMapping[str, str]) -> None:

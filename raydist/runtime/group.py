@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from raydist.controller.task_group import GroupUpdate
-from raydist.errors import ClusterError
+from raydist.errors import ClusterError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.plan import Plan
 from raydist.planning.roles import outlives_death_of
@@ -23,6 +22,7 @@ from raydist.runtime import ray_internals
 from raydist.runtime.actors import ActorSet
 from raydist.runtime.connection import Connection
 from raydist.runtime.ledger import Ledger
+from raydist.runtime.leftovers import new_owner
 from raydist.runtime.log_capture import LogTarget
 from raydist.runtime.mailbox import News
 from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
@@ -33,6 +33,7 @@ from raydist.runtime.versions import describe_difference, installed_versions
 from raydist.spec.job import Strategy
 from raydist.spec.status import Order, TaskState
 from raydist.spec.tasks import TaskId, TaskType
+from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ class RayTaskGroup:
         code: bytes | None,
         storage_uri: str,
         run_uri: str,
+        proof: StorageProof | None = None,
+        owner: str | None = None,
         body: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RayTaskGroup:
@@ -94,10 +97,13 @@ class RayTaskGroup:
           code: What `code_archive.pack` returned; None ships nothing.
           storage_uri: Where runs are kept, absolute; the tasks' logs go there.
           run_uri: The run's folder, for the assignments.
+          proof: What every host has to find on storage before anything starts; None checks nothing.
+          owner: Marks what the processes leave on their hosts, for a controller that is brought back and
+            clears up (runtime.leftovers); None for a controller whose death is its run's end.
           body: `package.module:Class` of every task's TaskBody; None for raydist's own.
         """
         started_at_s = clock()
-        token = uuid.uuid4().hex[:8]
+        owner = owner or new_owner()
         setups = [
             TaskSetup(
                 task=task,
@@ -107,8 +113,9 @@ class RayTaskGroup:
                 ports=plan.job.ports,
                 tpu_name=plan.inventory.tpu_name,
                 may_vanish=outlives_death_of(task, plan.strategy),
+                proof=proof,
                 log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
-                scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{token}",
+                scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}",
             )
             for task in plan.tasks
         ]
@@ -136,6 +143,7 @@ class RayTaskGroup:
 
         Raises:
           ClusterError: A host cannot run its task: it lacks raydist or a port, or its versions differ.
+          StorageError: A host does not see the storage that the driver writes to.
         """
         deadline = time.monotonic() + timeout_s
         while not self._is_stopped:
@@ -238,8 +246,8 @@ class RayTaskGroup:
     def _take_hello(self, ref: Any, task: TaskId) -> None:
         try:
             hello = self._read_hello(ref, task)
-        except (RayActorError, ClusterError) as error:
-            if isinstance(error, ClusterError) and not self._assignments:
+        except (RayActorError, ClusterError, StorageError) as error:
+            if not isinstance(error, RayActorError) and not self._assignments:
                 raise
             # A replacement that fails, for whatever reason, is one task's failure.
             self._ledger.failed(lost_task(task, error, pid=None, host=None))
@@ -253,7 +261,12 @@ class RayTaskGroup:
             self._run_all()
 
     def _read_hello(self, ref: Any, task: TaskId) -> Hello:
-        """Returns what a task said; raises RayActorError where it died, ClusterError where it cannot run."""
+        """Returns what a task said.
+
+        Raises:
+          RayActorError: It died.
+          ClusterError: Its host cannot run it. StorageError likewise.
+        """
         try:
             hello: Hello = ray.get(ref)
         except RayError as error:

@@ -9,6 +9,7 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster_inventory import probe_free, probe_inventory, unreachable_hosts
 from raydist.runtime.connection import Connection
 from raydist.runtime.group import RayTaskGroup
+from raydist.storage.proof import StorageProof
 
 # What the attempt before has held is free a moment after its processes are gone.
 _RELEASE_S = 3.0
@@ -18,17 +19,30 @@ _POLL_S = 0.25
 class RayLauncher:
     """Implements controller.task_group.Launcher."""
 
-    def __init__(self, plan: Plan, connection: Connection, *, code: bytes | None, run_uri: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        connection: Connection,
+        *,
+        code: bytes | None,
+        run_uri: str,
+        owner: str | None = None,
+        body: str | None = None,
+    ) -> None:
         """Takes the run's plan.
 
         Args:
           code: What `code_archive.pack` returned; None ships nothing.
           run_uri: The run's folder, for the assignments.
+          owner: As `RayTaskGroup.start` has it; `body` likewise.
         """
         self._plan = plan
         self._connection = connection
         self._code = code
         self._run_uri = run_uri
+        self._has_launched = False
+        self._owner = owner
+        self._body = body
 
     def replan(self, *, avoid: frozenset[str]) -> Plan:
         plan = self._plan
@@ -46,11 +60,16 @@ class RayLauncher:
         return room_beside(plan, probe_free(self._connection))
 
     def launch(self, plan: Plan, *, attempt: int) -> RayTaskGroup:
+        job, is_first = plan.job, not self._has_launched
+        self._has_launched = True
         return RayTaskGroup.start(
             plan,
             attempt=attempt,
             connection=self._connection,
             code=self._code,
-            storage_uri=plan.job.storage,
+            storage_uri=job.storage,
             run_uri=self._run_uri,
+            proof=StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=is_first),
+            owner=self._owner,
+            body=self._body,
         )

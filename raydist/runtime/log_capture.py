@@ -80,11 +80,17 @@ class LogCapture:
         """Starts the daemon thread that uploads what is new, every few seconds."""
         threading.Thread(target=self._upload_regularly, name="raydist-log-upload", daemon=True).start()
 
-    def flush(self) -> None:
-        """Uploads everything printed so far. A storage that fails costs the log, never the training."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._upload(is_final=True)
+    def flush(self) -> str | None:
+        """Uploads everything printed so far; returns why that could not be done, or None.
+
+        A storage that fails costs the log, never the training.
+        """
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError as error:  # a full disk
+            return f"cannot write {spool_path(self._scratch_path)}: {error.strerror}"
+        return self._upload(is_final=True)
 
     def _upload_regularly(self) -> None:
         never = threading.Event()
@@ -93,7 +99,7 @@ class LogCapture:
             self._upload(is_final=False)
             never.wait(TICK_S)
 
-    def _upload(self, *, is_final: bool) -> None:
+    def _upload(self, *, is_final: bool) -> str | None:
         try:
             uploader = self._open_once()
             if is_final:
@@ -104,6 +110,8 @@ class LogCapture:
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning("%s: log is not uploaded: %s", self._target.task, error)
+            return str(error)
+        return None
 
     def _open_once(self) -> LogUploader:
         with self._uploader_lock:

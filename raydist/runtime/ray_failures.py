@@ -7,7 +7,7 @@ import time
 
 from ray.exceptions import RayActorError, RayTaskError
 
-from raydist.errors import ClusterError, RaydistError
+from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.runtime.reach import Loss
 from raydist.runtime.task_actor import Hello
 from raydist.spec.status import FailureKind, TaskFailure
@@ -51,7 +51,7 @@ def unreachable_task(hello: Hello, loss: Loss) -> TaskFailure:
 
 
 def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
-    """Raises the ClusterError that a task's `hello` ended with; returns for a process that died.
+    """Raises the ClusterError or StorageError that `hello` ended with; returns for a process that died.
 
     A host without raydist cannot even read the actor's class, which Ray tells in words only.
     """
@@ -65,6 +65,8 @@ def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
         ) from error
     if isinstance(error, RayTaskError):
         cause = error.cause
+        if isinstance(cause, StorageError):
+            raise StorageError(str(cause), task=str(task)) from error
         if isinstance(cause, RaydistError):
             raise ClusterError(f"host {host}: {cause}", task=str(task)) from error
         raise ClusterError(f"host {host} cannot start {task}: {cause}", task=str(task)) from error
@@ -72,6 +74,18 @@ def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
         raise ClusterError(f"{task} cannot be started: {text}", task=str(task)) from error
     if error.actor_init_failed:
         raise ClusterError(f"host {host} cannot start {task}: {text}", task=str(task)) from error
+
+
+def controller_error(error: BaseException) -> ClusterError:
+    """Describes why a detached run's controller could not be started."""
+    missing = _NOT_INSTALLED_PATTERN.search(str(error))
+    if missing is not None:
+        host = next(iter(_IP_PATTERN.findall(str(error))), "unknown")
+        return ClusterError(
+            f"host {host}, where the run's controller is to live, cannot import {missing[1]}; "
+            "install there the same raydist as on the driver"
+        )
+    return ClusterError(f"the run's controller could not be started: {_cause(error)}")
 
 
 def _cause(error: BaseException) -> str:

@@ -114,6 +114,12 @@ def silence_raylet() -> Callable[[], None]:
     return undo
 
 
+def is_started_here() -> bool:
+    """Whether the connected Ray was started by this process's ray.init, with which it ends."""
+    node: Any = ray_worker._global_node
+    return node is not None and bool(node.is_head())
+
+
 def session_path() -> str:
     """Returns the embedded Ray's folder of sockets and logs, which ray.shutdown leaves behind."""
     node: Any = ray_worker._global_node

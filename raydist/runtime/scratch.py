@@ -42,6 +42,7 @@ class Scratch:
             path.mkdir()
             lock_fd = _open_lock(path)
             fcntl.flock(lock_fd, fcntl.LOCK_EX)
+            os.write(lock_fd, str(os.getpid()).encode())
         except OSError as error:
             raise ClusterError(f"cannot make the scratch folder {root / name}: {error}") from error
         return cls(path, lock_fd=lock_fd)
@@ -77,6 +78,14 @@ def scratch_root() -> Path:
 
 def spool_path(scratch_path: Path) -> Path:
     return scratch_path / "log"
+
+
+def owner_pid(scratch_path: Path) -> int | None:
+    """Returns the process that made the folder; None where it died before it could tell."""
+    try:
+        return int((scratch_path / _LOCK_NAME).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 @contextmanager

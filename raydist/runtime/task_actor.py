@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import ray
 
-from raydist.errors import RaydistError
+from raydist.errors import RaydistError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import Changes, assignment_environment, static_environment
 from raydist.runtime.address import join_address, split_address
@@ -33,6 +33,7 @@ from raydist.runtime.versions import installed_versions
 from raydist.spec.job import KerasFlavour, PortRange
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import Resources, TaskId
+from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class TaskSetup:
       scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
       tpu_name: TPU to connect to; None without one.
       may_vanish: Whether training goes on without it, so that it ends at once when it is told to.
+      proof: What the host has to find on storage; None checks nothing.
       address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
         one; None where any will do.
     """
@@ -75,6 +77,7 @@ class TaskSetup:
     ports: PortRange | None = None
     tpu_name: str | None = None
     may_vanish: bool = False
+    proof: StorageProof | None = None
     address: str | None = None
 
     @property
@@ -125,8 +128,10 @@ class TaskActor:
         self._leaving: str | None = None
 
     def hello(self, setup: TaskSetup) -> Hello:
-        """Takes what the task needs of its host: environment, scratch folder, log and port."""
+        """Takes what the task needs of its host: environment, scratch folder, log, port and storage."""
         self._setup = setup
+        # A host that is about to be taken away says so. Ray's own handler raises SystemExit in user code.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if setup.may_vanish else self._note_sigterm)
         _apply(
             static_environment(
                 keras=setup.keras,
@@ -141,7 +146,13 @@ class TaskActor:
         self._capture = LogCapture(self._scratch.path, setup.log)
         self._capture.redirect()
         threading.Thread(target=self._end_with_node, name="raydist-node", daemon=True).start()
-        self._lease = self._lease_port()
+        try:
+            self._lease = self._lease_port()
+            self._check_storage()
+        except BaseException:
+            # The group, which does not get to know the folder, could delete it on its own host only.
+            self._scratch.remove()
+            raise
         self._address = join_address(self._host, self._lease.port)
         return Hello(
             task=setup.task,
@@ -161,6 +172,15 @@ class TaskActor:
             if lease is not None:
                 return lease
         return PortLease.acquire(setup.ports)
+
+    def _check_storage(self) -> None:
+        setup = self._setup
+        # A process that takes the place of another one of this host is waited for, and was preceded by it.
+        if setup.address is not None and split_address(setup.address)[0] == self._host:
+            return
+        if setup.proof is not None:
+            # Imports pyarrow, of which nothing is lost: training needs it too.
+            setup.proof.check(host=self._host)
 
     @property
     def _is_in_place(self) -> bool:
@@ -187,11 +207,10 @@ class TaskActor:
         self._capture.start_uploading()
         if not self._is_in_place:
             self.linger()  # its peers cannot reach it here, but it shows that there is room
-        # A host that is about to be taken away says so. Ray's own handler raises SystemExit in user code.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if self._setup.may_vanish else self._note_sigterm)
         status = self._terminal_status(assignment, code)
-        self._capture.flush()
-        return dataclasses.replace(status, life=self._setup.life)
+        problem = self._capture.flush()
+        lost = () if problem is None else (f"the end of {self._setup.task}'s log is lost: {problem}",)
+        return dataclasses.replace(status, life=self._setup.life, notes=(*status.notes, *lost))
 
     def linger(self) -> NoReturn:
         """Never returns: its caller learns of the process's death by it."""
@@ -209,17 +228,25 @@ class TaskActor:
             return self._body.run(assignment, code_path, self._lease)
         except BaseException as error:
             # A process border: whatever a body lets through becomes a status.
-            self._failure = self._describe(error, FailureKind.USER)
+            kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
+            self._failure = self._describe(error, kind)
             self._body = None
             return self._status()
 
     def _note_sigterm(self, *_: object) -> None:
         self._leaving = "SIGTERM"
-        print(f"raydist: {self._setup.task} got SIGTERM, and goes on until the run has saved", flush=True)
+        # Past sys.stdout, in the middle of whose write the signal may have come.
+        os.write(1, f"raydist: {self._setup.task} got SIGTERM; it goes on until the run has saved\n".encode())
 
     def _place_code(self, code: bytes) -> Path:
         path = self._scratch.code_path
-        unpack(code, path)
+        try:
+            unpack(code, path)
+        except OSError as error:
+            raise StorageError(
+                f"host {self._host} cannot unpack the job's code into {path}: {error.strerror}; "
+                "free some space there, or point TMPDIR on that host to another disk"
+            ) from error
         sys.path.insert(0, str(path))
         importlib.invalidate_caches()
         # Files that lie beside the job file are found by their relative names on every host.

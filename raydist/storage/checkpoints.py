@@ -20,7 +20,7 @@ from raydist.storage.checkpoint_marker import (
     encode_marker,
     safe_name,
 )
-from raydist.storage.failures import storage_errors
+from raydist.storage.failures import is_full_disk, storage_errors
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 
@@ -75,17 +75,50 @@ class CheckpointStore:
         Args:
           files: Content by name; a Path is a local file, which must not change until the return.
           info: JSON; values NaN and infinity are kept.
+
+        Raises:
+          StorageError: It cannot be stored, as on a full disk; what was stored of it is removed again.
         """
         committed = self._load_unless_damaged(step, attempt)
         if committed is not None:
             return committed
-        self._remove(step, attempt)
-        stored = [self._store_file(step, attempt, name, source) for name, source in sorted(files.items())]
-        marker = encode_marker(step=step, attempt=attempt, files=stored, info=info or {})
-        self._storage.write_bytes(
-            self._layout.checkpoint_marker(step=step, attempt=attempt), marker, is_durable=True
-        )
+        self._remove(self._storage, step, attempt)
+        try:
+            stored = [self._store_file(step, attempt, name, source) for name, source in sorted(files.items())]
+            marker = encode_marker(step=step, attempt=attempt, files=stored, info=info or {})
+            self._storage.write_bytes(
+                self._layout.checkpoint_marker(step=step, attempt=attempt), marker, is_durable=True
+            )
+        except StorageError as error:
+            full = self._describe_full_disk(error, step, attempt, files)  # before there is room again
+            with contextlib.suppress(StorageError):
+                self._remove(self._storage.hasty(), step, attempt)
+            if full is None:
+                raise
+            raise StorageError(full) from error
         return self._load(step, attempt)
+
+    def _describe_full_disk(
+        self, error: StorageError, step: int, attempt: int, files: Mapping[str, bytes | Path]
+    ) -> str | None:
+        """Returns what to tell of a checkpoint that does not fit; None where that is not the cause."""
+        if not is_full_disk(error.__cause__):
+            return None
+        stored_bytes = self._stored_bytes(step, attempt)
+        free_bytes = (self._storage.free_bytes() or 0) + stored_bytes
+        needed_bytes = sum(map(_size, files.values()))
+        uri = self._storage.uri(self._layout.checkpoint(step=step, attempt=attempt))
+        return (
+            f"no space left for the checkpoint {uri}: it takes {needed_bytes / 1e6:.1f} MB, and "
+            f"{free_bytes / 1e6:.1f} MB are free; free some space there, lower --keep, or choose another "
+            "--storage, and go on with --resume from the checkpoint before"
+        )
+
+    def _stored_bytes(self, step: int, attempt: int) -> int:
+        folder = self._layout.checkpoint(step=step, attempt=attempt)
+        with contextlib.suppress(StorageError):
+            return sum(self._storage.size(f"{folder}/{name}") for name in self._storage.list_names(folder))
+        return 0
 
     def committed(self) -> list[Checkpoint]:
         """Returns the committed checkpoints, the highest step first, then the highest attempt.
@@ -157,11 +190,11 @@ class CheckpointStore:
         expendable = by_age[max(keep, 1) :] if keep is not None else []
         for step, attempt in expendable:
             if step not in keep_steps:
-                self._remove(step, attempt)
+                self._remove(self._storage, step, attempt)
         newest_attempt = by_age[0][1]
         for step, attempt in set(self._folders()) - set(by_age):
             if attempt < newest_attempt:
-                self._remove(step, attempt)
+                self._remove(self._storage, step, attempt)
 
     def _folders(self) -> list[tuple[int, int]]:
         """Returns (step, attempt) of each checkpoint folder, committed or not, newest first."""
@@ -220,13 +253,17 @@ class CheckpointStore:
         if crc32 != file.crc32:
             raise CheckpointError(f"checkpoint {checkpoint.uri} is damaged: {file.name} has a wrong checksum")
 
-    def _remove(self, step: int, attempt: int) -> None:
+    def _remove(self, storage: Storage, step: int, attempt: int) -> None:
         # The marker first: a removal that is cut off must not leave a checkpoint that looks whole.
-        self._storage.delete(self._layout.checkpoint_marker(step=step, attempt=attempt))
-        self._storage.delete(self._layout.checkpoint(step=step, attempt=attempt))
+        storage.delete(self._layout.checkpoint_marker(step=step, attempt=attempt))
+        storage.delete(self._layout.checkpoint(step=step, attempt=attempt))
 
     def _file_key(self, step: int, attempt: int, name: str) -> str:
         return f"{self._layout.checkpoint(step=step, attempt=attempt)}/{name}"
+
+
+def _size(source: bytes | Path) -> int:
+    return source.stat().st_size if isinstance(source, Path) else len(source)
 
 
 @contextlib.contextmanager

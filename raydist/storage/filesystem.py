@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import io
 import os
 import re
 import shutil
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -18,23 +21,42 @@ import pyarrow.fs as pafs
 from raydist.errors import StorageError
 from raydist.storage.failures import storage_error, storage_errors
 from raydist.storage.redaction import redact
+from raydist.storage.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
+from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, with_limits
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _TEMPORARY_PATTERN = re.compile(r"\..*\.tmp")
+# Google's client tries by itself, for a quarter of an hour unless told otherwise.
+_DEFAULT_QUERIES = {
+    # Lets S3 write a small object with one request instead of the three of a multipart upload.
+    "s3": "allow_delayed_open=true",
+    "gs": "retry_limit_seconds=5",
+}
+
+Result = TypeVar("Result")
 
 
 class Storage:
     """A root folder and what it holds, named by keys relative to it with `/` between parts.
 
-    Every method raises StorageError, naming the URI, where storage cannot do what is asked. Safe
-    to use from several threads. Credentials of the URI show up in no message and in no `uri()`,
+    Every method raises StorageError, naming the URI, where storage cannot do what is asked; what may pass
+    by itself, such as a store that answers 503, is tried again for a while before. Safe to use from
+    several threads. Credentials of the URI show up in no message and in no `uri()`,
     so another process opens the same storage by the URI that the user gave, not by `uri()`.
     """
 
     def __init__(
-        self, *, filesystem: pafs.FileSystem, root: str, uri_prefix: str, uri_query: str = ""
+        self,
+        *,
+        filesystem: pafs.FileSystem,
+        root: str,
+        uri_prefix: str,
+        uri_query: str = "",
+        retry: Retry | None = None,
     ) -> None:
+        """Takes an open filesystem; `retry` is None for a short patience."""
+        self._retry = retry or Retry(patience_s=SHORT_PATIENCE_S)
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self._uri_prefix = uri_prefix.rstrip("/")
@@ -87,7 +109,27 @@ class Storage:
         if not root.strip("/") and scheme != "hdfs":
             raise StorageError(f"storage is {redact(uri)!r}; name a bucket, as in {scheme}://bucket/runs")
         return cls(
-            filesystem=filesystem, root=root, uri_prefix=redact(address), uri_query=redact(mark + query)
+            filesystem=with_limits(filesystem, HASTY),
+            root=root,
+            uri_prefix=redact(address),
+            uri_query=redact(mark + query),
+        )
+
+    def patient(self) -> Storage:
+        """Returns the same storage for what a run cannot do without: goes on for `PATIENCE_S`."""
+        return self._with(PATIENT, PATIENCE_S)
+
+    def hasty(self) -> Storage:
+        """Returns the same storage for what is done again in a moment anyway: each call is tried once."""
+        return self._with(HASTY, 0.0)
+
+    def _with(self, limits: RequestLimits, patience_s: float) -> Storage:
+        return Storage(
+            filesystem=with_limits(self._filesystem, limits),
+            root=self._root,
+            uri_prefix=self._uri_prefix,
+            uri_query=self._uri_query,
+            retry=dataclasses.replace(self._retry, patience_s=patience_s),
         )
 
     def __repr__(self) -> str:
@@ -97,6 +139,13 @@ class Storage:
         """Returns the URI of `key`, without credentials; a path stays a path."""
         joined = f"{self._uri_prefix}/{key}" if key else self._uri_prefix
         return (joined or "/") + self._uri_query
+
+    def free_bytes(self) -> int | None:
+        """Returns what fits in yet; None where nothing limits it that could be asked for."""
+        if not self._is_local:
+            return None
+        with storage_errors("look at", self.uri()):
+            return shutil.disk_usage(self._path("")).free
 
     def exists(self, key: str) -> bool:
         return self._info(key).type is not pafs.FileType.NotFound
@@ -111,8 +160,8 @@ class Storage:
     def list_names(self, key: str) -> list[str]:
         """Returns the names of files and folders right below `key`, sorted; none where it is missing."""
         selector = pafs.FileSelector(self._path(key), allow_not_found=True)
-        with self._errors("list", key):
-            names = [info.base_name for info in self._filesystem.get_file_info(selector)]
+        infos = self._try("list", key, lambda: self._filesystem.get_file_info(selector))
+        names = [info.base_name for info in infos]
         return sorted(name for name in names if name and not _TEMPORARY_PATTERN.fullmatch(name))
 
     def read_bytes(self, key: str) -> bytes:
@@ -123,16 +172,17 @@ class Storage:
 
     def read_chunks(self, key: str) -> Iterator[bytes]:
         """Yields the file's bytes in order, some MB at a time."""
-        with self._errors("read", key):
-            # Without compression=None pyarrow would unpack a file by its name's ending.
-            with self._filesystem.open_input_stream(self._path(key), compression=None) as stream:
-                while chunk := stream.read(_CHUNK_BYTES):
-                    yield chunk
+        offset, stream = 0, self.open_input(key)
+        try:
+            while chunk := self._try("read", key, functools.partial(_read_at, stream, offset)):
+                yield chunk
+                offset += len(chunk)
+        finally:
+            stream.close()
 
     def open_input(self, key: str) -> Any:
         """Opens `key` for random access (a `pyarrow.NativeFile`, whose own errors stay pyarrow's)."""
-        with self._errors("read", key):
-            return self._filesystem.open_input_file(self._path(key))
+        return self._try("read", key, lambda: self._filesystem.open_input_file(self._path(key)))
 
     def write_bytes(self, key: str, data: bytes, *, is_durable: bool = False) -> None:
         """Creates or replaces a file, whole or not at all; folders are made as needed.
@@ -141,27 +191,19 @@ class Storage:
           is_durable: Whether the file has to outlive a loss of power, which costs an fsync on a
             local disk. Being whole does not depend on it.
         """
-        with self._errors("write", key):
-            self._write(key, data, is_durable=is_durable)
+        self._try("write", key, lambda: self._write(key, data, is_durable=is_durable))
 
     def write_text(self, key: str, text: str, *, is_durable: bool = False) -> None:
         self.write_bytes(key, text.encode(), is_durable=is_durable)
 
     def upload(self, local_path: Path, key: str, *, is_durable: bool = False) -> None:
         """Copies a local file to `key`, like `write_bytes` but without holding it in memory."""
-        with self._errors("upload to", key), local_path.open("rb") as source:
-            if self._is_local:
-                _write_aside(
-                    Path(self._path(key)),
-                    lambda target: shutil.copyfileobj(source, target, _CHUNK_BYTES),
-                    is_durable=is_durable,
-                )
-            else:
-                self._put_file(source, self._path(key))
+        with storage_errors("read", str(local_path)), local_path.open("rb") as source:
+            self._try("upload to", key, lambda: self._upload(source, key, is_durable=is_durable))
 
     def download(self, key: str, local_path: Path) -> None:
         """Copies `key` to a local file, making its folder."""
-        with self._errors("download", key):
+        with storage_errors("write", str(local_path)):
             local_path.parent.mkdir(parents=True, exist_ok=True)
             with local_path.open("wb") as target:
                 for chunk in self.read_chunks(key):
@@ -169,32 +211,40 @@ class Storage:
 
     def delete(self, key: str) -> None:
         """Deletes a file or a folder with all it holds; what is missing already is fine."""
-        kind = self._info(key).type
-        with self._errors("delete", key), suppress(FileNotFoundError):
+        self._try("delete", key, lambda: self._delete(key))
+
+    def check_writable(self) -> None:
+        """Proves by a probe file that this host can write here, making the root folder where needed."""
+        probe = f".raydist-probe-{uuid.uuid4().hex}.tmp"
+        self._try("write in", "", lambda: self._write(probe, b"raydist", is_durable=True))
+        self.delete(probe)
+
+    def _info(self, key: str) -> Any:
+        return self._try("read", key, lambda: self._filesystem.get_file_info(self._path(key)))
+
+    def _delete(self, key: str) -> None:
+        kind = self._filesystem.get_file_info(self._path(key)).type
+        with suppress(FileNotFoundError):
             if kind is pafs.FileType.Directory:
                 self._filesystem.delete_dir(self._path(key))
             elif kind is not pafs.FileType.NotFound:
                 self._filesystem.delete_file(self._path(key))
 
-    def check_writable(self) -> None:
-        """Proves by a probe file that this host can write here, making the root folder where needed."""
-        probe = f".raydist-probe-{uuid.uuid4().hex}.tmp"
-        with self._errors("write in", ""):
-            self._write(probe, b"raydist", is_durable=True)
-        self.delete(probe)
-
-    def _info(self, key: str) -> Any:
-        with self._errors("read", key):
-            return self._filesystem.get_file_info(self._path(key))
-
     def _write(self, key: str, data: bytes, *, is_durable: bool) -> None:
-        if self._is_local:
-            _write_aside(Path(self._path(key)), lambda target: target.write(data), is_durable=is_durable)
-        else:
-            with self._filesystem.open_output_stream(self._path(key), compression=None) as stream:
-                stream.write(data)
+        self._upload(io.BytesIO(data), key, is_durable=is_durable)
+
+    def _upload(self, source: BinaryIO, key: str, *, is_durable: bool) -> None:
+        source.seek(0)  # where an earlier try has ended
+        if not self._is_local:
+            return self._put_file(source, self._path(key))
+
+        def copy(target: BinaryIO) -> None:
+            shutil.copyfileobj(source, target, _CHUNK_BYTES)
+
+        _write_aside(Path(self._path(key)), copy, is_durable=is_durable)
 
     def _put_file(self, source: BinaryIO, path: str) -> None:
+        # Without compression=None pyarrow would pack a file by its name's ending.
         stream = self._filesystem.open_output_stream(path, compression=None)
         try:
             shutil.copyfileobj(source, stream, _CHUNK_BYTES)
@@ -209,15 +259,23 @@ class Storage:
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root or "/"
 
-    def _errors(self, doing: str, key: str) -> AbstractContextManager[None]:
-        return storage_errors(doing, self.uri(key))
+    def _try(self, doing: str, key: str, do: Callable[[], Result]) -> Result:
+        """Calls `do`, again where it failed for a moment; what is left is a StorageError."""
+        with storage_errors(doing, self.uri(key)):
+            return self._retry.call(do)
 
 
 def _with_defaults(scheme: str, query: str) -> str:
-    """Lets S3 write a small object with one request instead of the three of a multipart upload."""
-    if scheme != "s3" or "allow_delayed_open=" in query:
+    default = _DEFAULT_QUERIES.get(scheme)
+    if default is None or default.partition("=")[0] in query:
         return query
-    return "&".join(part for part in (query, "allow_delayed_open=true") if part)
+    return f"{query}&{default}" if query else default
+
+
+def _read_at(stream: Any, offset: int) -> bytes:
+    stream.seek(offset)  # where a try that failed has left it is not known
+    chunk: bytes = stream.read(_CHUNK_BYTES)
+    return chunk
 
 
 def _write_aside(path: Path, write: Callable[[BinaryIO], object], *, is_durable: bool) -> None:

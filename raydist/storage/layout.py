@@ -28,6 +28,15 @@ class RunLayout:
     def record(self) -> str:
         return f"{self.run}/run.json"
 
+    def code(self, owner: str) -> str:
+        """A detached run's working directory, while it goes on; `owner` marks the submit it came with."""
+        return f"{self.run}/code-{owner}.zip"
+
+    @property
+    def token(self) -> str:
+        """What each host of an attempt reads before anything starts (StorageProof)."""
+        return f"{self.run}/token"
+
     @property
     def events(self) -> str:
         return f"{self.run}/events"

@@ -42,6 +42,7 @@ class LogUploader:
     ) -> None:
         """Takes whose log it is; `life` counts the processes that the task has had in the attempt."""
         self._storage = storage
+        self._hasty_storage = storage.hasty()
         self._layout = layout
         self._task = task
         self._attempt = attempt
@@ -62,7 +63,7 @@ class LogUploader:
             is_due = self._uploaded_at_s is None or now_s - self._uploaded_at_s >= SEGMENT_MAX_AGE_S
             if not is_due and self._num_new_bytes() < SEGMENT_MAX_BYTES:
                 return
-            while self._upload_segment(is_final=False):
+            while self._upload_segment(self._hasty_storage, is_final=False):
                 self._uploaded_at_s = now_s
                 if self._num_new_bytes() < SEGMENT_MAX_BYTES:
                     return
@@ -70,7 +71,7 @@ class LogUploader:
     def flush(self) -> None:
         """Uploads everything up to the end of the spool, an unfinished last line too."""
         with self._lock:
-            while self._upload_segment(is_final=True):
+            while self._upload_segment(self._storage, is_final=True):
                 self._uploaded_at_s = self._clock()
 
     def _num_new_bytes(self) -> int:
@@ -79,7 +80,7 @@ class LogUploader:
                 self._spool_path.stat().st_size - self._read_progress()[1] if self._spool_path.exists() else 0
             )
 
-    def _upload_segment(self, *, is_final: bool) -> bool:
+    def _upload_segment(self, storage: Storage, *, is_final: bool) -> bool:
         """Uploads the next segment; returns whether there was one."""
         with storage_errors("read", str(self._spool_path)):
             seq, offset = self._read_progress()
@@ -87,7 +88,7 @@ class LogUploader:
         if not chunk:
             return False
         key = self._layout.log_segment(self._task, attempt=self._attempt, seq=seq)
-        self._storage.write_bytes(key, chunk)
+        storage.write_bytes(key, chunk)
         with storage_errors("write", str(self._progress_path)):
             self._write_progress(seq + 1, offset + len(chunk))
         return True

@@ -13,14 +13,13 @@ from raydist.spec.job import JobSpec
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_record import ENDED, RunRecordStore
 from raydist.storage.segments import EventWriter
 
 logger = logging.getLogger(__name__)
 
-# A driver that lives replaces run.json about once a second.
-_LIVES_WITHIN_S = 10.0
-_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+# A controller that lives replaces run.json about once a second.
+LIVES_WITHIN_S = 10.0
 
 
 class RunFolder:
@@ -62,6 +61,30 @@ class RunFolder:
             folder.first_attempt = int(record["attempts"])
         return folder
 
+    @classmethod
+    def of(cls, job: JobSpec) -> RunFolder:
+        """Returns the folder of a run that is claimed already."""
+        return cls(Storage.open(job.storage), RunLayout(run=job.name), first_attempt=0)
+
+    def store_code(self, code: bytes, *, owner: str) -> None:
+        """Keeps the packed working directory for attempts that begin once its submitter is gone."""
+        self._storage.write_bytes(self._layout.code(owner), code)
+
+    def has_code(self, *, owner: str) -> bool:
+        return self._storage.exists(self._layout.code(owner))
+
+    def read_code(self, *, owner: str) -> bytes:
+        return self._storage.read_bytes(self._layout.code(owner))
+
+    def remove_code(self, *, owner: str) -> None:
+        self._storage.delete(self._layout.code(owner))
+
+    def abandon(self, *, owner: str) -> None:
+        """Takes back what was stored for a run that did not come about; an earlier one of that name stays."""
+        self.remove_code(owner=owner)
+        if not self._storage.list_names(self._layout.run):
+            self._storage.delete(self._layout.run)
+
     def task_logs(self, task: TaskId, attempt: int) -> str:
         """Returns the URI of a task's log folder."""
         return self._storage.uri(self._layout.task_logs(task, attempt=attempt))
@@ -81,7 +104,7 @@ class RunFolder:
 
 def _check_is_over(record: Mapping[str, Any], now_s: float) -> None:
     written_s = record["updated_at_s"]
-    if record["state"] in _ENDED or written_s is None or now_s - float(written_s) >= _LIVES_WITHIN_S:
+    if record["state"] in ENDED or written_s is None or now_s - float(written_s) >= LIVES_WITHIN_S:
         return
     raise SpecError(
         f"run {record['run']} still goes on ({record['state']}); "

@@ -13,8 +13,11 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.plain_json import dump_plain_json
 
+# The states after which nothing changes any more.
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+
 # Every key of run.json with its value before anything is known; `status --json` prints all but the
-# last four. A writer may add keys.
+# last five. A writer may add keys.
 _EMPTY_RECORD: Mapping[str, Any] = {
     "run": None,
     "state": None,
@@ -31,6 +34,7 @@ _EMPTY_RECORD: Mapping[str, Any] = {
     "error": None,  # {type, message, task, attempt, log}
     "notes": [],
     "timings": {},
+    "failures": [],  # what ended the attempts that --max-failures counts
     "spec": {},
     "plan": {},
     "created_at_s": None,  # Unix time, as is `updated_at_s`; both are set by RunRecordStore
@@ -45,6 +49,7 @@ class RunRecordStore:
         self, storage: Storage, layout: RunLayout, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._storage = storage
+        self._hasty_storage = storage.hasty()
         self._layout = layout
         self._clock = clock
         self._created_at_s: float | None = None
@@ -53,7 +58,8 @@ class RunRecordStore:
         """Writes `record` as the whole run.json, with secrets taken out.
 
         Keys that `record` leaves out get their empty value. The time of creation is that of the
-        run's first record, also after a resume.
+        run's first record, also after a resume. The record of a run that has ended is tried for a while;
+        while the run goes on, another one follows within a second.
         """
         now_s = self._clock()
         if self._created_at_s is None:
@@ -61,7 +67,8 @@ class RunRecordStore:
         times = {"created_at_s": self._created_at_s, "updated_at_s": now_s}
         defaults = {**_EMPTY_RECORD, "run": self._layout.run, "storage": self._storage.uri(self._layout.run)}
         text = dump_plain_json({**defaults, **record, **times}, indent=1)
-        self._storage.write_text(self._layout.record, text)
+        storage = self._storage if record.get("state") in ENDED else self._hasty_storage
+        storage.write_text(self._layout.record, text)
 
     def exists(self) -> bool:
         return self._storage.exists(self._layout.record)

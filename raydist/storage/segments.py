@@ -43,6 +43,7 @@ class SegmentWriter(Generic[Item]):
           clock: Seconds, from any start.
         """
         self._storage = storage
+        self._hasty_storage = storage.hasty()
         self._segment_key = segment_key
         self._encode = encode
         self._item_bytes = item_bytes
@@ -67,16 +68,23 @@ class SegmentWriter(Generic[Item]):
             age_s = self._clock() - self._pending_since_s
             is_due = age_s >= SEGMENT_MAX_AGE_S or self._pending_bytes >= SEGMENT_MAX_BYTES
         if is_due:
-            self.flush()
+            self._write(self._hasty_storage)  # the next tick tries again
 
-    def flush(self) -> None:
-        """Writes what is pending as one segment; what cannot be written stays pending."""
+    def flush(self, *, is_hasty: bool = False) -> None:
+        """Writes what is pending as one segment; what cannot be written stays pending.
+
+        Args:
+          is_hasty: Whether a storage that fails is tried once only, because something else is waited for.
+        """
+        self._write(self._hasty_storage if is_hasty else self._storage)
+
+    def _write(self, storage: Storage) -> None:
         with self._flush_lock:
             with self._pending_lock:
                 items = list(self._pending)
             if not items:
                 return
-            self._storage.write_bytes(self._segment_key(self._seq), self._encode(items))
+            storage.write_bytes(self._segment_key(self._seq), self._encode(items))
             self._seq += 1
             with self._pending_lock:
                 del self._pending[: len(items)]

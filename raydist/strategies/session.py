@@ -58,7 +58,7 @@ def open_session(
     # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
     keras.utils.set_random_seed(assignment.job.seed)
     with ExitStack() as stack:
-        storage = Storage.open(assignment.job.storage)
+        storage = Storage.open(assignment.job.storage).patient()
         layout = RunLayout(run=assignment.job.name)
         metrics = MetricsWriter.open(storage, layout, task=assignment.task, attempt=assignment.attempt)
         stack.enter_context(_ticking(metrics))
@@ -107,12 +107,22 @@ def _ticking(metrics: MetricsWriter) -> Iterator[None]:
 
     thread = threading.Thread(target=tick, name="raydist-metrics", daemon=True)
     thread.start()
-    try:
-        yield
-    finally:
+
+    def stop() -> None:
         is_done.set()
         thread.join()
-        metrics.flush()
+
+    try:
+        yield
+    except BaseException:
+        stop()
+        try:
+            metrics.flush(is_hasty=True)
+        except StorageError as error:  # the exception that ends the session is the one to tell
+            logger.warning("the last metrics are lost: %s", error)
+        raise
+    stop()
+    metrics.flush()
 
 
 def check_keras(flavour: KerasFlavour) -> None:

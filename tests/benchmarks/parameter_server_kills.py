@@ -71,11 +71,12 @@ def train(ctx: Any) -> None:
         lambda: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(2048, seed=1).batch(32),
         epochs=ctx.params["epochs"],
         steps_per_epoch=ctx.params["steps"],
+        validation_data=lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(256),
         callbacks=[Done()],
     )
 
 
-def submit(folder: Path, *, epochs: int, steps: int, name: str) -> Any:
+def submit(folder: Path, *, epochs: int, steps: int, name: str, evaluator: bool) -> Any:
     log = folder / f"{name}.log"
     log.touch()
     return raydist.submit(
@@ -84,6 +85,7 @@ def submit(folder: Path, *, epochs: int, steps: int, name: str) -> Any:
         strategy="parameter_server",
         workers=WORKERS,
         ps=PS,
+        evaluator=evaluator,
         storage=str(folder / "runs"),
         params={"log": str(log), "epochs": epochs, "steps": steps},
     )
@@ -126,7 +128,7 @@ def backs_beyond(log: Path, number: int) -> list[tuple[float, int]]:
 
 
 def kill_worker(folder: Path, rounds: int) -> None:
-    handle = submit(folder, epochs=1, steps=10_000_000, name="worker")
+    handle = submit(folder, epochs=1, steps=10_000_000, name="worker", evaluator=False)
     log = folder / "worker.log"
     wait(lambda: len(events(log, "done")) > 50, handle)
     print("pause s, back s, import s, ratio")
@@ -157,12 +159,17 @@ def kill_worker(folder: Path, rounds: int) -> None:
 
 def kill_any(folder: Path, runs: int, seed: int) -> None:
     rng = random.Random(seed)
-    tasks = ["chief/0", *(f"worker/{i}" for i in range(WORKERS)), *(f"ps/{i}" for i in range(PS))]
+    tasks = [
+        "chief/0",
+        "evaluator/0",
+        *(f"worker/{i}" for i in range(WORKERS)),
+        *(f"ps/{i}" for i in range(PS)),
+    ]
     failures, took_s = 0, 15.0
     for number in range(runs):
         name, task = f"any-{number}", rng.choice(tasks)
         moment = rng.random()
-        handle = submit(folder, epochs=4, steps=500, name=name)
+        handle = submit(folder, epochs=4, steps=500, name=name, evaluator=True)
         wait(lambda handle=handle, task=task: pid_of(handle, task), handle)
         began_at_s = time.monotonic()
         delay_s = moment * took_s  # of what the run before took, from the first process on
@@ -179,6 +186,7 @@ def kill_any(folder: Path, runs: int, seed: int) -> None:
         if result["attempts"] == 1:
             took_s = seconds
         is_good = result["state"] == "SUCCEEDED" and result["steps"] == 2000
+        is_good &= result["evaluation"]["step"] == 2000
         failures += not is_good
         print(
             f"{number:2} {task:9} after {delay_s:5.1f} s {killed}: {result['state']} "
@@ -200,7 +208,7 @@ def main() -> None:
 
     ray.init(
         "local",
-        num_cpus=WORKERS + PS + 1,
+        num_cpus=WORKERS + PS + 2,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="error",

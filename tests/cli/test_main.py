@@ -66,6 +66,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "checkpoints",
         "resume",
         "stop",
+        "chaos",
         "doctor",
     ):
         assert f"\n  {command} " in printed

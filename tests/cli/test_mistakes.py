@@ -98,7 +98,11 @@ Write = Callable[..., Path]
         pytest.param(
             ["job.py", "--resume", "--name", "gone"], ["no run named 'gone'"], id="resume-of-nothing"
         ),
-        pytest.param(["job.py", "--detach"], ["detach is not available yet"], id="detach-not-yet"),
+        pytest.param(
+            ["job.py", "--detach"],
+            ["embedded Ray ends with this process", "`ray start --head`"],
+            id="detach-without-ray",
+        ),
         pytest.param(["job.py", "--working-dir", "nowhere"], ["there is no such folder"], id="working-dir"),
     ],
 )

@@ -28,6 +28,7 @@ from raydist.spec import (
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.logs import read_log
+from raydist.storage.proof import StorageProof
 
 COUNTING = "tests.support.bodies:CountingBody"
 
@@ -110,7 +111,13 @@ def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable
 
     with ExitStack() as stack:
 
-        def start_group(plan: Plan, *, body: str = COUNTING, code: bytes | None = None) -> Drive:
+        def start_group(
+            plan: Plan,
+            *,
+            body: str = COUNTING,
+            code: bytes | None = None,
+            proof: StorageProof | None = None,
+        ) -> Drive:
             group = RayTaskGroup.start(
                 plan,
                 attempt=0,
@@ -118,6 +125,7 @@ def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable
                 code=code,
                 storage_uri=str(tmp_path),
                 run_uri=str(tmp_path / "run"),
+                proof=proof,
                 body=body,
             )
             stack.callback(group.stop)

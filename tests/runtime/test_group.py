@@ -307,3 +307,11 @@ def test_group_runs_inside_a_ray_task(ray_cluster: object, no_leaks: None, tmp_p
             return {task: drive.statuses[task].state.name for task in BOTH}
 
     assert ray.get(driver.remote(), timeout=60) == {"worker/0": "FINISHED", "worker/1": "FINISHED"}
+
+
+def test_log_that_cannot_be_stored_is_a_note(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file in the way of the run's folder")
+    drive = start(make_plan(1, steps=3))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
+    (note,) = [note for note in drive.statuses["worker/0"].notes if "log" in note]
+    assert note.startswith(f"the end of worker/0's log is lost: cannot write {tmp_path}/run/logs/")

@@ -11,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from raydist.errors import ClusterError
+from raydist.errors import ClusterError, StorageError
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster_inventory import probe_inventory
+from raydist.runtime.code_archive import pack
 from raydist.runtime.connection import Connection
 from raydist.runtime.launcher import RayLauncher
 from raydist.runtime.placement import Placement
 from raydist.runtime.scratch import scratch_root, sweep
 from raydist.spec import FailureKind, Resources, TaskId, TaskState, WorkerRange
+from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan, make_ps_plan
+from tests.support.disks import behind_another_disk, mounted_disk
 from tests.support.ray_heads import ray_node
 
 Start = Callable[..., Drive]
@@ -182,6 +185,42 @@ def test_other_version_on_a_host_is_refused_and_named(
         drive.group.stop()
     host = gcs_address().rpartition(":")[0]
     assert f"host {host} has tensorflow 9.9.0, but the driver has tensorflow 2." in str(caught.value)
+
+
+def test_host_with_another_disk_at_the_same_path_is_named_before_anything_starts(
+    start: Start, wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    proof = StorageProof.leave(storage_uri=str(tmp_path), run="run")
+    with ray_node(gcs_address(), num_cpus=6, behind=behind_another_disk(tmp_path)):
+        drive = start(make_plan(2, num_cpus=4.0, steps=3000), proof=proof)
+        with pytest.raises(StorageError) as caught:
+            wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0", "worker/1"))
+        wait_until(lambda: len(list(scratch_root().iterdir())) == 1)  # the other host's task is still up
+        drive.group.stop()
+    host = gcs_address().rpartition(":")[0]
+    assert str(caught.value).startswith(
+        f"host {host} does not see the storage that the driver writes to: {tmp_path}/run/token is missing"
+    )
+    assert {status.state for status in drive.statuses.values()} <= {TaskState.STARTING}
+
+
+def test_full_scratch_disk_is_named_and_final(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "big.bin").write_bytes(os.urandom(400_000))
+    code = pack(tmp_path / "code")
+    with (
+        mounted_disk(tmp_path / "scratch", size="256k") as scratch,
+        ray_node(gcs_address(), num_cpus=6, TMPDIR=str(scratch)),
+    ):
+        drive = start(make_plan(1, num_cpus=ONLY_THERE), code=code)
+        wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+        drive.group.stop()
+    failure = drive.statuses["worker/0"].failure
+    assert failure is not None
+    assert (failure.kind, failure.traceback) == (FailureKind.STORAGE, None)
+    host = gcs_address().rpartition(":")[0]
+    assert failure.message.startswith(f"host {host} cannot unpack the job's code into {scratch}/raydist-")
+    assert "No space left on device; free some space there, or point TMPDIR" in failure.message
 
 
 def test_host_without_raydist_is_named(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:

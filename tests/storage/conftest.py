@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import urllib.request
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,18 +10,8 @@ import pytest
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-
-# In a process of its own, so that neither its threads nor its warnings are ours; it ends when its
-# stdin is closed, also when pytest is killed.
-_S3_SERVER = """
-import sys
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
-server.stop()
-"""
+from tests.support.faulty_http import FaultyProxy, faulty_proxy
+from tests.support.object_store import new_bucket, s3_environ, s3_server
 
 
 class FakeClock:
@@ -43,32 +29,24 @@ class FakeClock:
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    with subprocess.Popen(
-        [sys.executable, "-c", _S3_SERVER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
 def s3_uri(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder in a fresh bucket, reached as users reach it: through AWS's environment variables."""
-    environ = {
-        "AWS_ENDPOINT_URL": s3_endpoint,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    for name, value in environ.items():
+    for name, value in s3_environ(s3_endpoint).items():
         monkeypatch.setenv(name, value)
-    bucket = f"bucket-{uuid.uuid4().hex}"
-    urllib.request.urlopen(urllib.request.Request(f"{s3_endpoint}/{bucket}", method="PUT")).close()
-    return f"s3://{bucket}/raydist runs"
+    return f"s3://{new_bucket(s3_endpoint)}/raydist runs"
+
+
+@pytest.fixture
+def proxy(s3_endpoint: str, s3_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """Stands before the S3 server of `s3_uri`; passes everything on until a test says otherwise."""
+    with faulty_proxy(s3_endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield proxy
 
 
 @pytest.fixture(params=["folder", "space_and_quote", "file_uri", "s3"])

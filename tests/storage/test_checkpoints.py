@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -97,28 +98,57 @@ def test_commit_cut_off_after_any_file_is_never_seen(
     assert (restore_point.checkpoint.step, restore_point.damaged) == (10, ())
 
 
-def _flip_a_byte(storage: Storage, key: str) -> None:
-    content = bytearray(storage.read_bytes(key))
-    content[len(content) // 2] ^= 1
-    storage.write_bytes(key, bytes(content))
+Damage = Callable[[Storage, str], None]
 
 
-def _truncate(storage: Storage, key: str) -> None:
-    storage.write_bytes(key, storage.read_bytes(key)[:-1])
+def _flip(position: float) -> Damage:
+    """Flips a bit of the byte at that part of the file, from 0 to 1."""
+
+    def damage(storage: Storage, key: str) -> None:
+        content = bytearray(storage.read_bytes(key))
+        content[round(position * (len(content) - 1))] ^= 1
+        storage.write_bytes(key, bytes(content))
+
+    return damage
+
+
+def _cut(end: Callable[[int], int]) -> Damage:
+    """Leaves the first bytes, as many as `end` says of the file's size."""
+
+    def damage(storage: Storage, key: str) -> None:
+        content = storage.read_bytes(key)
+        storage.write_bytes(key, content[: end(len(content))])
+
+    return damage
+
+
+def _lengthen(storage: Storage, key: str) -> None:
+    storage.write_bytes(key, storage.read_bytes(key) + b"\0")
 
 
 def _remove(storage: Storage, key: str) -> None:
     storage.delete(key)
 
 
+_flip_a_byte, _truncate = _flip(0.5), _cut(lambda size: size - 1)
+
+SIZE, CHECKSUM = "bytes instead of", "has a wrong checksum"
+DAMAGES = [
+    pytest.param(_flip(0.0), CHECKSUM, id="first_byte_flipped"),
+    pytest.param(_flip(0.5), CHECKSUM, id="middle_byte_flipped"),
+    pytest.param(_flip(1.0), CHECKSUM, id="last_byte_flipped"),
+    pytest.param(_cut(lambda size: 0), SIZE, id="cut_to_nothing"),
+    pytest.param(_cut(lambda size: size // 2), SIZE, id="cut_in_half"),
+    pytest.param(_cut(lambda size: size - 1), SIZE, id="cut_by_a_byte"),
+    pytest.param(_lengthen, SIZE, id="one_byte_more"),
+    pytest.param(_remove, "is missing", id="missing"),
+]
+
+
 @pytest.mark.parametrize("name", sorted(FILES))
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [(_flip_a_byte, "has a wrong checksum"), (_truncate, "bytes instead of"), (_remove, "is missing")],
-    ids=["flipped_byte", "truncated", "missing"],
-)
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
 def test_damaged_file_is_named_and_the_one_before_is_restored(
-    storage: Storage, layout: RunLayout, tmp_path: Path, name: str, damage, reason: str
+    storage: Storage, layout: RunLayout, tmp_path: Path, name: str, damage: Damage, reason: str
 ) -> None:
     store = CheckpointStore(storage, layout)
     for step in (10, 20):
@@ -150,6 +180,35 @@ def test_every_way_to_read_refuses_damage_and_leaves_no_file(
     with pytest.raises(CheckpointError, match=r"step-20-a0 is damaged: weights\.npz has a wrong checksum"):
         getattr(store, access)(checkpoint, *arguments)
     assert list(tmp_path.glob("fetched/*")) == []
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0], ids=["begun", "half", "whole"])
+@pytest.mark.parametrize("num_files", range(len(FILES)))
+def test_commit_cut_off_within_a_file_is_never_restored(
+    store: CheckpointStore, local_storage: Storage, layout: RunLayout, num_files: int, part: float
+) -> None:
+    """As a store would leave it that does not write whole files or nothing."""
+    before = store.commit(step=10, attempt=0, files=FILES)
+    contents = sorted(FILES.items())
+    torn_name, torn = contents[num_files]
+    for name, content in [*contents[:num_files], (torn_name, torn[: round(part * len(torn))])]:
+        local_storage.write_bytes(f"{layout.checkpoint(step=20, attempt=0)}/{name}", content)
+    assert store.latest_whole().checkpoint == before
+    assert store.read(store.commit(step=20, attempt=0, files={"a": b"new"})) == {"a": b"new"}
+
+
+def test_several_damaged_ones_are_all_named_newest_first(
+    store: CheckpointStore, local_storage: Storage, layout: RunLayout
+) -> None:
+    for step in (10, 20, 30, 40):
+        store.commit(step=step, attempt=0, files=FILES)
+    _remove(local_storage, f"{layout.checkpoint(step=20, attempt=0)}/weights.npz")
+    _truncate(local_storage, layout.checkpoint_marker(step=30, attempt=0))
+    _flip_a_byte(local_storage, f"{layout.checkpoint(step=40, attempt=0)}/optimizer.npz")
+    found = store.latest_whole()
+    assert found.checkpoint is not None
+    assert found.checkpoint.step == 10
+    assert [damaged.step for damaged in found.damaged] == [40, 30, 20]
 
 
 def test_marker_without_files_is_skipped(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from raydist.errors import StorageError
 from raydist.storage.filesystem import Storage
+from tests.support.disks import mounted_disk
 
 
 def test_written_bytes_are_read_back(storage: Storage) -> None:
@@ -167,6 +167,21 @@ def test_uri_that_names_no_storage_is_refused(uri: str, words: tuple[str, ...]) 
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+def test_hdfs_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(
+        StorageError, match=r"cannot open hdfs://namenode:8020/runs: .*install .*Hadoop's client"
+    ):
+        Storage.open("hdfs://namenode:8020/runs").check_writable()
+
+
+def test_google_store_that_cannot_be_reached_is_an_error() -> None:
+    storage = Storage.open("gs://anonymous@bucket/runs?endpoint_override=127.0.0.1:9&scheme=http")
+    with pytest.raises(StorageError, match=r"cannot write in gs://.*check that this host reaches the store"):
+        storage.check_writable()
+
+
 def test_credentials_are_in_no_message(s3_uri: str) -> None:
     with_credentials = s3_uri.replace("s3://", "s3://someone:hush@").replace("bucket-", "other-")
     storage = Storage.open(with_credentials)
@@ -217,13 +232,8 @@ def test_folder_without_write_access_is_refused() -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with mounted_disk(tmp_path / "disk", size="64k") as disk:
+        yield disk
 
 
 def test_full_disk_is_a_clear_error_and_leaves_the_old_file(tiny_disk: Path) -> None:

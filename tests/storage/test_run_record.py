@@ -33,6 +33,7 @@ def test_record_is_read_back_with_every_key(storage: Storage, layout: RunLayout)
         "error": None,
         "notes": [],
         "timings": {},
+        "failures": [],
         "spec": {},
         "plan": {},
         "created_at_s": 5.0,

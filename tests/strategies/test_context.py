@@ -136,3 +136,11 @@ def test_best_step_knows_which_way_is_better(metric: str | None, expected: int |
         for step, loss, right in [(30, 0.5, 0.7), (20, 0.4, 0.8), (10, 0.6, 0.9)]
     ]
     assert best_step(committed, metric) == expected
+
+
+def test_storage_that_fails_does_not_hide_what_the_train_function_raised(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError) as caught:
+        run_function(f"{FUNCTIONS}:raises_where_metrics_cannot_be_stored", Cluster(), storage=tmp_path)
+    lines = str(caught.value).splitlines()
+    assert lines[-1].endswith("ValueError: the user's own mistake")
+    assert "the last metrics are lost: cannot write" in str(caught.value)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class RayHead:
 
 
 @contextmanager
-def ray_head(**environ: str) -> Iterator[RayHead]:
+def ray_head(*, num_cpus: int = 2, **environ: str) -> Iterator[RayHead]:
     """Starts a head in a home and a folder of its own; ends exactly its processes.
 
     Args:
@@ -41,7 +41,7 @@ def ray_head(**environ: str) -> Iterator[RayHead]:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         base = {**_inherited(), "HOME": str(folder), "RAY_TMPDIR": str(folder)}
         port, client_port, agent_port = _free_ports(3)
-        command = [str(RAY), "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
+        command = [str(RAY), "start", "--head", "--block", f"--port={port}", f"--num-cpus={num_cpus}"]
         command += [f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"]
         command += ["--include-dashboard=false", "--min-worker-port=0", "--max-worker-port=0"]
         output = stack.enter_context((folder / "output").open("wb"))
@@ -95,17 +95,22 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def ray_node(address: str, *, num_cpus: int, is_lost: bool = False, **environ: str) -> Iterator[None]:
+def ray_node(
+    address: str, *, num_cpus: int, is_lost: bool = False, behind: Sequence[str] = (), **environ: str
+) -> Iterator[None]:
     """Joins one more node of this machine to the Ray at `address`, with this process's token.
 
     Leaving the context ends the node with all that runs on it; where it `is_lost`, without a word, so that
     Ray counts on it until heartbeats are missed.
+
+    Args:
+      behind: A command that runs the one that follows it, as `unshare` does.
     """
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="rd-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         (agent_port,) = _free_ports(1)
-        command = [str(RAY), "start", f"--address={address}", "--block", f"--num-cpus={num_cpus}"]
+        command = [*behind, str(RAY), "start", f"--address={address}", "--block", f"--num-cpus={num_cpus}"]
         command += [f"--dashboard-agent-listen-port={agent_port}"]
         command += ["--min-worker-port=0", "--max-worker-port=0"]
         output = stack.enter_context((folder / "output").open("wb"))

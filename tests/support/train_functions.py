@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,13 @@ def _train_steps(
     dataset = _dataset(batch_size, count - count % batch_size)
     ctx.train_steps(step_fn, dataset, num_steps=epochs * (count // batch_size), steps_per_call=steps)
     return _flat(model)
+
+
+def raises_where_metrics_cannot_be_stored(ctx: Any) -> None:
+    ctx.report({"loss": 0.5}, step=1)
+    Path(ctx.storage).mkdir(parents=True)
+    Path(ctx.storage, "metrics").write_text("a file in the way of the folder")
+    raise ValueError("the user's own mistake")
 
 
 def batchnorm_model(keras: Any, *, steps_per_execution: int = 1) -> Any:

@@ -1,0 +1,128 @@
+"""submit --detach with real training: it outlives the shell and its controller, and can be found again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import WaitUntil
+from tests.e2e.conftest import Ended, RunningRay, start_raydist
+from tests.e2e.test_failures import slow_job as slow_job, status_of
+
+Raydist = Callable[..., Ended]
+
+ATTACH = """
+import json, sys
+import raydist
+
+handle = raydist.attach(sys.argv[1], storage=sys.argv[2])
+result = handle.result(timeout_s=150)
+told = {"result": result.as_dict(), "state": handle.status().state.value, "log": handle.logs(task="worker/1")}
+print(json.dumps(told))
+"""
+
+
+def record_of(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / "raydist_runs" / name / "run.json").read_text())
+
+
+def attach(running_ray: RunningRay, folder: Path, name: str) -> dict[str, Any]:
+    """Waits for the run from another process, which was not told where its Ray is."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ATTACH, name, str(folder / "raydist_runs")],
+        cwd=folder,
+        env=dict(running_ray.environ),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
+    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    undisturbed = raydist("submit", slow_job, "--json", "-p", "pause_s=0").json
+    submitted = raydist(
+        *("submit", slow_job, "--detach", "--json", "--name", "far", "--max-failures", "0"),
+        *("-p", "pause_s=0.2"),
+    )
+    assert submitted.code == 0, submitted.err
+    assert (submitted.json["state"], submitted.json["run"]) == ("STARTING", "far")
+    assert submitted.json["error"] is None
+    assert submitted.json.keys() >= undisturbed.keys()
+    # The shell has ended, and takes its code away.
+    Path(slow_job).unlink()
+    wait_until(lambda: status_of(raydist, "far")["steps"] >= 14, timeout_s=90)
+    pids = [task["pid"] for task in status_of(raydist, "far")["tasks"]]
+    os.kill(record_of(tmp_path, "far")["driver"]["pid"], signal.SIGKILL)
+
+    told = attach(running_ray, tmp_path, "far")
+
+    result = told["result"]
+    assert (told["state"], result["attempts"], result["steps"]) == ("SUCCEEDED", 2, 40)
+    assert result["checkpoint"].endswith("step-40-a1")
+    assert result["metrics"]["norm"] == pytest.approx(undisturbed["metrics"]["norm"], abs=1e-5)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert told["log"]
+    left = sorted(path.name for path in (tmp_path / "raydist_runs" / "far").iterdir())
+    assert left == ["checkpoints", "events", "logs", "metrics", "run.json"]
+
+
+def test_stop_of_a_detached_run_leaves_nothing_and_it_can_be_resumed(
+    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    asked = ("--name", "halted", "--detach", "--json")
+    assert raydist("submit", slow_job, *asked, "-p", "epochs=500").code == 0
+    wait_until(lambda: status_of(raydist, "halted")["steps"] >= 12, timeout_s=90)
+    again = raydist("resume", "halted", "--json")
+    assert again.code == 2
+    assert "still goes on" in again.json["error"]["message"]
+    driver = record_of(tmp_path, "halted")["driver"]
+    pids = [driver["pid"], *(task["pid"] for task in status_of(raydist, "halted")["tasks"])]
+
+    stopped = raydist("stop", "halted", "--json")
+
+    assert stopped.code == 0, stopped.err
+    assert stopped.json["state"] == "CANCELLED"
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
+    resumed = raydist("resume", "halted", "--json", "-p", "epochs=4", "-p", "pause_s=0")
+    assert resumed.code == 0, resumed.err
+    assert (resumed.json["state"], resumed.json["attempts"]) == ("SUCCEEDED", 2)
+    assert resumed.json["steps"] >= 40
+
+
+def test_what_the_cluster_cannot_give_is_told_before_the_shell_returns(
+    raydist: Raydist, slow_job: str, tmp_path: Path
+) -> None:
+    ended = raydist("submit", slow_job, "--detach", "--json", "--workers", "99", "--name", "large")
+    assert ended.code == 3
+    assert ended.json["state"] == "FAILED"
+    assert not (tmp_path / "raydist_runs" / "large").exists()
+
+
+def test_second_ctrl_c_in_a_blocking_submit_stops_at_once(
+    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    process = start_raydist(
+        running_ray, tmp_path, "submit", slow_job, "--name", "hasty", "-p", "epochs=500", "--json"
+    )
+    wait_until(lambda: status_of(raydist, "hasty")["steps"] >= 2, timeout_s=60)
+    pids = [task["pid"] for task in status_of(raydist, "hasty")["tasks"]]
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: status_of(raydist, "hasty")["state"] != "RUNNING", timeout_s=15)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert json.loads(out)["state"] == "CANCELLED"
+    assert "Traceback" not in err
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)

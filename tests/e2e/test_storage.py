@@ -1,0 +1,161 @@
+"""Whole runs on storage that fails: real Ray, TensorFlow, S3 server, disks and mount namespaces."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raydist.metrics.parquet import read_metrics
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.segments import read_events
+from tests.conftest import WaitUntil
+from tests.e2e.conftest import BIN, Ended, RunningRay
+from tests.support.disks import behind_another_disk, mounted_disk
+from tests.support.faulty_http import Fault, FaultyProxy, HttpRequest, faulty_proxy
+from tests.support.object_store import new_bucket, s3_environ, s3_server
+from tests.support.ray_heads import ray_node
+
+Raydist = Callable[..., Ended]
+
+JOB = """
+import numpy as np
+import tensorflow as tf
+
+import raydist
+
+
+@raydist.job(workers=2, params={"epochs": 3, "hidden": 8})
+def train(ctx: raydist.TrainContext):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 6)).astype("float32")
+    y = (x[:, 0] > 0).astype("int64")
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=2).batch(16)
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential(
+            [tf.keras.Input((6,)), tf.keras.layers.Dense(ctx.params["hidden"]), tf.keras.layers.Dense(2)]
+        )
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tf.keras.optimizers.SGD(0.1), loss=loss)
+    ctx.fit(model, data, epochs=ctx.params["epochs"])
+    ctx.report({"norm": float(sum(np.abs(w).sum() for w in model.get_weights()))}, step=ctx.step)
+"""
+STEPS_PER_EPOCH = 4
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "small.py").write_text(JOB)
+    return str(tmp_path / "code" / "small.py")
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    with s3_server() as endpoint, faulty_proxy(endpoint) as proxy:
+        for name, value in s3_environ(proxy.endpoint).items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+def test_run_on_s3_that_answers_503_and_500_succeeds(
+    proxy: FaultyProxy, job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    uri = f"s3://{new_bucket(proxy.endpoint)}/runs"
+    faults = (Fault.SLOW_DOWN, Fault.INTERNAL_ERROR)
+
+    def choose(request: HttpRequest) -> Fault | None:
+        return faults[request.number // 5 % 2] if request.number % 5 == 0 else None
+
+    proxy.choose = choose
+    ended = subprocess.run(
+        [BIN / "raydist", "submit", job, "--address", "local", "--storage", uri, "--name", "shaky", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["state"], told["attempts"], told["steps"]) == ("SUCCEEDED", 1, 12)
+    assert min(proxy.faults[fault] for fault in faults) >= 5
+    pids = [task["pid"] for task in told["tasks"]]
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+    proxy.choose = lambda request: None
+    storage, layout = Storage.open(uri), RunLayout(run="shaky")
+    assert told["checkpoint"] == storage.uri(layout.checkpoint(step=12, attempt=0))
+    found = CheckpointStore(storage, layout).latest_whole()
+    assert (found.checkpoint and found.checkpoint.step, found.damaged) == (12, ())
+    states = [event["state"] for event in read_events(storage, layout) if event["event"] == "state"]
+    assert states == ["STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
+    losses = [
+        row.step for row in read_metrics(storage, layout) if (row.name, row.scope.value) == ("loss", "global")
+    ]
+    assert sorted(losses) == [4, 8, 12]
+
+
+def test_host_that_does_not_see_the_storage_is_exit_code_4(
+    raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    environ = {name: value for name, value in running_ray.environ.items() if name.startswith("RAY_AUTH")}
+    behind = behind_another_disk(tmp_path / "shared")
+    with ray_node(running_ray.address, num_cpus=4, behind=behind, **environ):
+        options = ("--cpus-per-worker", "4", "--storage", str(tmp_path / "shared"), "--name", "apart")
+        ended = raydist("submit", job, *options, "--json")
+    assert ended.code == 4
+    error = ended.json["error"]
+    assert error["type"] == "StorageError"
+    assert error["message"].startswith("host ")
+    assert "does not see the storage that the driver writes to" in error["message"]
+    assert f"{tmp_path}/shared/apart/token is missing there" in error["message"]
+    assert "Traceback" not in ended.err
+    assert [task["state"] for task in _record(tmp_path / "shared", "apart")["tasks"]] != ["RUNNING"] * 2
+
+
+def test_full_disk_ends_the_run_and_resume_goes_on_where_there_is_space(
+    raydist: Raydist, job: str, tmp_path: Path
+) -> None:
+    # A checkpoint takes 0.8 MB: the third does not fit.
+    options = ("-p", "hidden=22000", "--json")
+    with mounted_disk(tmp_path / "disk", size="2m") as disk:
+        storage = ("--storage", str(disk))
+        ended = raydist("submit", job, *options, *storage, "--name", "full")
+        assert ended.code == 4, ended.err
+        message = ended.json["error"]["message"]
+        assert message.startswith(
+            f"no space left for the checkpoint {disk}/full/checkpoints/step-12-a0: it takes"
+        )
+        assert "Traceback" not in ended.err
+        layout = RunLayout(run="full")
+        found = CheckpointStore(Storage.open(str(disk)), layout).latest_whole()
+        assert (found.checkpoint and found.checkpoint.step, found.damaged) == (8, ())
+        assert _record(disk, "full")["state"] == "FAILED"
+        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
+        again = raydist("submit", job, *options, *storage, "--name", "full", "--resume")
+        assert again.code == 0, again.err
+        assert (again.json["steps"], again.json["attempts"]) == (12, 2)
+
+
+def test_run_goes_on_from_before_a_damaged_checkpoint_and_names_it(
+    raydist: Raydist, job: str, tmp_path: Path
+) -> None:
+    whole = raydist("submit", job, "--name", "whole", "--json").json
+    assert raydist("submit", job, "-p", "epochs=2", "--name", "torn", "--json").code == 0
+    newest = tmp_path / "raydist_runs" / "torn" / "checkpoints" / "step-8-a0"
+    largest = max(newest.iterdir(), key=lambda file: file.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1])
+    ended = raydist("submit", job, "--name", "torn", "--resume", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json["steps"] == 12
+    (note,) = [note for note in ended.json["notes"] if "damaged" in note]
+    assert f"{newest} is damaged: {largest.name} has" in note
+    assert ended.json["metrics"]["norm"] == pytest.approx(whole["metrics"]["norm"], abs=1e-5)
+
+
+def _record(storage: Path, run: str) -> dict[str, Any]:
+    return json.loads((storage / run / "run.json").read_text())

@@ -1,0 +1,227 @@
+"""Runs that are disturbed, on real Ray and TensorFlow: their result is that of the undisturbed run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import WaitUntil
+from tests.e2e.conftest import Ended, RunningRay, start_raydist
+
+Raydist = Callable[..., Ended]
+
+# `ballast_mb` makes uploads take a while; `hang_at` lets the last worker hang in the first attempt.
+JOB = """
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import raydist
+
+
+@raydist.job(params={"pause_s": 0.05, "ballast_mb": 1, "hang_at": -1})
+def train(ctx: raydist.TrainContext):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 6)).astype("float32")
+    y = (x[:, 0] > 0).astype("int64")
+
+    class Pace(tf.keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            time.sleep(ctx.params["pause_s"])
+            if self.steps == ctx.params["hang_at"] and ctx.attempt == 0 and not ctx.is_chief:
+                sleep_for_ever()
+
+    def sleep_for_ever():
+        while True:
+            time.sleep(1)
+
+    with ctx.strategy.scope():
+        layers = [tf.keras.layers.Dense(4, activation="tanh"), tf.keras.layers.Dense(2)]
+        model = tf.keras.Sequential([tf.keras.Input((6,)), *layers])
+        model.ballast = model.add_weight(shape=(ctx.params["ballast_mb"] * 262144,), trainable=False)
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tf.keras.optimizers.Adam(0.01), loss=loss, metrics=["accuracy"])
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(240, seed=2).batch(12)
+    ctx.fit(model, data, epochs=3, callbacks=[Pace()])
+"""
+NUM_STEPS = 60
+
+
+class Runs:
+    """Runs of the job in one folder, read back from storage."""
+
+    def __init__(self, running_ray: RunningRay, folder: Path) -> None:
+        self._running_ray = running_ray
+        self._folder = folder
+        (folder / "code").mkdir()
+        (folder / "code" / "job.py").write_text(JOB)
+
+    def start(self, name: str, *options: str) -> subprocess.Popen[str]:
+        common = ("--name", name, "--json", "--checkpoint-every", "7", *options)
+        return start_raydist(self._running_ray, self._folder, "submit", "code/job.py", *common)
+
+    def end(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        out, err = process.communicate(timeout=180)
+        assert process.returncode == 0, err
+        return json.loads(out)
+
+    def record(self, name: str) -> dict[str, Any]:
+        path = self._folder / "raydist_runs" / name / "run.json"
+        return json.loads(path.read_text()) if path.exists() else {"steps": 0, "tasks": [], "state": None}
+
+    def pid(self, name: str, task: str) -> int | None:
+        return next((one["pid"] for one in self.record(name)["tasks"] if one["task"] == task), None)
+
+    def checkpoints(self, name: str) -> Path:
+        return self._folder / "raydist_runs" / name / "checkpoints"
+
+    def log(self, name: str, task: str, *, attempt: int) -> str:
+        folder = self._folder / "raydist_runs" / name / "logs" / str(attempt) / task.replace("/", "-")
+        return "".join(path.read_text() for path in sorted(folder.iterdir()))
+
+
+@pytest.fixture
+def runs(running_ray: RunningRay, tmp_path: Path) -> Runs:
+    return Runs(running_ray, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(running_ray: RunningRay, tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
+    """The weights of a run that nothing happened to."""
+    runs = Runs(running_ray, tmp_path_factory.mktemp("undisturbed"))
+    return weights_of(runs.end(runs.start("calm", "--workers", "2", "-p", "pause_s=0")))
+
+
+def weights_of(result: dict[str, Any]) -> list[np.ndarray]:
+    """Returns what the last checkpoint holds, without the ballast."""
+    content = Path(result["checkpoint"], "variables.npz").read_bytes()
+    with np.load(io.BytesIO(content)) as arrays:
+        return [arrays[key] for key in sorted(arrays) if arrays[key].size < 1000]
+
+
+def check(result: dict[str, Any], undisturbed: list[np.ndarray], *, attempts: int = 2) -> None:
+    """Checks that the run has done all, and what the undisturbed run has done."""
+    assert (result["state"], result["steps"]) == ("SUCCEEDED", NUM_STEPS)
+    assert result["attempts"] == attempts, result["notes"]
+    for ours, theirs in zip(weights_of(result), undisturbed, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def check_curve(raydist: Raydist, name: str) -> None:
+    """Checks that the curve has each epoch once."""
+    rows = raydist("metrics", name, "--format", "csv").out.splitlines()
+    steps = [row.split(",")[0] for row in rows[1:]]
+    assert sorted(map(int, steps)) == [20, 40, 60], rows
+
+
+def is_uploading(folder: Path) -> bool:
+    """Whether there is a checkpoint of which some is written, and no marker."""
+    names = (
+        [{file.name for file in step.iterdir()} for step in folder.glob("step-*")] if folder.exists() else []
+    )
+    return any(files and not any("commit" in file for file in files) for files in names)
+
+
+@pytest.mark.parametrize(
+    ("workers", "task"),
+    [
+        ("2", "worker/0"),
+        pytest.param("3", "worker/2", marks=pytest.mark.slow),
+        pytest.param("3", "worker/0", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("moment", ["start-up", "step", "upload"])
+def test_killed_task_changes_nothing(
+    runs: Runs,
+    raydist: Raydist,
+    undisturbed: list[np.ndarray],
+    wait_until: WaitUntil,
+    moment: str,
+    workers: str,
+    task: str,
+) -> None:
+    process = runs.start("killed", "--workers", workers, "-p", "ballast_mb=64")
+    moments: dict[str, Callable[[], bool]] = {
+        "start-up": lambda: runs.pid("killed", task) is not None,
+        "step": lambda: runs.record("killed")["steps"] >= 25,
+        "upload": lambda: is_uploading(runs.checkpoints("killed")),
+    }
+    wait_until(lambda: process.poll() is not None or moments[moment](), timeout_s=90)
+    pid = runs.pid("killed", task)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    check(runs.end(process), undisturbed)
+    check_curve(raydist, "killed")
+
+
+def test_worker_that_hangs_in_the_kernel_is_found(
+    runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil
+) -> None:
+    process = runs.start("stopped", "--workers", "2", "--stall-timeout", "6")
+    wait_until(lambda: process.poll() is not None or runs.record("stopped")["steps"] >= 25, timeout_s=90)
+    pid = runs.pid("stopped", "worker/1")
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    result = runs.end(process)
+    check(result, undisturbed)
+    assert any("worker/1" in note and "said nothing for" in note for note in result["notes"]), result["notes"]
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_code_that_hangs_shows_its_stacks(runs: Runs, undisturbed: list[np.ndarray]) -> None:
+    process = runs.start("hung", "--workers", "2", "--stall-timeout", "6", "-p", "hang_at=25")
+    result = runs.end(process)
+    check(result, undisturbed)
+    assert any("no task has gone on" in note for note in result["notes"]), result["notes"]
+    assert "in sleep_for_ever" in runs.log("hung", "worker/1", attempt=0)
+    assert "most recent call first" in runs.log("hung", "worker/0", attempt=0)
+
+
+@pytest.mark.parametrize("task", ["worker/0", "worker/1"])
+def test_task_that_has_to_leave_costs_nothing_of_the_budget(
+    runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil, task: str
+) -> None:
+    options = ("--workers", "2", "--max-failures", "0", "--checkpoint-every", "1000")
+    process = runs.start("left", *options)
+    wait_until(lambda: process.poll() is not None or runs.record("left")["steps"] >= 25, timeout_s=90)
+    pid = runs.pid("left", task)
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    result = runs.end(process)
+    check(result, undisturbed)
+    (note,) = (note for note in result["notes"] if "had to leave" in note)
+    assert note.startswith(
+        f"{task} had to leave (SIGTERM): training was restarted from the checkpoint of step"
+    )
+
+
+def test_run_grows_when_there_is_room(
+    runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil
+) -> None:
+    room = ("--cpus-per-worker", "2")
+    other = runs.start("other", "--workers", "1", *room, "-p", "pause_s=5")
+    wait_until(lambda: other.poll() is not None or runs.record("other")["state"] == "RUNNING", timeout_s=90)
+    process = runs.start("grown", "--workers", "1:2", *room, "-p", "pause_s=0.5")
+    wait_until(lambda: process.poll() is not None or runs.record("grown")["steps"] >= 3, timeout_s=90)
+    assert [one["task"] for one in runs.record("grown")["tasks"]] == ["worker/0"]
+    other.send_signal(signal.SIGINT)
+    other.communicate(timeout=60)
+    result = runs.end(process)
+    check(result, undisturbed)
+    assert len(result["tasks"]) == 2
+    assert any("there is room for 2 workers instead of 1" in note for note in result["notes"]), result[
+        "notes"
+    ]

@@ -1,0 +1,122 @@
+"""A full disk is one clear error; what was whole stays whole, and nothing half-written is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raydist.errors import StorageError
+from raydist.metrics.parquet import MetricsWriter, read_metrics
+from raydist.metrics.records import MetricRow, Scope
+from raydist.spec.tasks import TaskId
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.logs import LogUploader, read_log
+from raydist.storage.segments import EventWriter, read_events
+from tests.support.disks import mounted_disk
+
+FILES = {"optimizer.npz": b"m" * 300_000, "state.json": b"{}", "weights.npz": b"w" * 300_000}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted_disk(tmp_path / "disk", size="1m") as disk:
+        yield disk
+
+
+@pytest.fixture
+def storage(disk: Path) -> Storage:
+    return Storage.open(str(disk))
+
+
+def fill(disk: Path) -> Path:
+    """Takes all space that is left; deleting the file gives it back."""
+    filler = disk / "filler"
+    with filler.open("wb") as target:
+        os.posix_fallocate(target.fileno(), 0, shutil.disk_usage(disk).free)
+    return filler
+
+
+def as_bytes(folder: Path) -> dict[str, bytes | Path]:
+    return dict(FILES)
+
+
+def as_local_files(folder: Path) -> dict[str, bytes | Path]:
+    for name, content in FILES.items():
+        (folder / name).write_bytes(content)
+    return {name: folder / name for name in FILES}
+
+
+@pytest.mark.parametrize("files", [as_bytes, as_local_files])
+def test_checkpoint_that_does_not_fit_is_one_error_and_the_one_before_stays_whole(
+    disk: Path,
+    storage: Storage,
+    layout: RunLayout,
+    tmp_path: Path,
+    files: Callable[[Path], dict[str, bytes | Path]],
+) -> None:
+    store = CheckpointStore(storage, layout)
+    store.commit(step=10, attempt=0, files=files(tmp_path))
+    files_before = sorted(disk.rglob("*"))
+    with pytest.raises(StorageError) as caught:
+        store.commit(step=20, attempt=0, files=files(tmp_path))
+    assert str(caught.value) == (
+        f"no space left for the checkpoint {disk}/first/checkpoints/step-20-a0: it takes 0.6 MB, and 0.4 MB "
+        "are free; free some space there, lower --keep, or choose another --storage, and go on with --resume "
+        "from the checkpoint before"
+    )
+    assert sorted(disk.rglob("*")) == files_before
+    found = store.latest_whole(fetch_to=tmp_path / "restored")
+    assert found.damaged == ()
+    assert {file.name: file.read_bytes() for file in (tmp_path / "restored").iterdir()} == FILES
+
+
+def test_checkpoint_fits_again_once_there_is_space(disk: Path, storage: Storage, layout: RunLayout) -> None:
+    filler, store = fill(disk), CheckpointStore(storage, layout)
+    with pytest.raises(StorageError, match="no space left for the checkpoint"):
+        store.commit(step=10, attempt=0, files=FILES)
+    filler.unlink()
+    assert store.read(store.commit(step=10, attempt=0, files=FILES)) == FILES
+
+
+def test_writers_keep_what_does_not_fit_and_store_it_once_afterwards(
+    disk: Path, storage: Storage, layout: RunLayout, task: TaskId, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text("a line\n" * 1000)
+    events = EventWriter.open(storage, layout)
+    metrics = MetricsWriter.open(storage, layout, task=task, attempt=0)
+    log = LogUploader(storage, layout, task=task, attempt=0, spool_path=tmp_path / "log")
+    row = MetricRow(
+        run="first", attempt=0, task=task, step=1, epoch=None, wall_time=1.0, scope=Scope.GLOBAL, name="loss",
+        value=0.5,
+    )  # fmt: skip
+    events.append({"text": "x" * 5000})
+    metrics.append([row])
+    filler = fill(disk)
+    for writer in (events, metrics, log):
+        with pytest.raises(StorageError, match="No space left on device; free some space there"):
+            writer.flush()
+    filler.unlink()
+    for writer in (events, metrics, log):
+        writer.flush()
+        writer.flush()
+    assert read_events(storage, layout) == [{"text": "x" * 5000}]
+    assert read_metrics(storage, layout) == [row]
+    assert read_log(storage, layout, task=task, attempt=0) == "a line\n" * 1000
+    assert list(disk.rglob(".*.tmp")) == []
+
+
+def test_restore_onto_a_full_local_disk_names_that_disk(
+    disk: Path, layout: RunLayout, local_storage: Storage
+) -> None:
+    store = CheckpointStore(local_storage, layout)
+    store.commit(step=10, attempt=0, files=FILES)
+    fill(disk)
+    with pytest.raises(StorageError, match=rf"cannot write {disk}/.*: No space left on device"):
+        store.latest_whole(fetch_to=disk / "restored")
+    assert list((disk / "restored").iterdir()) == []

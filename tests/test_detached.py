@@ -1,0 +1,332 @@
+"""Detached runs on a real Ray, without TensorFlow: what outlives what, and that nothing is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raydist.attached import AttachedRun
+from raydist.controller.states import RunState
+from raydist.errors import ClusterError, MistakeError, SpecError, StorageError, TrainingError
+from raydist.planning.plan import Plan
+from raydist.runtime.connection import Connection
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.run_record import read_record
+from tests.conftest import WaitUntil
+from tests.runtime.conftest import COUNTING, make_plan
+from tests.support.ray_heads import ray_node
+
+SUBMITTER = """
+import pickle, sys, time
+from raydist.detached import hand_over
+from raydist.runtime.connection import connect
+plan, code, body = pickle.loads(bytes.fromhex(sys.argv[2]))
+with connect(sys.argv[1]) as connection:
+    print("up", flush=True)
+    hand_over(plan, code=code, address=connection.address, submitted_at_s=time.time(), task_body=body)
+    print("accepted", flush=True)
+    time.sleep(600)
+"""
+
+
+def plan_for(storage: Path, *, name: str = "run", max_failures: int = 0, **params: Any) -> Plan:
+    """Returns a plan of two workers that count, for as long as a test may take unless `steps` is given."""
+    plan = make_plan(2, **{"steps": 100_000, **params})
+    job = dataclasses.replace(
+        plan.job, name=name, storage=str(storage), max_failures=max_failures, detach=True
+    )
+    return dataclasses.replace(plan, job=job)
+
+
+def hand_over(plan: Plan, connection: Connection, **options: Any) -> AttachedRun:
+    from raydist.detached import hand_over
+
+    options = {"code": None, "task_body": COUNTING, **options}
+    hand_over(plan, address=connection.address, submitted_at_s=time.time(), **options)
+    return AttachedRun(Storage.open(plan.job.storage), plan.job.name)
+
+
+def record_of(storage: Path, name: str = "run") -> dict[str, Any]:
+    return read_record(Storage.open(str(storage)), name)
+
+
+def step_of(attached: AttachedRun, *, attempt: int) -> int:
+    """Returns how far the attempt is, which is what its tasks say; 0 for any other attempt."""
+    result = attached.status()
+    return min(task.steps for task in result.tasks) if result.attempts == attempt + 1 else 0
+
+
+def kill_controller(storage: Path) -> int:
+    pid = int(record_of(storage)["driver"]["pid"])
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(no_leaks: None, wait_until: WaitUntil) -> Iterator[None]:
+    """No controller stays under the run's name either; `no_leaks` looks at actors, folders and threads."""
+    from raydist.runtime.controller_actor import is_running
+
+    yield
+    wait_until(lambda: not is_running("run"), timeout_s=15)
+
+
+def test_run_ends_by_itself_and_leaves_only_its_record(
+    ray_cluster: Connection, tmp_path: Path, code: bytes
+) -> None:
+    attached = hand_over(plan_for(tmp_path, steps=30, imports=["helper"]), ray_cluster, code=code)
+    assert attached.status().state in (RunState.STARTING, RunState.RUNNING)
+    assert attached.wait(60)
+    result = attached.status()
+    assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 1, 30)
+    assert "helper=41" in result.notes
+    assert record_of(tmp_path)["spec"]["detach"] is True
+
+
+@pytest.fixture
+def code(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    from raydist.runtime.code_archive import pack
+
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "helper.py").write_text("VALUE = 41\n")
+    return pack(folder)
+
+
+def test_killed_controller_is_brought_back_and_goes_on_with_a_new_attempt(
+    ray_cluster: Connection, tmp_path: Path, code: bytes, wait_until: WaitUntil
+) -> None:
+    plan = plan_for(tmp_path, steps=400, imports=["helper"])
+    attached = hand_over(plan, ray_cluster, code=code)
+    wait_until(lambda: step_of(attached, attempt=0) >= 3)
+    pids = [task.pid for task in attached.status().tasks]
+    killed = kill_controller(tmp_path)
+    wait_until(lambda: step_of(attached, attempt=1) >= 3)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert record_of(tmp_path)["driver"]["pid"] != killed
+    assert attached.wait(60)
+    result = attached.status()
+    # --max-failures is 0: a controller's death is nobody's failure.
+    assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 2, 400)
+    assert [note for note in result.notes if "does not count as a failure" in note] == [
+        "attempt 0 was lost with the controller, whose process or host died; the run was taken up again as "
+        "attempt 1, which does not count as a failure"
+    ]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["events", "logs", "run.json"]
+    log = (tmp_path / "run" / "logs" / "0" / "worker-0").iterdir()
+    assert any("worker/0 step 3" in path.read_text() for path in log)  # salvaged after the tasks' death
+
+
+def test_controller_killed_at_every_moment_of_its_run_brings_it_to_its_end(
+    ray_cluster: Connection, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    attached = hand_over(plan_for(tmp_path, steps=60), ray_cluster)
+    killed = {0}
+    for delay_s in (0.0, 0.5, 1.0):
+        wait_until(lambda: record_of(tmp_path)["driver"]["pid"] not in killed)
+        time.sleep(delay_s)  # what it does then differs from one run of this test to the next
+        if attached.is_over:
+            break
+        killed.add(kill_controller(tmp_path))
+    assert attached.wait(90)
+    result = attached.status()
+    assert (result.state, result.steps) == (RunState.SUCCEEDED, 60)
+    assert result.attempts == len(killed)
+
+
+@pytest.fixture
+def submitter(ray_cluster: Connection) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts processes that submit a run and then sleep; kills them in the end."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    started: list[subprocess.Popen[str]] = []
+
+    def start(plan: Plan, code: bytes | None = None) -> subprocess.Popen[str]:
+        arguments = [ray_cluster.address, pickle.dumps((plan, code, COUNTING)).hex()]
+        process = subprocess.Popen(
+            [sys.executable, "-c", SUBMITTER, *arguments], env=environ, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_run_outlives_its_submitter_and_then_its_controller(
+    submitter: Callable[..., subprocess.Popen[str]], tmp_path: Path, code: bytes, wait_until: WaitUntil
+) -> None:
+    process = submitter(plan_for(tmp_path, steps=300, imports=["helper"]), code)
+    assert (said(process), said(process)) == ("up", "accepted")
+    process.kill()
+    process.wait()
+    attached = AttachedRun(Storage.open(str(tmp_path)), "run")
+    wait_until(lambda: step_of(attached, attempt=0) >= 3)
+    kill_controller(tmp_path)
+    assert attached.wait(90)
+    result = attached.status()
+    assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 2, 300)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.5])
+def test_submitter_killed_while_it_submits_leaves_a_run_or_nothing(
+    submitter: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    code: bytes,
+    delay_s: float,
+    wait_until: WaitUntil,
+) -> None:
+    from raydist.runtime.controller_actor import is_running
+
+    process = submitter(plan_for(tmp_path, steps=30, imports=["helper"]), code)
+    assert said(process) == "up"
+    time.sleep(delay_s)  # the moment is not to be the same in each run of this test
+    process.kill()
+    process.wait()
+    wait_until(lambda: not is_running("run"), timeout_s=120)
+    if (tmp_path / "run").exists():
+        assert record_of(tmp_path)["state"] == "SUCCEEDED"
+
+
+def test_stop_cancels_the_run_and_its_controller_ends(
+    ray_cluster: Connection, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    attached = hand_over(plan_for(tmp_path), ray_cluster)
+    wait_until(lambda: step_of(attached, attempt=0) >= 1)
+    attached.request_stop()
+    assert attached.wait(60)
+    assert attached.status().state is RunState.CANCELLED
+    attached.request_stop()  # harmless
+
+
+def test_name_of_a_run_that_goes_on_is_refused(
+    ray_cluster: Connection, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    attached = hand_over(plan_for(tmp_path / "one"), ray_cluster)
+    with pytest.raises(SpecError, match="a detached run of that name goes on in this Ray"):
+        hand_over(plan_for(tmp_path / "two"), ray_cluster)
+    assert not (tmp_path / "two").exists()
+    assert attached.status().state in (RunState.STARTING, RunState.RUNNING)
+    attached.request_stop()
+    assert attached.wait(60)
+
+
+def test_refusal_of_the_controllers_host_comes_out_at_the_submitter(
+    ray_cluster: Connection, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StorageError, match="cannot write"):
+        hand_over(plan_for(tmp_path / "file"), ray_cluster)
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    with pytest.raises(SpecError, match="choose another --name"):
+        hand_over(plan_for(tmp_path / "runs"), ray_cluster)
+
+
+def test_function_that_closes_over_much_is_refused(ray_cluster: Connection, tmp_path: Path) -> None:
+    with pytest.raises(MistakeError, match="put data into a file"):
+        hand_over(plan_for(tmp_path, table=os.urandom(9 * 2**20)), ray_cluster)
+
+
+def test_large_function_outlives_its_submitter(
+    submitter: Callable[..., subprocess.Popen[str]], tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    # Larger than what Ray keeps of one argument; a command line takes no more than 128 KB.
+    process = submitter(plan_for(tmp_path, steps=200, table="x" * 60_000, more=["y" * 1000] * 2))
+    assert (said(process), said(process)) == ("up", "accepted")
+    process.kill()
+    attached = AttachedRun(Storage.open(str(tmp_path)), "run")
+    wait_until(lambda: step_of(attached, attempt=0) >= 1)
+    kill_controller(tmp_path)
+    assert attached.wait(90)
+    assert attached.status().state is RunState.SUCCEEDED
+
+
+def test_controller_on_a_host_that_is_lost_comes_back_on_another(
+    ray_cluster: Connection, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    import ray
+
+    here = {node["NodeID"] for node in ray.nodes()}
+    with ray_node(ray_cluster.address, num_cpus=0, is_lost=True):
+        node_id = next(n["NodeID"] for n in ray.nodes() if n["NodeID"] not in here and n["Alive"])
+        attached = hand_over(plan_for(tmp_path, steps=1500), ray_cluster, node_id=node_id)
+        wait_until(lambda: step_of(attached, attempt=0) >= 3)
+        lost = record_of(tmp_path)["driver"]["pid"]
+    assert attached.wait(120)
+    result = attached.status()
+    assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 2, 1500)
+    assert record_of(tmp_path)["driver"]["pid"] != lost
+
+
+def launch_of(plan: Plan, *, has_code: bool = True) -> bytes:
+    from raydist.detached import Launch
+    from raydist.runtime.versions import installed_versions
+
+    return pickle.dumps(
+        Launch(
+            plan=plan,
+            has_code=has_code,
+            owner="0badcafe",
+            address="unused",
+            submitted_at_s=time.time(),
+            versions=installed_versions(),
+        )
+    )
+
+
+def test_controller_brought_back_after_the_end_just_ends(tmp_path: Path) -> None:
+    from raydist.detached import DetachedController
+    from raydist.storage.run_record import RunRecordStore
+
+    storage, layout = Storage.open(str(tmp_path)), RunLayout(run="run")
+    RunRecordStore(storage, layout).replace({"state": "SUCCEEDED", "driver": {"id": "0badcafe"}})
+    storage.write_bytes(layout.code("0badcafe"), b"zip")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    DetachedController(launch_of(plan_for(tmp_path))).run(is_revived=True)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_controller_killed_before_its_first_record_leaves_nothing_of_it(tmp_path: Path) -> None:
+    from raydist.detached import DetachedController
+
+    storage, layout = Storage.open(str(tmp_path)), RunLayout(run="run")
+    storage.write_bytes(layout.code("0badcafe"), b"zip")
+    controller = DetachedController(launch_of(plan_for(tmp_path)))
+    controller.stop()  # instead of waiting for a submitter who is gone
+    controller.run(is_revived=True)
+    assert list(tmp_path.iterdir()) == []
+    assert isinstance(controller.begin(None), TrainingError)
+
+
+def test_other_versions_on_the_controllers_host_are_refused(tmp_path: Path) -> None:
+    from raydist.detached import DetachedController
+
+    launch = pickle.loads(launch_of(plan_for(tmp_path)))
+    other = dataclasses.replace(launch, versions={**launch.versions, "raydist": "9.9.9"})
+    controller = DetachedController(pickle.dumps(other))
+    thread = threading.Thread(target=lambda: controller.run(is_revived=False))
+    thread.start()
+    problem = controller.begin(None)
+    assert isinstance(problem, ClusterError)
+    assert "the driver has raydist 9.9.9" in str(problem)
+    controller.stop()
+    thread.join(30)
+    assert list(tmp_path.iterdir()) == []
