@@ -40,6 +40,11 @@ except TimeoutError:
 """
 
 
+def children() -> set[str]:
+    """Returns this process's children, those of other tests included."""
+    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
 class Pair:
     """Two machines on one network."""
 
@@ -125,6 +130,13 @@ def test_killed_machine_leaves_no_process(pair: Pair) -> None:
     pair.second.kill()
     assert (pair.second.is_alive, sleeper.poll() is not None) == (False, True)
     pair.network.heal(1)  # the network goes on
+
+
+def test_machine_that_cannot_start_leaves_no_process() -> None:
+    before = children()
+    with pytest.raises(AssertionError, match="half did not start"):
+        Machine.start("half", private={Path("/nonexistent/folder"): 1})
+    assert children() == before
 
 
 def test_session_that_is_killed_takes_its_machines_along(wait_until: WaitUntil) -> None:
