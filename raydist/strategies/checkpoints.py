@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from raydist.storage.checkpoint_marker import Checkpoint
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.strategies import variables
 from raydist.strategies.progress import TaskProgress
+from raydist.strategies.uploads import Uploads
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +64,18 @@ class TaskCheckpoints:
         self._keep = keep
         self._keep_best = keep_best
         self._progress = progress
+        self._snapshots = variables.Snapshots()
+        self._uploads = Uploads()
         self._newest: SavedState | None = None
         self._is_read = False
         self._unreadable_step = 0
         self.last_saved_step: int | None = None
+        self._saved_at_s = time.monotonic()
+
+    @property
+    def seconds_since_save(self) -> float:
+        """Seconds since the last save of this attempt began, or since the attempt did."""
+        return time.monotonic() - self._saved_at_s
 
     def newest(self) -> SavedState | None:
         """Returns the newest whole checkpoint of the run's earlier attempts; None without one."""
@@ -90,6 +100,7 @@ class TaskCheckpoints:
         return state if state is not None and state.step > step else None
 
     def _read_newest(self) -> SavedState | None:
+        self.finish()  # where this task saved before it restores
         with tempfile.TemporaryDirectory(prefix="raydist-restore-") as folder:
             found = self._store.latest_whole(fetch_to=Path(folder))
             files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
@@ -125,21 +136,41 @@ class TaskCheckpoints:
         history: tuple[Mapping[str, float], ...] = (),
         fit: int = 0,
     ) -> None:
-        """Commits a checkpoint after `step` steps. Every task calls it at the same step."""
-        files = variables.read(_groups(trackables), is_chief=self._is_chief)
+        """Copies what is to be saved and begins to commit it. Every task calls it at the same step.
+
+        The chief stores it while training goes on. Where it still stores the one before, it waits for
+        that: a checkpoint was asked for at this very step, and two under way would hold the whole state
+        twice, on a storage that is too slow for one.
+
+        Raises:
+          StorageError: The one before could not be stored.
+        """
+        self._uploads.wait()
+        self._saved_at_s = time.monotonic()
+        snapshot = self._snapshots.take(_groups(trackables), is_chief=self._is_chief)
         self.last_saved_step = step
-        if files is None:
+        if snapshot is None:
             return
         metrics = dict(history[-1]) if history and not step_in_epoch else {}
         position = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "fit": fit}
-        state = {**position, "history": list(history)}
-        files[STATE_NAME] = json.dumps(state).encode()
-        checkpoint = self._store.commit(
-            step=step,
-            attempt=self._attempt,
-            files=files,
-            info={"epoch": epoch, "metrics": metrics},
-        )
+        state = json.dumps({**position, "history": list(history)}).encode()
+        info = {"epoch": epoch, "metrics": metrics}
+
+        def upload() -> None:
+            self._commit({**snapshot.files(), STATE_NAME: state}, step=step, info=info)
+
+        self._uploads.start(upload)
+
+    def check(self) -> None:
+        """Raises what kept a checkpoint from being stored, at the first step after."""
+        self._uploads.check()
+
+    def finish(self, *, timeout_s: float | None = None) -> None:
+        """Waits until the last checkpoint is committed; raises what kept it from being."""
+        self._uploads.wait(timeout_s=timeout_s)
+
+    def _commit(self, files: Mapping[str, bytes], *, step: int, info: Mapping[str, Any]) -> None:
+        checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info=info)
         best = best_step(self._store.committed(), self._keep_best)
         self._store.prune(keep=self._keep, keep_steps=() if best is None else (best,))
         self._progress.committed(checkpoint.uri)
@@ -164,7 +195,7 @@ def best_step(committed: Sequence[Checkpoint], metric: str | None) -> int | None
 
 
 class Cadence:
-    """When the next checkpoint is due. Decides by steps and epochs alone, so that all tasks decide alike."""
+    """When the next checkpoint is due. By steps and epochs all tasks decide alike, by seconds the chief."""
 
     def __init__(self, every: CheckpointEvery) -> None:
         self._every = every
@@ -173,6 +204,10 @@ class Cadence:
         """Whether a checkpoint is due within an epoch, after a call that took the run to `step`."""
         count = self._every.count
         return self._every.unit is CheckpointUnit.STEPS and step_before // count < step // count
+
+    def is_due_after(self, seconds: float) -> bool:
+        """Whether one is due when the last one was that long ago."""
+        return self._every.unit is CheckpointUnit.SECONDS and seconds >= self._every.count
 
     def steps_left(self, step: int) -> int:
         """Returns how many steps may run from `step` on before one is due, at least 1."""

@@ -119,7 +119,7 @@ class TaskContext:
     def save(self, *, step: int, **trackables: Any) -> None:
         self._registered = dict(trackables)
         self.step = max(self.step, step)
-        self.checkpoints.save(trackables, step=step)
+        self.save_now(trackables, step=step)
 
     def restore(self, **trackables: Any) -> int | None:
         self._registered = dict(trackables)
@@ -164,7 +164,24 @@ class TaskContext:
     def save_registered(self) -> None:
         """Saves what the train function gave to `restore` or `save`, if anything, and if it is new."""
         if self._registered and self.checkpoints.last_saved_step != self.step:
-            self.checkpoints.save(self._registered, step=self.step)
+            self.save_now(self._registered, step=self.step)
+
+    def wants_save(self, step: int) -> bool:
+        """Whether this task wants a checkpoint after `step` steps: for an order, or by the chief's clock."""
+        if self.checkpoints.last_saved_step == step:
+            return False
+        is_due = self.is_chief and self.cadence.is_due_after(self.checkpoints.seconds_since_save)
+        return is_due or self.orders.save.is_set()
+
+    def wants_registered_save(self, step: int) -> bool:
+        """Whether this task asks for one, and the train function has said of what."""
+        return bool(self._registered) and self.wants_save(step)
+
+    def save_now(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
+        """Saves; see TaskCheckpoints.save. Every task calls it at the same step."""
+        # Before the copy is made, so that an order that comes in later is kept for the next step.
+        self.orders.save.clear()
+        self.checkpoints.save(trackables, step=step, **position)
 
     def _append(self, metrics: Mapping[str, float], *, step: int, epoch: int | None, scope: Scope) -> None:
         now = time.time()

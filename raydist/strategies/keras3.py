@@ -25,6 +25,7 @@ from keras.src.optimizers import base_optimizer
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch, packing, replacement, resume
+from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.replacement import Replacement
 
 VERSION = "3.15"
@@ -345,7 +346,7 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
         self._distribute_strategy = distribute_strategy
         self._start = resume.take_start()
         dataset = self.data_adapter.get_tf_dataset()
-        agree = functools.partial(global_batch.mean_over_replicas, distribute_strategy)
+        agree = functools.partial(means_over_workers, distribute_strategy)
         is_static = global_batch.has_static_batch(dataset)
         self._packer = packing.take_packer(self.steps_per_execution, agree, is_batch_static=is_static)
         # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
@@ -397,10 +398,10 @@ def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCal
     iterator = iter(self._get_iterator())
     step = 0
     while True:
-        self._steps_seen = step + self.steps_per_execution
-        call = global_batch.StepCall(iterator, self.steps_per_execution, may_end=True)
-        yield step, step + self.steps_per_execution - 1, call
-        step += self.steps_per_execution
+        count = self._packer.next_count(self.steps_per_execution)
+        self._steps_seen = step + count
+        yield step, step + count - 1, global_batch.StepCall(iterator, count, may_end=True)
+        step += count
 
 
 def _scale_loss(value: Any) -> Any:

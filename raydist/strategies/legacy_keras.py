@@ -21,6 +21,7 @@ from tf_keras.src.utils import losses_utils, metrics_utils
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch, packing, replacement, resume
+from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.replacement import Replacement
 
 VERSION = "2.21"
@@ -324,7 +325,7 @@ def _configure_dataset(
             resume.after(dataset, start, steps_per_epoch=steps), strategy, endless=endless
         )
     self._dataset = dataset
-    agree = functools.partial(global_batch.mean_over_replicas, strategy)
+    agree = functools.partial(means_over_workers, strategy)
     steps = int(self._steps_per_execution.numpy())
     is_static = global_batch.has_static_batch(given)
     self._raydist_packer = packing.take_packer(steps, agree, is_batch_static=is_static)

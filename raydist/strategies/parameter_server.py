@@ -179,17 +179,19 @@ class _Training:
             first = counter.step_in_epoch
             self._calls.batches(first, first + count - 1, _RunningLogs(lambda: self._logs(tally, means)))
 
-        cadence, save = self._context.cadence, self._context.orders.save
+        cadence = self._context.cadence
+
+        def is_save_wanted() -> bool:
+            return self._context.wants_save(counter.step)
 
         def should_pause() -> bool:
-            return save.is_set() or self._model.stop_training
+            return is_save_wanted() or self._model.stop_training
 
         while counter.step_in_epoch < num_steps and not self._model.stop_training:
             left = min(num_steps - counter.step_in_epoch, cadence.steps_left(counter.step))
             self._scheduler.run(left, on_done, should_pause=should_pause)
             self._context.progress.repeated(self._context.steps_repeated + self.num_repeated)
-            if save.is_set():
-                save.clear()
+            if is_save_wanted():
                 self._metrics.write(tally)
                 counter.save(self._model)
         self._metrics.write(tally)

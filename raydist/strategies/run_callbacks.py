@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from raydist.strategies import layers, packing, resume
+from raydist.strategies import agreement, layers, packing, resume
 
 if TYPE_CHECKING:
     from raydist.strategies.context import TaskContext
@@ -28,8 +28,9 @@ def run_callbacks(counter: Counter, base: type, *, element_spec: Any) -> tuple[A
     marks = {"_supports_tf_logs": True, "takes_packed_steps": True}
     before = type("RaydistProgress", (_Progress, base), marks)
     after = type("RaydistCheckpoint", (_Checkpoint, base), marks)
-    packing.set_limit(lambda: counter.context.cadence.steps_left(counter.step))
-    return before(counter, element_spec), after(counter)
+    pair = before(counter, element_spec), after(counter)
+    packing.set_pauses(pair[1].pauses())
+    return pair
 
 
 class Counter:
@@ -62,7 +63,7 @@ class Counter:
     def save(self, model: Any) -> None:
         if self.context.checkpoints.last_saved_step != self.step:
             metrics = {"metrics": list(model.metrics)} if self.step_in_epoch else {}
-            self.context.checkpoints.save(
+            self.context.save_now(
                 {**self.trackables(model), **metrics},
                 step=self.step,
                 epoch=self.epoch,
@@ -136,6 +137,7 @@ class _Progress:
             metrics = floats(logs)
             counter.context.record_local(metrics, step=counter.step, epoch=counter.epoch)
         counter.context.progress.completed(counter.step, epoch=counter.epoch, local_metrics=metrics)
+        counter.context.checkpoints.check()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         counter = self._counter
@@ -155,10 +157,22 @@ class _Checkpoint:
     def __init__(self, counter: Counter) -> None:
         super().__init__()
         self._counter = counter
+        # Under ParameterServer the loop of closures asks, before it calls callbacks.
+        strategy = counter.context.strategy
+        self._is_alone = counter.context.coordinator is None and agreement.is_alone(strategy)
+
+    def pauses(self) -> packing.Pauses:
+        counter, context = self._counter, self._counter.context
+        return packing.Pauses(
+            limit=lambda: context.cadence.steps_left(counter.step),
+            wants_save=None if self._is_alone else lambda: context.wants_save(counter.step),
+            save=lambda: counter.save(self.model),
+        )
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        counter = self._counter
-        if counter.context.cadence.is_due(step_before=counter.step_before, step=counter.step):
+        counter, context = self._counter, self._counter.context
+        is_due = context.cadence.is_due(step_before=counter.step_before, step=counter.step)
+        if is_due or (self._is_alone and context.wants_save(counter.step)):
             counter.save(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -167,6 +181,7 @@ class _Checkpoint:
 
     def on_train_end(self, logs: Any = None) -> None:
         self._counter.save(self.model)
+        self._counter.context.checkpoints.finish()
 
 
 def floats(logs: Any) -> dict[str, float]:

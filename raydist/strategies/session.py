@@ -30,6 +30,8 @@ from raydist.strategies.progress import TaskProgress
 logger = logging.getLogger(__name__)
 
 TICK_INTERVAL_S = 1.0
+# For a task that failed: the controller, which waits for its last words, has other things to do.
+LAST_UPLOAD_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +83,21 @@ def open_session(
         )
         try:
             yield Session(context=context)
+            checkpoints.finish()
         except BaseException as error:
+            # First: the peers' failure would make the controller end this task, and the next attempt
+            # goes on from this checkpoint.
+            _finish_quietly(checkpoints)
             tensorflow_internals.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
             raise
+
+
+def _finish_quietly(checkpoints: TaskCheckpoints) -> None:
+    """Lets the last checkpoint be stored while an exception ends the session, which is the one to tell."""
+    try:
+        checkpoints.finish(timeout_s=LAST_UPLOAD_TIMEOUT_S)
+    except Exception as error:
+        logger.warning("the last checkpoint is not stored: %s", error)
 
 
 def _mend_tf_keras(sync_batchnorm: bool) -> None:

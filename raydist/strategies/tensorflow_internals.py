@@ -69,7 +69,9 @@ def report_error_to_peers(message: str) -> None:
     """
     current = context.context()
     if current.coordination_service is not None:
-        current.report_error_to_cluster(2, message[:1000])
+        # Where a peer's failure came first there is nobody to tell any more, and TensorFlow says so.
+        with contextlib.suppress(tf.errors.FailedPreconditionError):
+            current.report_error_to_cluster(2, message[:1000])
 
 
 def is_synchronized_on_read(variable: object) -> bool:

@@ -1,0 +1,36 @@
+"""What the workers of a synchronous strategy tell each other between two calls of a step function.
+
+A collective gets its instance key by counting (cross_device_utils.py, `_next_instance_key`), so every
+worker has to ask after the same call, and to do the same with the answer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def is_alone(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process has all replicas, and nobody to agree with."""
+    return len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
+
+
+def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]) -> Sequence[float]:
+    """Returns the means of some numbers over all workers, the same in each. A collective."""
+    if is_alone(strategy):
+        return values
+    reduced = _traced_means(strategy)(tf.constant(values, tf.float32))
+    means: list[float] = strategy.experimental_local_results(reduced)[0].numpy().tolist()
+    return means
+
+
+@functools.cache  # a process has one such strategy; a trace costs more than many collectives
+def _traced_means(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
+    def one(own: tf.Tensor) -> tf.Tensor:
+        # In a step the value is made on the replica's device; a captured one has none to reduce to.
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own + 0.0)
+
+    return tf.function(lambda local: strategy.run(one, args=(local,)), autograph=False)
