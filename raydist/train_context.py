@@ -90,7 +90,10 @@ class TrainContext(Protocol):
         """
 
     def restore(self, **trackables: Any) -> int | None:
-        """Restores the newest whole checkpoint; returns its step, or None where there is none."""
+        """Restores the newest whole checkpoint; returns its step, or None where there is none.
+
+        Every task calls it: the workers compare what they found, and what they hold after it.
+        """
 
     def global_batch_size(self, per_replica: int) -> int:
         """Returns `per_replica` times the number of replicas."""

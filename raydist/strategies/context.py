@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -16,6 +16,9 @@ from raydist.spec.tasks import TaskType
 from raydist.strategies.checkpoints import Cadence, TaskCheckpoints
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
+
+if TYPE_CHECKING:
+    from raydist.strategies.export import ExportFolder
 
 
 class TaskContext:
@@ -35,6 +38,7 @@ class TaskContext:
         metrics: MetricsWriter,
         coordinator: Any = None,
         orders: Orders | None = None,
+        export_folder: ExportFolder | None = None,
     ) -> None:
         job = assignment.job
         self.strategy = strategy
@@ -52,6 +56,7 @@ class TaskContext:
         self.progress = progress
         self.checkpoints = checkpoints
         self.cadence = Cadence(job.checkpoint_every)
+        self.export_folder = export_folder
         self.auto_shard = job.auto_shard
         self.step = 0
         self.num_fits = 0  # calls of fit so far

@@ -16,16 +16,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src import tree
-from keras.src.backend.common import variables as common_variables
+from keras.src.backend.common import global_state, variables as common_variables
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import core, trainer as tf_trainer
 from keras.src.layers import BatchNormalization
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers import base_optimizer
+from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch, packing, replacement, resume
 from raydist.strategies.agreement import means_over_workers
+from raydist.strategies.callback_calls import in_run_order
 from raydist.strategies.replacement import Replacement
 
 VERSION = "3.15"
@@ -181,6 +183,17 @@ def build(model: Any, element_spec: Any) -> None:
         model._symbolic_build(data_batch=element_spec)
 
 
+def global_random_variables() -> list[tf.Variable]:
+    """Returns the state of the generator that `keras.random` draws from without a seed, if it is there."""
+    generator = global_state.get_global_attribute("global_seed_generator")
+    return [] if generator is None else [generator.state.value]
+
+
+def make_global_generator() -> None:
+    """Makes that generator, unless it is there."""
+    seed_generator.global_seed_generator()
+
+
 def equalize_statistics(model: Any) -> None:
     """Replaces moving statistics by their mean over replicas. Every worker calls it at the same point."""
     strategy = model.distribute_strategy
@@ -322,7 +335,7 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = [_EqualStatistics(), *tree.flatten(callbacks or [])]
+            callbacks = [_EqualStatistics(), *in_run_order(tree.flatten(callbacks or []))]
             bound.arguments["callbacks"] = callbacks
         is_known = isinstance(callbacks, list) and not self.run_eagerly
         packing.begin(callbacks if is_known else None, keras.callbacks.Callback, model=self)

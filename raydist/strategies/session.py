@@ -21,9 +21,11 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.strategies import keras3, tensorflow_internals
 from raydist.strategies.after_import import after_import
+from raydist.strategies.agreement import gather_over_workers
 from raydist.strategies.build import build_coordinator, build_strategy
 from raydist.strategies.checkpoints import TaskCheckpoints
 from raydist.strategies.context import TaskContext
+from raydist.strategies.export import ExportFolder
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
 
@@ -71,6 +73,7 @@ def open_session(
             keep=assignment.job.keep,
             keep_best=assignment.job.keep_best,
             progress=progress,
+            gather=functools.partial(gather_over_workers, strategy),
         )
         context = TaskContext(
             assignment,
@@ -80,6 +83,7 @@ def open_session(
             metrics=metrics,
             coordinator=build_coordinator(strategy),
             orders=orders,
+            export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
         )
         try:
             yield Session(context=context)

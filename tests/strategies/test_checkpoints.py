@@ -119,3 +119,75 @@ def all_run(tasks: list[TaskProcess]) -> bool:
     for task in tasks:
         assert task.process.poll() is None, task.text()
     return True
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(strategy="mirrored", devices=2, keras="3"),
+        Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"),
+        Cluster(strategy="parameter_server", workers=1, ps=1),
+    ],
+    ids=str,
+)
+def test_early_stopping_ends_a_resumed_run_at_the_same_epoch(cluster: Cluster, tmp_path: Path) -> None:
+    target = f"{FUNCTIONS}:early_stopping"
+    [expected, *_] = run_function(target, cluster, storage=tmp_path / "a")
+    assert expected.values["epochs"] == [0, 1, 2, 3, 4]
+    run_function(target, cluster, storage=tmp_path / "b", crash_in=4)
+    # The second resume finds a run that has ended.
+    for attempt, restored_step in ((1, 24), (2, 30)):
+        for task in run_function(target, cluster, storage=tmp_path / "b", attempt=attempt):
+            assert task.values == {**expected.values, "restored_step": restored_step}
+            if cluster.strategy != "parameter_server":  # whose two runs differ in the order of steps
+                np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(keras="3"),
+        Cluster(strategy="mirrored", devices=2, keras="3"),
+        Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"),
+        Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"),
+    ],
+    ids=str,
+)
+def test_resumed_run_draws_the_random_numbers_of_the_undisturbed_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    target, options = f"{FUNCTIONS}:random_numbers", {"checkpoint_every": "3"}
+    [expected, *_] = run_function(target, cluster, storage=tmp_path / "a", job_options=options)
+    assert expected.values["has_noise"] == (cluster.keras == "3")
+    run_function(target, cluster, storage=tmp_path / "b", crash_at=11, job_options=options)
+    for task in run_function(target, cluster, storage=tmp_path / "b", attempt=1, job_options=options):
+        assert (task.values["restored_step"], task.values["notes"]) == (9, [])
+        np.testing.assert_array_equal(task.arrays["drawn"], expected.arrays["drawn"][9:])
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("another weight", "step-7-a0 the weights of worker/1 differ from those of the others"),
+        (
+            "no checkpoint",
+            r"worker/0 that of step 7, worker/1 none\): worker/1 does not see the same storage",
+        ),
+    ],
+)
+def test_worker_that_restored_something_else_is_named(way: str, message: str, tmp_path: Path) -> None:
+    target = f"{FUNCTIONS}:restored_differently"
+    run_function(target, TWO_WORKERS, storage=tmp_path, way=way)
+    with pytest.raises(AssertionError, match=f"CheckpointError: .*{message}"):
+        run_function(target, TWO_WORKERS, storage=tmp_path, way=way, attempt=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [([[5], [5]], []), ([[5], [6]], [1]), ([[5], [6], [6]], [0]), ([[5], [6], [7]], [1, 2]), ([[5]], [])],
+)
+def test_odd_workers_differ_from_most_or_from_the_chief(rows: list[list[int]], expected: list[int]) -> None:
+    from raydist.strategies.agreement import odd_workers
+
+    assert odd_workers(rows) == expected

@@ -151,3 +151,168 @@ def train_long_on_ps(ctx: Any, *, way: str) -> None:
         train_steps(ctx, model, lambda: data().repeat(), num_steps=1_000_000)
     else:
         ctx.fit(model, lambda: data().repeat(), epochs=1, steps_per_epoch=1_000_000)
+
+
+def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
+    """The score is best in epoch 2, then wait is 1 and 2: training stops after epoch 4."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    scores = [5.0, 4.0, 3.0, 3.5, 3.6, 1.0, 1.0, 1.0]
+
+    class Score(keras.callbacks.Callback):
+        num_epochs = 0
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == crash_in:
+                raise RuntimeError("crashed")
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.num_epochs += 1
+            logs["score"] = scores[epoch]
+
+        def get_state(self) -> Any:
+            return {"num_epochs": self.num_epochs}
+
+        def set_state(self, state: Any) -> None:
+            self.num_epochs = state["num_epochs"]
+
+    with ctx.strategy.scope():
+        model = dense_model(keras, "adam")
+    callbacks = [
+        Score(),
+        keras.callbacks.ReduceLROnPlateau(monitor="score", patience=2, factor=0.5, mode="min"),
+        keras.callbacks.EarlyStopping(monitor="score", patience=2, mode="min", restore_best_weights=True),
+    ]
+    try:
+        history = ctx.fit(
+            model, lambda: data().repeat(), epochs=len(scores), steps_per_epoch=6, callbacks=callbacks
+        )
+    except RuntimeError as error:
+        if "crashed" not in str(error):
+            raise
+        return {}
+    rate = model.optimizer.learning_rate
+    return {
+        "weights": flat(model),
+        "epochs": history.epoch,
+        "num_epochs": callbacks[0].num_epochs,
+        "wait": [callbacks[1].wait, callbacks[2].wait, callbacks[2].best_epoch],
+        "rate": float(rate.numpy() if hasattr(rate, "numpy") else rate),
+        "notes": list(ctx.progress.status().notes),
+        "restored_step": ctx.progress.status().restored_step,
+    }
+
+
+def random_numbers(ctx: Any, *, crash_at: int | None = None) -> dict[str, Any]:
+    """Dropout, an unseeded layer, and draws of a callback; raises at step `crash_at`."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    drawn: list[float] = []
+
+    class Noise(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs + 0.1 * keras.random.normal((6,))  # from Keras's global generator
+
+    class Draw(keras.callbacks.Callback):
+        num_steps = 0
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if self.num_steps == crash_at:
+                raise RuntimeError("crashed")
+            self.num_steps += 1
+            generator = tf.random.get_global_generator()
+            drawn.append([float(tf.random.uniform(())), float(generator.uniform(()))])
+
+    tf.random.set_global_generator(tf.random.Generator.from_seed(3))
+    keras.utils.set_random_seed(11)
+    is_keras_3 = keras.__name__.startswith("keras")
+    with ctx.strategy.scope():
+        noise = [Noise()] if hasattr(keras, "random") and is_keras_3 else []
+        layers = [keras.Input((6,)), *noise, keras.layers.Dense(16), keras.layers.Dropout(0.5)]
+        model = keras.Sequential([*layers, keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(0.01), loss)
+    try:
+        ctx.fit(model, data, epochs=3, callbacks=[Draw()])
+    except RuntimeError as error:
+        if "crashed" not in str(error):
+            raise
+        return {}
+    status = ctx.progress.status()
+    return {
+        "weights": flat(model),
+        "drawn": np.array(drawn),
+        "restored_step": status.restored_step,
+        "has_noise": bool(noise),
+        "notes": [note for note in status.notes if "draw random numbers" not in note],
+    }
+
+
+def restored_differently(ctx: Any, *, way: str) -> None:
+    """Saves; then worker/1 sees no checkpoint, or gets another weight than the others."""
+    import tensorflow as tf
+
+    from raydist.storage.checkpoints import CheckpointStore, RestorePoint
+    from raydist.strategies import variables
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    write = variables.write
+
+    def write_and_change(groups: Any, files: Any, *, checkpoint: str) -> None:
+        write(groups, files, checkpoint=checkpoint)
+        weight = groups["model"][0]
+        weight.assign(tf.tensor_scatter_nd_add(weight, [[0, 0]], [1e-6]))
+
+    if ctx.attempt == 1 and not ctx.is_chief:
+        if way == "no checkpoint":
+            CheckpointStore.latest_whole = lambda self, **_: RestorePoint(checkpoint=None)  # type: ignore[method-assign]
+        else:
+            variables.write = write_and_change
+    ctx.fit(model, data, epochs=ctx.attempt + 1)
+
+
+def trained_for_export(ctx: Any, *, kind: str = "dense") -> dict[str, Any]:
+    """Trains, and returns what the model predicts; the export has to predict the same."""
+    import tensorflow as tf
+
+    from raydist.strategies import variables
+
+    keras = tf.keras
+
+    class Subclassed(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+        def get_config(self) -> Any:
+            raise NotImplementedError("no config")
+
+    with ctx.strategy.scope():
+        if kind == "subclassed":
+            keras.utils.set_random_seed(7)
+            model = Subclassed()
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        else:
+            keras.utils.set_random_seed(7)
+            # With moving statistics, which are exported too.
+            layers = [keras.Input((6,)), keras.layers.Dense(8), keras.layers.BatchNormalization()]
+            model = keras.Sequential([*layers, keras.layers.Dense(3)])
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+    class Score(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["score"] = [1.0, 5.0, 2.0][epoch]
+
+    ctx.fit(model, lambda: data().repeat(), epochs=3, steps_per_epoch=6, callbacks=[Score()])
+    # Read as whole arrays, because Keras's predict is not for ParameterServer.
+    arrays = [np.asarray(part.read_value()) for part in variables.variables_of("model", model)]
+    return {
+        **{f"weight-{number:02d}": array for number, array in enumerate(arrays)},
+        "notes": list(ctx.progress.status().notes),
+    }
