@@ -83,7 +83,7 @@ class TrainContext(Protocol):
         """Reports values that hold after `step` steps; never waits for another task."""
 
     def save(self, *, step: int, **trackables: Any) -> None:
-        """Saves the given models, optimizers and variables as they are after `step` steps.
+        """Saves the given models, optimizers, random generators and variables as they are after `step` steps.
 
         Every task calls it. It returns once they are copied; the chief commits the checkpoint while
         training goes on, and waits for one that is still under way first.

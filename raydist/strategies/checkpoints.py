@@ -23,6 +23,10 @@ from raydist.strategies.agreement import odd_workers
 from raydist.strategies.progress import TaskProgress
 from raydist.strategies.uploads import Uploads
 
+# How often workers that found different checkpoints look again.
+_READS = 3
+_REREAD_AFTER_S = 1.0
+
 Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 logger = logging.getLogger(__name__)
@@ -81,12 +85,13 @@ class TaskCheckpoints:
         keep: int | None,
         keep_best: str | None,
         progress: TaskProgress,
-        gather: Gather = lambda own: [own],
+        gather: Gather | None = None,
     ) -> None:
         """Takes what the chief keeps.
 
         Args:
-          gather: Returns the numbers of every worker that restores, in their order. A collective.
+          gather: Returns the numbers of every worker that restores, in their order: a collective. None
+            where there is but one.
         """
         self._gather = gather
         self._store = store
@@ -117,24 +122,30 @@ class TaskCheckpoints:
           CheckpointError: They found different ones.
         """
         if not self._is_read:
-            self._newest = self._read_newest()
+            self._newest = self._read_agreed()
             self._is_read = True
-            self._check_found(self._newest)
         return self._newest
 
-    def _check_found(self, state: SavedState | None) -> None:
+    def _read_agreed(self) -> SavedState | None:
         # Otherwise those that found one would wait in its restore for those that train already.
-        name = state.uri.rpartition("/")[2] if state else ""
-        rows = self._gather([state.step if state else -1, zlib.crc32(name.encode())])
-        if odd := odd_workers(rows):
-            found = ", ".join(
-                f"worker/{index} {f'that of step {step}' if step >= 0 else 'none'}"
-                for index, (step, _) in enumerate(rows)
-            )
-            raise CheckpointError(
-                f"the workers found different checkpoints ({found}): {_names(odd)} does not see the same "
-                "storage; give a --storage that every host shares"
-            )
+        for _ in range(_READS):
+            state = self._read_newest()
+            if self._gather is None:
+                return state
+            name = state.uri.rpartition("/")[2] if state else ""
+            rows = self._gather([state.step if state else -1, zlib.crc32(name.encode())])
+            if not (odd := odd_workers(rows)):
+                return state
+            # A chief that was cut away and comes back may have committed another one meanwhile.
+            time.sleep(_REREAD_AFTER_S)
+        found = ", ".join(
+            f"worker/{index} {f'that of step {step}' if step >= 0 else 'none'}"
+            for index, (step, _) in enumerate(rows)
+        )
+        raise CheckpointError(
+            f"the workers found different checkpoints ({found}): {_names(odd)} does not see the same "
+            "storage; give a --storage that every host shares"
+        )
 
     def newest_step(self) -> int:
         """Returns the step of the newest committed checkpoint, of this attempt too; 0 without one."""
@@ -183,7 +194,7 @@ class TaskCheckpoints:
         """
         groups = _groups(trackables)
         variables.write(groups, state.files, checkpoint=state.uri)
-        if odd := odd_workers(self._gather([variables.checksum(groups)])):
+        if self._gather is not None and (odd := odd_workers(self._gather([variables.checksum(groups)]))):
             raise CheckpointError(
                 f"after the restore of {state.uri} the weights of {_names(odd)} differ from those of the "
                 "others by their checksum; training on would give each worker a model of its own: look for "

@@ -21,7 +21,7 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.strategies import keras3, tensorflow_internals
 from raydist.strategies.after_import import after_import
-from raydist.strategies.agreement import gather_over_workers
+from raydist.strategies.agreement import gather_over_workers, is_alone
 from raydist.strategies.build import build_coordinator, build_strategy
 from raydist.strategies.checkpoints import TaskCheckpoints
 from raydist.strategies.context import TaskContext
@@ -73,7 +73,7 @@ def open_session(
             keep=assignment.job.keep,
             keep_best=assignment.job.keep_best,
             progress=progress,
-            gather=functools.partial(gather_over_workers, strategy),
+            gather=None if is_alone(strategy) else functools.partial(gather_over_workers, strategy),
         )
         context = TaskContext(
             assignment,

@@ -30,7 +30,7 @@ INDEX_NAME = "variables.json"
 
 
 def variables_of(name: str, trackable: Any) -> list[Any]:
-    """Returns the `tf.Variable`s of a model, an optimizer, a metric, a `tf.Module` or a variable.
+    """Returns the `tf.Variable`s of a model, an optimizer, a metric, a generator, a `tf.Module` or a variable.
 
     Raises:
       UnsupportedError: `trackable` holds none that raydist knows how to find.
@@ -39,12 +39,14 @@ def variables_of(name: str, trackable: Any) -> list[Any]:
         return _parts_of(trackable)
     if isinstance(trackable, (list, tuple)):
         return [variable for one in trackable for variable in variables_of(name, one)]
+    if isinstance(trackable, tf.random.Generator) or type(trackable).__name__ == "SeedGenerator":
+        return _parts_of(trackable.state)
     found = getattr(trackable, "variables", None)
     found = found() if callable(found) else found
     if found is None:
         raise UnsupportedError(
             f"{name} is {type(trackable).__name__}, which has no variables; "
-            "give models, optimizers, metrics, tf.Modules or tf.Variables"
+            "give models, optimizers, metrics, random generators, tf.Modules or tf.Variables"
         )
     return [part for variable in found for part in _parts_of(variable)]
 

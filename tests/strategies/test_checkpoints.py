@@ -12,6 +12,9 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function, started
 
+# Up to four runs of two tasks each, where others may use the machine too.
+pytestmark = pytest.mark.timeout(1200)
+
 FUNCTIONS = "tests.support.checkpoint_functions"
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
 
@@ -36,7 +39,7 @@ def test_chief_killed_during_an_upload_resumes_from_the_commit_before(
     [expected, _] = run_function(target, TWO_WORKERS, step=-1, storage=tmp_path / "a", **arguments)
     with started(target, TWO_WORKERS, step=10, storage=tmp_path / "b", **arguments) as tasks:
         torn = tmp_path / "b/test/checkpoints/step-10-a0/variables.npz"
-        wait_until(torn.exists, timeout_s=120)
+        wait_until(torn.exists, timeout_s=300)
         tasks[0].kill()
     for task in run_function(target, TWO_WORKERS, step=-1, storage=tmp_path / "b", attempt=1, **arguments):
         assert task.values["restored_step"] == 5
@@ -72,10 +75,10 @@ def test_order_to_one_worker_makes_all_save_inside_an_epoch(
 ) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
     with started(f"{FUNCTIONS}:train_long", cluster, storage=tmp_path, way=way) as tasks:
-        wait_until(lambda: trains(tmp_path, tasks), timeout_s=120)
+        wait_until(lambda: trains(tmp_path, tasks), timeout_s=300)
         for num_orders in (1, 2):
             tasks[1].process.send_signal(signal.SIGHUP)  # what Order.SAVE does in a task
-            wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) == num_orders, timeout_s=120)  # noqa: B023
+            wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) == num_orders, timeout_s=300)  # noqa: B023
     assert [name for name in tmp_path.rglob("state.json") if json.loads(name.read_text())["epoch"]] == []
 
 
@@ -89,7 +92,7 @@ def test_saves_every_second(
     options = {"checkpoint_every": "1s", "keep": "all"}
     target = "train_long_on_ps" if cluster.ps else "train_long"
     with started(f"{FUNCTIONS}:{target}", cluster, storage=tmp_path, way=way, job_options=options) as tasks:
-        wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) >= 3, timeout_s=120)
+        wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) >= 3, timeout_s=300)
 
 
 def test_killed_run_that_saves_by_seconds_ends_as_the_undisturbed_one(
@@ -99,7 +102,7 @@ def test_killed_run_that_saves_by_seconds_ends_as_the_undisturbed_one(
     arguments = {"way": "fit", "num_steps": 3000, "job_options": {"checkpoint_every": "1s"}}
     [expected, _] = run_function(target, TWO_WORKERS, storage=tmp_path / "a", **arguments)
     with started(target, TWO_WORKERS, storage=tmp_path / "b", **arguments) as tasks:
-        wait_until(lambda: all_run(tasks) and saved_steps(tmp_path / "b"), timeout_s=120)
+        wait_until(lambda: all_run(tasks) and saved_steps(tmp_path / "b"), timeout_s=300)
         tasks[1].kill()
     [task, _] = run_function(target, TWO_WORKERS, storage=tmp_path / "b", attempt=1, **arguments)
     assert 0 < task.values["restored_step"] < task.values["step"] == 3000
@@ -164,6 +167,12 @@ def test_resumed_run_draws_the_random_numbers_of_the_undisturbed_one(
         assert (task.values["restored_step"], task.values["notes"]) == (9, [])
         np.testing.assert_array_equal(task.arrays["drawn"], expected.arrays["drawn"][9:])
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+def test_generators_of_a_loop_are_saved_and_restored(tmp_path: Path) -> None:
+    [first] = run_function(f"{FUNCTIONS}:generators", Cluster(), storage=tmp_path)
+    [second] = run_function(f"{FUNCTIONS}:generators", Cluster(), storage=tmp_path, attempt=1)
+    assert first.values["drawn"] == second.values["drawn"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ import pytest
 
 from tests.support.processes import Cluster, run_function
 
+# Two runs each, where others may use the machine too.
+pytestmark = pytest.mark.timeout(900)
+
 TARGET = "tests.support.checkpoint_functions:trained_for_export"
 # A process that knows nothing of raydist.
 LOAD = """
@@ -25,7 +28,8 @@ keras = __import__(package)
 model = keras.models.load_model(folder + "/model.keras")
 loaded = tf.saved_model.load(folder + "/saved_model")
 x = np.linspace(-1, 1, 24).reshape(4, 6).astype("float32")
-np.savez(folder + "/seen.npz", *model.get_weights(), predicted=model(x).numpy(), served=loaded.serve(x).numpy())
+seen = {"predicted": model(x).numpy(), "served": loaded.serve(x).numpy()}
+np.savez(folder + "/seen.npz", *model.get_weights(), **seen)
 """
 
 

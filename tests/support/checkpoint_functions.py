@@ -316,3 +316,19 @@ def trained_for_export(ctx: Any, *, kind: str = "dense") -> dict[str, Any]:
         **{f"weight-{number:02d}": array for number, array in enumerate(arrays)},
         "notes": list(ctx.progress.status().notes),
     }
+
+
+def generators(ctx: Any) -> dict[str, Any]:
+    """Draws, saves, and draws on; the second attempt restores and draws the same."""
+    import keras
+    import tensorflow as tf
+
+    tensorflow_s, keras_s = tf.random.Generator.from_seed(1), keras.random.SeedGenerator(2)
+
+    def draw() -> list[float]:
+        return [float(tensorflow_s.uniform(())), float(keras.random.uniform((), seed=keras_s))]
+
+    if ctx.restore(tensorflow_s=tensorflow_s, keras_s=keras_s) is None:
+        draw()
+        ctx.save(step=1, tensorflow_s=tensorflow_s, keras_s=keras_s)
+    return {"drawn": draw()}
