@@ -30,7 +30,7 @@ INDEX_NAME = "variables.json"
 
 
 def variables_of(name: str, trackable: Any) -> list[Any]:
-    """Returns the `tf.Variable`s of a model, an optimizer, a metric, a generator, a `tf.Module` or a variable.
+    """Returns the `tf.Variable`s of a model, optimizer, metric, random generator, `tf.Module` or variable.
 
     Raises:
       UnsupportedError: `trackable` holds none that raydist knows how to find.
