@@ -13,7 +13,7 @@ from raydist.spec.job import JobSpec
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_record import ENDED, RunRecordStore
 from raydist.storage.segments import EventWriter
 
 logger = logging.getLogger(__name__)
