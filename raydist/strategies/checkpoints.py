@@ -86,14 +86,17 @@ class TaskCheckpoints:
         keep_best: str | None,
         progress: TaskProgress,
         gather: Gather | None = None,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes what the chief keeps.
 
         Args:
+          before_commit: Stores what a run that goes on from the checkpoint will not tell again.
           gather: Returns the numbers of every worker that restores, in their order: a collective. None
             where there is but one.
         """
         self._gather = gather
+        self._before_commit = before_commit
         self._store = store
         self._attempt = attempt
         self._is_chief = is_chief
@@ -264,6 +267,7 @@ class TaskCheckpoints:
         self._uploads.wait(timeout_s=timeout_s)
 
     def _commit(self, files: Mapping[str, bytes], *, step: int, info: Mapping[str, Any]) -> None:
+        self._before_commit()
         checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info=info)
         best = best_step(self._store.committed(), self._keep_best)
         self._store.prune(keep=self._keep, keep_steps=() if best is None else (best,))

@@ -194,6 +194,9 @@ class _Progress:
         counter.context.progress.completed(counter.step, epoch=counter.epoch, local_metrics=metrics)
         counter.context.checkpoints.check()
 
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._counter.context.progress.beat()
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         counter = self._counter
         metrics = floats(logs)

@@ -74,6 +74,8 @@ def open_session(
             keep_best=assignment.job.keep_best,
             progress=progress,
             gather=None if is_alone(strategy) else functools.partial(gather_over_workers, strategy),
+            # Or a chief that dies would leave a gap in the curve before the checkpoint.
+            before_commit=metrics.flush,
         )
         context = TaskContext(
             assignment,
