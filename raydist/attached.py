@@ -7,15 +7,19 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raydist.controller.result import RunResult
 from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError, MistakeError
+from raydist.runtime.address import CLIENT_PREFIX
 from raydist.spec.process import is_alive, is_this_host
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_folder import LIVES_WITHIN_S
 from raydist.storage.run_record import ENDED, read_record
+
+if TYPE_CHECKING:
+    from raydist.runtime.connection import Connection
 
 _POLL_S = 0.2
 
@@ -124,7 +128,9 @@ class AttachedRun:
         from raydist.runtime.connection import connect
 
         try:
-            with connect(self._address or record["driver"]["address"]):
+            with connect(self._address or record["driver"]["address"]) as connection:
+                if not connection.owns and self._address is None:
+                    _check_is_same(connection, record["driver"]["address"])
                 return ask(self._run)
         except ClusterError as error:
             raise ClusterError(
@@ -135,6 +141,16 @@ class AttachedRun:
 
 def _is_detached(record: Mapping[str, Any]) -> bool:
     return "actor" in (record.get("driver") or {})
+
+
+def _check_is_same(connection: Connection, address: str) -> None:
+    """Raises ClusterError where this process is connected to another Ray already; it can have but one."""
+    is_comparable = not connection.is_client and not address.startswith(CLIENT_PREFIX)
+    if is_comparable and connection.address != address:
+        raise ClusterError(
+            f"this process is connected to the Ray at {connection.address}, and the run is in the one at "
+            f"{address}; ask from another process"
+        )
 
 
 def _is_silent(record: Mapping[str, Any]) -> bool:

@@ -70,7 +70,6 @@ def hand_over(
     address: str,
     submitted_at_s: float,
     task_body: str | None = None,
-    node_id: str | None = None,
 ) -> None:
     """Gives the run to the connected Ray, and returns once it is accepted; raises as `launch` does."""
     launch = Launch(
@@ -82,9 +81,7 @@ def hand_over(
         versions=installed_versions(),
         task_body=task_body,
     )
-    controller_actor.launch(
-        plan.job.name, body=_BODY, launch=pickle_by_value(launch), code=code, node_id=node_id
-    )
+    controller_actor.launch(plan.job.name, body=_BODY, launch=pickle_by_value(launch), code=code)
 
 
 class DetachedController:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import raydist
+from raydist.runtime.connection import Connection
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
@@ -63,7 +64,7 @@ def test_detached_run_whose_ray_is_gone_is_told_and_not_waited_for(tmp_path: Pat
     driver = {**this_process(), "actor": "r", "address": NOBODY}
     handle = store(tmp_path, written_at_s=5.0, state="RUNNING", driver=driver)
     for call in (handle.result, handle.stop):
-        with pytest.raises(raydist.ClusterError, match=r"where that Ray is gone.*raydist resume r"):
+        with pytest.raises(raydist.ClusterError, match=r"run r cannot be asked for.*raydist resume r"):
             call()
 
 
@@ -73,6 +74,17 @@ def test_unknown_run_is_told_at_once(tmp_path: Path) -> None:
         raydist.attach("rr", storage=str(tmp_path))
     with pytest.raises(raydist.SpecError, match=r"name is '\.\.'"):
         raydist.attach("..", storage=str(tmp_path))
+
+
+def test_other_ray_than_this_process_is_connected_to_is_told(ray_cluster: Connection, tmp_path: Path) -> None:
+    handle = store(tmp_path, state="RUNNING", driver={**this_process(), "actor": "r", "address": NOBODY})
+    with pytest.raises(raydist.ClusterError, match=f"connected to the Ray at {ray_cluster.address}"):
+        handle.stop()
+    nobody = store(
+        tmp_path, state="RUNNING", driver={**this_process(), "actor": "r", "address": ray_cluster.address}
+    )
+    with pytest.raises(raydist.MistakeError, match="its controller is no longer in the Ray"):
+        nobody.stop()
 
 
 def test_ray_that_this_process_started_cannot_keep_a_run(ray_cluster: object, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Revival:
         """Takes run.json as it was written last."""
         number = int(record["attempts"])
         note = (
-            f"attempt {number - 1} was lost with the controller, whose process or host died; the run was "
+            f"attempt {number - 1} was lost with the run's controller, whose process died; the run was "
             f"taken up again as attempt {number}, which does not count as a failure"
         )
         return cls(

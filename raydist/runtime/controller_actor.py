@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.errors import ClusterError, MistakeError, RaydistError, SpecError
 from raydist.runtime.connection import NAMESPACE
@@ -29,7 +28,9 @@ _MAX_CALLS = 16
 # up to 100 KB of each, and 10 MB of all, into the actor's own description (_raylet.pyx, prepare_args).
 _CHUNK_BYTES = 64 * 1024
 _MAX_LAUNCH_BYTES = 8 * 1024 * 1024
+# Ray gives each head 1.0 of it, and Ray Serve's controller takes the same part.
 _HEAD_RESOURCE = "node:__internal_head__"
+_HEAD_SHARE = 0.001
 
 
 class ControllerBody(Protocol):
@@ -76,7 +77,7 @@ class ControllerActor:
             ray.kill(ray.get_runtime_context().current_actor)
 
 
-def launch(run: str, *, body: str, launch: bytes, code: bytes | None, node_id: str | None = None) -> None:
+def launch(run: str, *, body: str, launch: bytes, code: bytes | None) -> None:
     """Starts the controller of a run as the actor of that name, and returns once it has accepted the run.
 
     When this process dies before that, the run is accepted or nothing of it stays.
@@ -84,7 +85,6 @@ def launch(run: str, *, body: str, launch: bytes, code: bytes | None, node_id: s
     Args:
       body: `package.module:Class` of the ControllerBody; `launch` is what it is made with.
       code: What `code_archive.pack` returned; None ships nothing.
-      node_id: Where it is to live, if possible; None prefers the head.
 
     Raises:
       SpecError: A run of that name goes on in this Ray. MistakeError: `launch` is too large.
@@ -93,7 +93,7 @@ def launch(run: str, *, body: str, launch: bytes, code: bytes | None, node_id: s
     """
     refuse_if_running(run)
     code_ref = None if code is None else ray.put(code)
-    actor = _create(run, body=body, chunks=_chunks(launch), node_id=node_id or _head_node_id())
+    actor = _create(run, body=body, chunks=_chunks(launch))
     with contextlib.ExitStack() as on_error:
         on_error.callback(_call_off, run, actor)
         problem = _begin(actor, code_ref)
@@ -131,10 +131,7 @@ def request_stop(run: str) -> bool:
     return False
 
 
-def _create(run: str, *, body: str, chunks: list[bytes], node_id: str | None) -> Any:
-    # The head is the one host whose loss ends the whole Ray anyway, so there no other host's death costs an
-    # attempt. `soft`, because Ray may have lost it, and a new one may have come (GCS fault tolerance).
-    where = NodeAffinitySchedulingStrategy(node_id, soft=True) if node_id else "DEFAULT"
+def _create(run: str, *, body: str, chunks: list[bytes]) -> Any:
     options = ray.remote(ControllerActor).options(
         name=run,
         namespace=NAMESPACE,
@@ -142,7 +139,7 @@ def _create(run: str, *, body: str, chunks: list[bytes], node_id: str | None) ->
         num_cpus=0,
         max_restarts=-1,
         max_concurrency=_MAX_CALLS,
-        scheduling_strategy=where,
+        resources=_head_resources(),
     )
     try:
         return options.remote(body, *chunks)
@@ -202,8 +199,13 @@ def _chunks(launch: bytes) -> list[bytes]:
     return [launch[start : start + _CHUNK_BYTES] for start in range(0, len(launch), _CHUNK_BYTES)]
 
 
-def _head_node_id() -> str | None:
+def _head_resources() -> dict[str, float]:
+    """Returns what keeps the actor on the head; nothing where Ray marks no head, and any host will do.
+
+    The head is the one host whose loss ends the whole Ray anyway, so no other host's death, drain or broken
+    link costs an attempt. By its resource and not by its node id: a head that Ray's fault tolerance has
+    replaced has another id, and a soft affinity of Ray 2.60 goes elsewhere at every third try.
+    """
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    return next(
-        (node["NodeID"] for node in nodes if node["Alive"] and _HEAD_RESOURCE in node["Resources"]), None
-    )
+    has_head = any(node["Alive"] and _HEAD_RESOURCE in node["Resources"] for node in nodes)
+    return {_HEAD_RESOURCE: _HEAD_SHARE} if has_head else {}

@@ -91,7 +91,7 @@ def test_next_attempt_begins_and_the_note_says_that_it_is_free() -> None:
     record = life.run()
     assert life.launcher.attempts == [1]
     assert (record["state"], record["attempts"]) == ("SUCCEEDED", 2)
-    assert [note for note in record["notes"] if "attempt 0 was lost with the controller" in note]
+    assert [note for note in record["notes"] if "attempt 0 was lost with the run's controller" in note]
 
 
 def test_what_was_reached_is_told_before_the_new_attempt_trains() -> None:
