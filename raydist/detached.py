@@ -127,7 +127,9 @@ class DetachedController:
         record = self._patiently(lambda: self._own_record(folder), may_wait=is_revived)
         if record is None:
             self._begin_run()
-        elif record["state"] in ENDED:
+            return
+        self._answer.set_result(None)  # to a submitter who has not heard it from the life before
+        if record["state"] in ENDED:
             folder.remove_code(owner=self._launch.owner)
         else:
             self._take_up_again(folder, record)
@@ -169,7 +171,6 @@ class DetachedController:
 
     def _take_up_again(self, folder: RunFolder, record: Mapping[str, Any]) -> None:
         launch = self._launch
-        self._answer.set_result(None)  # to a submitter who has not heard it from the life before
         leftovers.clear(launch.owner, storage_uri=self._job.storage, run=self._job.name)
         revival = Revival.from_record(record, spent_s=max(0.0, time.time() - launch.submitted_at_s))
         logger.warning("run %s: %s", self._job.name, revival.notes[-1])

@@ -83,10 +83,17 @@ class TrainContext(Protocol):
         """Reports values that hold after `step` steps; never waits for another task."""
 
     def save(self, *, step: int, **trackables: Any) -> None:
-        """Commits a checkpoint of the given models, optimizers and variables. Every task calls it."""
+        """Saves the given models, optimizers, random generators and variables as they are after `step` steps.
+
+        Every task calls it. It returns once they are copied; the chief commits the checkpoint while
+        training goes on, and waits for one that is still under way first.
+        """
 
     def restore(self, **trackables: Any) -> int | None:
-        """Restores the newest whole checkpoint; returns its step, or None where there is none."""
+        """Restores the newest whole checkpoint; returns its step, or None where there is none.
+
+        Every task calls it: the workers compare what they found, and what they hold after it.
+        """
 
     def global_batch_size(self, per_replica: int) -> int:
         """Returns `per_replica` times the number of replicas."""

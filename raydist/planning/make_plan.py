@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from raydist.errors import SpecError, UnsupportedError
+from raydist.errors import SpecError
 from raydist.planning.capacity import check_fits
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.planning.roles import Roles, make_roles
 from raydist.planning.strategy import Sources, choose_strategy
-from raydist.spec.job import CheckpointUnit, JobSpec, KerasFlavour, Strategy
+from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.layers import Source
 
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
@@ -29,11 +29,6 @@ def make_plan(
       MistakeError: What was asked contradicts itself, or is not available.
       ClusterError: The hosts can never give it.
     """
-    if job.checkpoint_every.unit is CheckpointUnit.SECONDS:
-        raise UnsupportedError(
-            f"checkpoint_every is {job.checkpoint_every}; saving by seconds is not available yet: "
-            "give a number of steps, or epoch"
-        )
     choice = choose_strategy(job, sources, inventory)
     job, strategy, notes = choice.job, choice.strategy, list(choice.notes)
     keras, keras_reason = choose_keras(job, strategy, wants_legacy_keras=wants_legacy_keras)

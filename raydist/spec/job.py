@@ -183,6 +183,7 @@ class JobSpec:
       keep: Checkpoints to keep, the newest ones; None keeps all.
       keep_best: Metric whose best checkpoint is kept too, `val_accuracy`; the lowest for names with
         `loss` or `error`, else the highest.
+      export: Whether the model of `ctx.fit` is exported at its end, the best one with `keep_best`.
       partitioner: How parameter_server cuts large variables into shards; None leaves them whole.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
       detach: Whether submit returns once the cluster has accepted the run.
@@ -217,6 +218,7 @@ class JobSpec:
     checkpoint_every: CheckpointEvery = CheckpointEvery()
     keep: int | None = 3
     keep_best: str | None = None
+    export: bool = True
     partitioner: Partitioner | None = None
     auto_shard: str = "data"
     detach: bool = False

@@ -247,6 +247,13 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.optional(values.text, none="none"),
     ),
     Option(
+        name="export",
+        metavar="",
+        summary="Whether the model of ctx.fit is exported at its end, the best one with keep_best.",
+        parser=values.boolean,
+        kind=OptionKind.SWITCH,
+    ),
+    Option(
         name="partitioner",
         metavar="KIND:N[,KIND:N]",
         summary=f"How parameter_server cuts large variables into shards: {FORMS}; "

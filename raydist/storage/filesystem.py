@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 
 from raydist.errors import StorageError
 from raydist.storage.failures import storage_error, storage_errors
+from raydist.storage.local_files import write_aside
 from raydist.storage.redaction import redact
 from raydist.storage.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, with_limits
@@ -69,7 +70,8 @@ class Storage:
 
         A plain path is taken relative to the current folder and made absolute. S3 takes
         `region`, `scheme` and `endpoint_override` in the URI's query, and AWS's own environment
-        variables (AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3, credentials).
+        variables (AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3, credentials). Only AWS itself is asked here, for
+        the region of a bucket, where neither `region` nor an endpoint is given.
         """
         match = _SCHEME_PATTERN.match(uri)
         if match is None:
@@ -241,7 +243,7 @@ class Storage:
         def copy(target: BinaryIO) -> None:
             shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
-        _write_aside(Path(self._path(key)), copy, is_durable=is_durable)
+        write_aside(Path(self._path(key)), copy, is_durable=is_durable)
 
     def _put_file(self, source: BinaryIO, path: str) -> None:
         # Without compression=None pyarrow would pack a file by its name's ending.
@@ -276,29 +278,3 @@ def _read_at(stream: Any, offset: int) -> bytes:
     stream.seek(offset)  # where a try that failed has left it is not known
     chunk: bytes = stream.read(_CHUNK_BYTES)
     return chunk
-
-
-def _write_aside(path: Path, write: Callable[[BinaryIO], object], *, is_durable: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as target:
-            write(target)
-            if is_durable:
-                target.flush()
-                os.fsync(target.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if is_durable:
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename inside `folder` outlive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

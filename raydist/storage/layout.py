@@ -113,3 +113,11 @@ class RunLayout:
     @property
     def export(self) -> str:
         return f"{self.run}/export"
+
+    @property
+    def exported_model(self) -> str:
+        return f"{self.export}/model.keras"
+
+    @property
+    def exported_saved_model(self) -> str:
+        return f"{self.export}/saved_model"

@@ -24,8 +24,9 @@ class RequestLimits:
     request_timeout_s: float
 
 
-# A store that takes connections and never answers holds up a read for 4 * 10 s and the pauses, and a write
-# twice as long, as pyarrow tries once more when it lets go of the stream: after 130 to 180 s it gave up.
+# A store that takes connections and never answers holds up one read for 4 * 10 s and the pauses, and a write
+# twice as long: pyarrow tries once more when it lets go of the stream. With Retry, a call was given up
+# after 130 to 180 s.
 PATIENT = RequestLimits(max_attempts=4, connect_timeout_s=5.0, request_timeout_s=10.0)
 # For what is done again in a moment, and for a first look.
 HASTY = RequestLimits(max_attempts=2, connect_timeout_s=2.0, request_timeout_s=3.0)

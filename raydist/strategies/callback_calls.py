@@ -6,6 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def in_run_order(callbacks: Sequence[Any]) -> list[Any]:
+    """Returns the callbacks of a `fit` with raydist's around the user's, whom it tells of them.
+
+    A user who calls `fit` may have put them anywhere; but what is saved has to be what the others made
+    of the epoch, and a counter has to count before they look at it.
+    """
+    ordered = sorted(callbacks, key=lambda one: getattr(one, "raydist_place", 0))
+    users = [one for one in ordered if not hasattr(one, "raydist_place")]
+    for one in ordered:
+        if hasattr(one, "raydist_place"):
+            one.run_around(users)
+    return ordered
+
+
 class CallbackCalls:
     """Calls the hooks of callbacks of either Keras, in their order.
 

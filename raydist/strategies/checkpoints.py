@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-import json
+import io
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from raydist.errors import CheckpointError
 from raydist.spec.job import CheckpointEvery, CheckpointUnit
-from raydist.storage.checkpoint_marker import Checkpoint
+from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.strategies import variables
+from raydist.strategies.agreement import odd_workers
 from raydist.strategies.progress import TaskProgress
+from raydist.strategies.uploads import Uploads
+
+# How often workers that found different checkpoints look again.
+_READS = 3
+_REREAD_AFTER_S = 1.0
+
+Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 logger = logging.getLogger(__name__)
 
-STATE_NAME = "state.json"
+ARRAYS_FILE = "state.npz"  # what state.json has no form for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +43,9 @@ class SavedState:
       step_in_epoch: Steps completed in the epoch after that.
       history: Logs of each epoch so far, in order.
       fit: How many calls of `ctx.fit` had ended before.
+      is_stopped: Whether a callback had ended that `fit` before its last epoch.
+      callbacks: States of callbacks, as callback_state.py packs them.
+      eager_seeds: Where TensorFlow's seeds for ops stood; None in a loop of the user's own.
       files: The checkpoint's files.
       uri: Where it is, for messages.
     """
@@ -39,8 +55,22 @@ class SavedState:
     step_in_epoch: int = 0
     history: tuple[Mapping[str, float], ...] = ()
     fit: int = 0
+    is_stopped: bool = False
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
+    eager_seeds: Sequence[Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     uri: str = ""
+
+    def groups(self) -> set[str]:
+        """Returns the names of the trackables that were saved."""
+        return variables.groups_in(self.files)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the arrays that the state names."""
+        if ARRAYS_FILE not in self.files:
+            return {}
+        with np.load(io.BytesIO(self.files[ARRAYS_FILE]), allow_pickle=False) as arrays:
+            return dict(arrays)
 
 
 class TaskCheckpoints:
@@ -55,24 +85,70 @@ class TaskCheckpoints:
         keep: int | None,
         keep_best: str | None,
         progress: TaskProgress,
+        gather: Gather | None = None,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
+        """Takes what the chief keeps.
+
+        Args:
+          before_commit: Stores what a run that goes on from the checkpoint will not tell again.
+          gather: Returns the numbers of every worker that restores, in their order: a collective. None
+            where there is but one.
+        """
+        self._gather = gather
+        self._before_commit = before_commit
         self._store = store
         self._attempt = attempt
         self._is_chief = is_chief
         self._keep = keep
         self._keep_best = keep_best
         self._progress = progress
+        self._snapshots = variables.Snapshots()
+        self._uploads = Uploads()
         self._newest: SavedState | None = None
         self._is_read = False
         self._unreadable_step = 0
         self.last_saved_step: int | None = None
+        self._saved_at_s = time.monotonic()
+
+    @property
+    def seconds_since_save(self) -> float:
+        """Seconds since the last save of this attempt began, or since the attempt did."""
+        return time.monotonic() - self._saved_at_s
 
     def newest(self) -> SavedState | None:
-        """Returns the newest whole checkpoint of the run's earlier attempts; None without one."""
+        """Returns the newest whole checkpoint of the run's earlier attempts; None without one.
+
+        Every worker asks at the same point.
+
+        Raises:
+          CheckpointError: They found different ones.
+        """
         if not self._is_read:
-            self._newest = self._read_newest()
+            self._newest = self._read_agreed()
             self._is_read = True
         return self._newest
+
+    def _read_agreed(self) -> SavedState | None:
+        # Otherwise those that found one would wait in its restore for those that train already.
+        for _ in range(_READS):
+            state = self._read_newest()
+            if self._gather is None:
+                return state
+            name = state.uri.rpartition("/")[2] if state else ""
+            rows = self._gather([state.step if state else -1, zlib.crc32(name.encode())])
+            if not (odd := odd_workers(rows)):
+                return state
+            # A chief that was cut away and comes back may have committed another one meanwhile.
+            time.sleep(_REREAD_AFTER_S)
+        found = ", ".join(
+            f"worker/{index} {f'that of step {step}' if step >= 0 else 'none'}"
+            for index, (step, _) in enumerate(rows)
+        )
+        raise CheckpointError(
+            f"the workers found different checkpoints ({found}): {_names(odd)} does not see the same "
+            "storage; give a --storage that every host shares"
+        )
 
     def newest_step(self) -> int:
         """Returns the step of the newest committed checkpoint, of this attempt too; 0 without one."""
@@ -90,6 +166,7 @@ class TaskCheckpoints:
         return state if state is not None and state.step > step else None
 
     def _read_newest(self) -> SavedState | None:
+        self.finish()  # where this task saved before it restores
         with tempfile.TemporaryDirectory(prefix="raydist-restore-") as folder:
             found = self._store.latest_whole(fetch_to=Path(folder))
             files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
@@ -97,7 +174,7 @@ class TaskCheckpoints:
             self._progress.note(f"skipped: {damaged.reason}")
         if found.checkpoint is None:
             return None
-        state = json.loads(files[STATE_NAME])
+        state = decode_state(files[STATE_FILE])
         self.last_saved_step = state["step"]
         return SavedState(
             step=state["step"],
@@ -105,13 +182,27 @@ class TaskCheckpoints:
             step_in_epoch=state["step_in_epoch"],
             history=tuple(state["history"]),
             fit=state["fit"],
+            is_stopped=state.get("is_stopped", False),
+            callbacks=state.get("callbacks", {}),
+            eager_seeds=state.get("eager_seeds"),
             files=files,
             uri=found.checkpoint.uri,
         )
 
     def restore(self, state: SavedState, trackables: Mapping[str, Any]) -> None:
-        """Assigns the variables of `trackables` from `state`, in every task."""
-        variables.write(_groups(trackables), state.files, checkpoint=state.uri)
+        """Assigns the variables of `trackables` from `state`, in every task.
+
+        Raises:
+          CheckpointError: It does not fit, or the workers do not hold the same after it; names who differs.
+        """
+        groups = _groups(trackables)
+        variables.write(groups, state.files, checkpoint=state.uri)
+        if self._gather is not None and (odd := odd_workers(self._gather([variables.checksum(groups)]))):
+            raise CheckpointError(
+                f"after the restore of {state.uri} the weights of {_names(odd)} differ from those of the "
+                "others by their checksum; training on would give each worker a model of its own: look for "
+                "code that changes variables in one worker alone, or for a host with bad memory"
+            )
         self._progress.restored(state.step)
         logger.info("restored step %d from %s", state.step, state.uri)
 
@@ -124,22 +215,60 @@ class TaskCheckpoints:
         step_in_epoch: int = 0,
         history: tuple[Mapping[str, float], ...] = (),
         fit: int = 0,
+        arrays: Mapping[str, np.ndarray] | None = None,
+        **state: Any,
     ) -> None:
-        """Commits a checkpoint after `step` steps. Every task calls it at the same step."""
-        files = variables.read(_groups(trackables), is_chief=self._is_chief)
+        """Copies what is to be saved and begins to commit it. Every task calls it at the same step.
+
+        The chief stores it while training goes on. Where it still stores the one before, it waits for
+        that: a checkpoint was asked for at this very step, and two under way would hold the whole state
+        twice, on a storage that is too slow for one.
+
+        Args:
+          state: The other fields of SavedState, as JSON. `arrays`: those that it names.
+
+        Raises:
+          StorageError: The one before could not be stored.
+        """
+        self._uploads.wait()
+        self._saved_at_s = time.monotonic()
+        snapshot = self._snapshots.take(_groups(trackables), is_chief=self._is_chief)
         self.last_saved_step = step
-        if files is None:
+        if snapshot is None:
             return
         metrics = dict(history[-1]) if history and not step_in_epoch else {}
         position = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "fit": fit}
-        state = {**position, "history": list(history)}
-        files[STATE_NAME] = json.dumps(state).encode()
-        checkpoint = self._store.commit(
-            step=step,
-            attempt=self._attempt,
-            files=files,
-            info={"epoch": epoch, "metrics": metrics},
-        )
+        files = {STATE_FILE: encode_state({**position, "history": list(history), **state})}
+        info = {"epoch": epoch, "metrics": metrics}
+
+        def upload() -> None:
+            if arrays:
+                files[ARRAYS_FILE] = _npz(arrays)
+            self._commit({**snapshot.files(), **files}, step=step, info=info)
+
+        self._uploads.start(upload)
+
+    def best_files(self, *, fit: int) -> dict[str, bytes] | None:
+        """Returns the best checkpoint's files by the metric to keep; None without one of this `fit`."""
+        self.finish()
+        committed = self._store.committed()
+        best = best_step(committed, self._keep_best)
+        if best is None:
+            return None
+        files = self._store.read(next(checkpoint for checkpoint in committed if checkpoint.step == best))
+        return files if decode_state(files[STATE_FILE])["fit"] == fit else None
+
+    def check(self) -> None:
+        """Raises what kept a checkpoint from being stored, at the first step after."""
+        self._uploads.check()
+
+    def finish(self, *, timeout_s: float | None = None) -> None:
+        """Waits until the last checkpoint is committed; raises what kept it from being."""
+        self._uploads.wait(timeout_s=timeout_s)
+
+    def _commit(self, files: Mapping[str, bytes], *, step: int, info: Mapping[str, Any]) -> None:
+        self._before_commit()
+        checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info=info)
         best = best_step(self._store.committed(), self._keep_best)
         self._store.prune(keep=self._keep, keep_steps=() if best is None else (best,))
         self._progress.committed(checkpoint.uri)
@@ -164,7 +293,7 @@ def best_step(committed: Sequence[Checkpoint], metric: str | None) -> int | None
 
 
 class Cadence:
-    """When the next checkpoint is due. Decides by steps and epochs alone, so that all tasks decide alike."""
+    """When the next checkpoint is due. By steps and epochs all tasks decide alike, by seconds the chief."""
 
     def __init__(self, every: CheckpointEvery) -> None:
         self._every = every
@@ -174,6 +303,10 @@ class Cadence:
         count = self._every.count
         return self._every.unit is CheckpointUnit.STEPS and step_before // count < step // count
 
+    def is_due_after(self, seconds: float) -> bool:
+        """Whether one is due when the last one was that long ago."""
+        return self._every.unit is CheckpointUnit.SECONDS and seconds >= self._every.count
+
     def steps_left(self, step: int) -> int:
         """Returns how many steps may run from `step` on before one is due, at least 1."""
         count = self._every.count
@@ -182,6 +315,16 @@ class Cadence:
     def is_due_at_epoch_end(self, epoch: int) -> bool:
         """Whether one is due when `epoch` epochs are completed."""
         return self._every.unit is CheckpointUnit.EPOCHS and epoch % self._every.count == 0
+
+
+def _names(workers: Sequence[int]) -> str:
+    return ", ".join(f"worker/{index}" for index in workers)
+
+
+def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the keywords for flags
+    return buffer.getvalue()
 
 
 def _groups(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:

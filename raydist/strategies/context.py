@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -16,6 +16,9 @@ from raydist.spec.tasks import TaskType
 from raydist.strategies.checkpoints import Cadence, TaskCheckpoints
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
+
+if TYPE_CHECKING:
+    from raydist.strategies.export import ExportFolder
 
 
 class TaskContext:
@@ -35,6 +38,7 @@ class TaskContext:
         metrics: MetricsWriter,
         coordinator: Any = None,
         orders: Orders | None = None,
+        export_folder: ExportFolder | None = None,
     ) -> None:
         job = assignment.job
         self.strategy = strategy
@@ -52,6 +56,7 @@ class TaskContext:
         self.progress = progress
         self.checkpoints = checkpoints
         self.cadence = Cadence(job.checkpoint_every)
+        self.export_folder = export_folder
         self.auto_shard = job.auto_shard
         self.step = 0
         self.num_fits = 0  # calls of fit so far
@@ -119,7 +124,7 @@ class TaskContext:
     def save(self, *, step: int, **trackables: Any) -> None:
         self._registered = dict(trackables)
         self.step = max(self.step, step)
-        self.checkpoints.save(trackables, step=step)
+        self.save_now(trackables, step=step)
 
     def restore(self, **trackables: Any) -> int | None:
         self._registered = dict(trackables)
@@ -164,7 +169,24 @@ class TaskContext:
     def save_registered(self) -> None:
         """Saves what the train function gave to `restore` or `save`, if anything, and if it is new."""
         if self._registered and self.checkpoints.last_saved_step != self.step:
-            self.checkpoints.save(self._registered, step=self.step)
+            self.save_now(self._registered, step=self.step)
+
+    def wants_save(self, step: int) -> bool:
+        """Whether this task wants a checkpoint after `step` steps: for an order, or by the chief's clock."""
+        if self.checkpoints.last_saved_step == step:
+            return False
+        is_due = self.is_chief and self.cadence.is_due_after(self.checkpoints.seconds_since_save)
+        return is_due or self.orders.save.is_set()
+
+    def wants_registered_save(self, step: int) -> bool:
+        """Whether this task asks for one, and the train function has said of what."""
+        return bool(self._registered) and self.wants_save(step)
+
+    def save_now(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
+        """Saves; see TaskCheckpoints.save. Every task calls it at the same step."""
+        # Before the copy is made, so that an order that comes in later is kept for the next step.
+        self.orders.save.clear()
+        self.checkpoints.save(trackables, step=step, **position)
 
     def _append(self, metrics: Mapping[str, float], *, step: int, epoch: int | None, scope: Scope) -> None:
         now = time.time()

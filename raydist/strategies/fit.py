@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from raydist.strategies import models, resume, train_data
+from raydist.strategies.export import export
 from raydist.strategies.run_callbacks import Counter, run_callbacks
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ def fit(
     if counter.is_done and steps_per_epoch is None and isinstance(dataset, tf.data.Dataset):
         # A later fit on the same data shuffles on from here.
         resume.drop_passes(dataset, epochs)
-    before, after = run_callbacks(counter, base, element_spec=resume.element_spec(dataset))
+    before, after = run_callbacks(
+        counter, base, element_spec=resume.element_spec(dataset), users=tf.nest.flatten(list(callbacks))
+    )
     try:
-        return model.fit(
+        history = model.fit(
             dataset,
             epochs=epochs,
-            initial_epoch=epochs if counter.is_done else min(counter.epoch, epochs),
+            initial_epoch=counter.first_epoch(epochs),
             steps_per_epoch=steps_per_epoch,
             validation_data=validation_data,
             callbacks=[before, *callbacks, after],
@@ -50,6 +53,9 @@ def fit(
         )
     finally:
         resume.clear()
+    if not counter.is_done:  # a later one exports
+        export(context, model, fit=counter.number)
+    return history
 
 
 def callbacks_of(context: TaskContext) -> list[Any]:

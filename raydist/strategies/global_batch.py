@@ -284,22 +284,6 @@ class _NotScalarError(Exception):
     """An output of a step is no scalar."""
 
 
-def mean_over_replicas(strategy: tf.distribute.Strategy, value: float) -> float:
-    """Returns the mean of `value` over all replicas, the same number in every worker. A collective."""
-    if strategy.num_replicas_in_sync == 1:
-        return value
-
-    @tf.function(autograph=False)
-    def mean(local: tf.Tensor) -> Any:
-        def one(own: tf.Tensor) -> tf.Tensor:
-            # In a step the value is made on the replica's device; a captured one has none to reduce to.
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own + 0.0)
-
-        return strategy.run(one, args=(local,))
-
-    return float(strategy.experimental_local_results(mean(tf.constant(value)))[0])
-
-
 def _in_turn(*slices: Any) -> tf.data.Dataset:
     dataset = tf.data.Dataset.from_tensors(slices[0])
     for one in slices[1:]:

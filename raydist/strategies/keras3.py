@@ -16,15 +16,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src import tree
-from keras.src.backend.common import variables as common_variables
+from keras.src.backend.common import global_state, variables as common_variables
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import core, trainer as tf_trainer
 from keras.src.layers import BatchNormalization
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers import base_optimizer
+from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch, packing, replacement, resume
+from raydist.strategies.agreement import means_over_workers
+from raydist.strategies.callback_calls import in_run_order
 from raydist.strategies.replacement import Replacement
 
 VERSION = "3.15"
@@ -180,6 +183,17 @@ def build(model: Any, element_spec: Any) -> None:
         model._symbolic_build(data_batch=element_spec)
 
 
+def global_random_variables() -> list[tf.Variable]:
+    """Returns the state of the generator that `keras.random` draws from without a seed, if it is there."""
+    generator = global_state.get_global_attribute("global_seed_generator")
+    return [] if generator is None else [generator.state.value]
+
+
+def make_global_generator() -> None:
+    """Makes that generator, unless it is there."""
+    seed_generator.global_seed_generator()
+
+
 def equalize_statistics(model: Any) -> None:
     """Replaces moving statistics by their mean over replicas. Every worker calls it at the same point."""
     strategy = model.distribute_strategy
@@ -321,7 +335,7 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = [_EqualStatistics(), *tree.flatten(callbacks or [])]
+            callbacks = [_EqualStatistics(), *in_run_order(tree.flatten(callbacks or []))]
             bound.arguments["callbacks"] = callbacks
         is_known = isinstance(callbacks, list) and not self.run_eagerly
         packing.begin(callbacks if is_known else None, keras.callbacks.Callback, model=self)
@@ -345,7 +359,7 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
         self._distribute_strategy = distribute_strategy
         self._start = resume.take_start()
         dataset = self.data_adapter.get_tf_dataset()
-        agree = functools.partial(global_batch.mean_over_replicas, distribute_strategy)
+        agree = functools.partial(means_over_workers, distribute_strategy)
         is_static = global_batch.has_static_batch(dataset)
         self._packer = packing.take_packer(self.steps_per_execution, agree, is_batch_static=is_static)
         # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
@@ -397,10 +411,10 @@ def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCal
     iterator = iter(self._get_iterator())
     step = 0
     while True:
-        self._steps_seen = step + self.steps_per_execution
-        call = global_batch.StepCall(iterator, self.steps_per_execution, may_end=True)
-        yield step, step + self.steps_per_execution - 1, call
-        step += self.steps_per_execution
+        count = self._packer.next_count(self.steps_per_execution)
+        self._steps_seen = step + count
+        yield step, step + count - 1, global_batch.StepCall(iterator, count, may_end=True)
+        step += count
 
 
 def _scale_loss(value: Any) -> Any:

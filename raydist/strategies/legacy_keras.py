@@ -21,6 +21,8 @@ from tf_keras.src.utils import losses_utils, metrics_utils
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch, packing, replacement, resume
+from raydist.strategies.agreement import means_over_workers
+from raydist.strategies.callback_calls import in_run_order
 from raydist.strategies.replacement import Replacement
 
 VERSION = "2.21"
@@ -186,6 +188,16 @@ def build(model: Any, element_spec: Any) -> None:
                     container.build(*arguments)
 
 
+def random_variables(model: Any) -> list[tf.Variable]:
+    """Returns the states of the generators of a model's layers, which Keras does not list as variables."""
+    found = []
+    for layer in model._flatten_layers():
+        generator = getattr(getattr(layer, "_random_generator", None), "_generator", None)
+        if generator is not None:
+            found.append(generator.state)
+    return found
+
+
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
 
@@ -251,11 +263,13 @@ def _make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        callbacks = signature.bind(self, *args, **kwargs).arguments.get("callbacks")
+        bound = signature.bind(self, *args, **kwargs)
+        callbacks = bound.arguments.get("callbacks")
+        if callbacks and not isinstance(callbacks, tf_keras.callbacks.CallbackList):
+            callbacks = bound.arguments["callbacks"] = in_run_order(tf.nest.flatten(callbacks))
         is_known = not isinstance(callbacks, tf_keras.callbacks.CallbackList) and not self.run_eagerly
-        known = tf.nest.flatten(callbacks or []) if is_known else None
-        packing.begin(known, tf_keras.callbacks.Callback, model=self)
-        return original(self, *args, **kwargs)
+        packing.begin((callbacks or []) if is_known else None, tf_keras.callbacks.Callback, model=self)
+        return original(*bound.args, **bound.kwargs)
 
     return fit
 
@@ -324,7 +338,7 @@ def _configure_dataset(
             resume.after(dataset, start, steps_per_epoch=steps), strategy, endless=endless
         )
     self._dataset = dataset
-    agree = functools.partial(global_batch.mean_over_replicas, strategy)
+    agree = functools.partial(means_over_workers, strategy)
     steps = int(self._steps_per_execution.numpy())
     is_static = global_batch.has_static_batch(given)
     self._raydist_packer = packing.take_packer(steps, agree, is_batch_static=is_static)

@@ -59,16 +59,22 @@ def train_steps(
     reports = LoopReports(context, done=done, last_step=last_step)
     while (done := reports.done) < last_step:
         count = min(steps_per_call, last_step - done, context.steps_to_checkpoint(done))
-        reports.completed(count, {name: float(value) for name, value in call(iterator, count).items()})
-        if context.cadence.is_due(step_before=done, step=done + count):
+        scalars, is_save_wanted = call(iterator, count, context.wants_registered_save(done))
+        reports.completed(count, scalars)
+        if is_save_wanted or context.cadence.is_due(step_before=done, step=done + count):
             context.save_registered()
     context.save_registered()
+    context.checkpoints.finish()
     return reports.metrics
 
 
 def _make_call(
     strategy: tf.distribute.Strategy, step_fn: Callable[[Any], Mapping[str, Any]]
-) -> Callable[[Any, int], Mapping[str, tf.Tensor]]:
+) -> Callable[[Any, int, bool], tuple[Mapping[str, float], bool]]:
+    """Returns a function of iterator, number of steps, and whether this worker wants a checkpoint.
+
+    It returns the scalars' means, and whether any worker wants one.
+    """
     names: list[str] = []
     num_local = len(strategy.extended.worker_devices)
 
@@ -97,15 +103,16 @@ def _make_call(
         return strategy.experimental_local_results(strategy.run(reduce, args=(total,)))[0]
 
     @tf.function(reduce_retracing=True)
-    def steps(iterator: Any, count: tf.Tensor) -> tf.Tensor:
+    def steps(iterator: Any, count: tf.Tensor, wants_save: tf.Tensor) -> tf.Tensor:
         total = one_step(iterator)
         for _ in tf.range(count - 1):
             total += one_step(iterator)
         # One all-reduce a call, of all scalars at once.
-        return over_workers(total / tf.cast(count, tf.float32))
+        return over_workers(tf.concat([total / tf.cast(count, tf.float32), [wants_save]], axis=0))
 
-    def call(iterator: Any, count: int) -> Mapping[str, tf.Tensor]:
-        values = steps(iterator, tf.constant(count)).numpy()
-        return dict(zip(names, values, strict=True))
+    def call(iterator: Any, count: int, wants_save: bool) -> tuple[Mapping[str, float], bool]:
+        reduced = steps(iterator, tf.constant(count), tf.constant(float(wants_save)))
+        *values, num_wanting = reduced.numpy().tolist()
+        return dict(zip(names, values, strict=True)), num_wanting > 0
 
     return call

@@ -43,6 +43,7 @@ class LoopReports:
         self.metrics = metrics
         self._context.step = self.done
         self._context.progress.completed(self.done, local_metrics=metrics)
+        self._context.checkpoints.check()
         if time.monotonic() - self._reported_at_s >= REPORT_INTERVAL_S or self.done == self._last_step:
             self._reported_at_s = time.monotonic()
             self._context.report_global(metrics, step=self.done)

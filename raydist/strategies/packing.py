@@ -10,68 +10,118 @@ has (cross_device_utils.py, `_next_instance_key`), so unequal calls would wait f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+Means = Callable[[Sequence[float]], Sequence[float]]
 
 TARGET_CALL_S = 0.1
 MAX_STEPS = 256
 # The first calls trace; by then the time of a step is known. Then it is looked at again from time to time.
 FIRST_CALLS = 8
 CALLS_BETWEEN = 64
+# A checkpoint that one worker wants is saved within about this time, and the question costs 1 to 4 ms.
+ASK_EVERY_S = 2.0
+FIRST_QUESTION = 2
+MAX_CALLS_BETWEEN = 4096
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """What may have to happen between two calls of a `fit`.
+
+    Attributes:
+      limit: Returns the steps until something is due, at least 1; alike in every worker.
+      wants_save: Whether this worker wants a checkpoint; None where it has nobody to ask about it.
+      save: Saves. Called in every worker after the same call, once one of them wants it.
+    """
+
+    limit: Callable[[], int]
+    wants_save: Callable[[], bool] | None = None
+    save: Callable[[], None]
+
+
 class Packer:
-    """Chooses how many steps go into the next call.
+    """Chooses how many steps go into the next call, and lets the workers save between two calls.
 
     Args:
-      agree: Returns the mean over all workers of a number of seconds; None where the user has chosen
-        the number of steps. Called after the same calls in every worker.
+      agree: Returns the means of some numbers over all workers. Called after the same calls in each:
+        until the first answer nobody knows what the others have to ask.
+      packs: Whether the number of steps is free; the user has not chosen it.
       is_free: Whether this worker has nobody who watches batches. One that has keeps all others from
         packing too; a callback that only the chief has is such a case.
-      limit: Steps until something has to happen between two calls, such as a checkpoint.
     """
 
     def __init__(
         self,
         *,
         steps_per_execution: int = 1,
-        agree: Callable[[float], float] | None = None,
+        agree: Means | None = None,
+        packs: bool = True,
         is_free: bool = True,
-        limit: Callable[[], int] | None = None,
+        pauses: Pauses | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._size = steps_per_execution
         self._agree = agree
+        self._packs = packs
         self._is_free = is_free
-        self._limit = limit
+        self._pauses = pauses
         self._clock = clock
-        self._calls_left = FIRST_CALLS
+        self._num_calls = 0
+        self._ask_after = self._calls_between = FIRST_QUESTION
+        self._asked_at_s: float | None = None
         self._fastest_step_s = float("inf")
         self._last: tuple[float, int] | None = None  # when the last call began, and its steps
 
     def next_count(self, left: int) -> int:
         """Returns the number of steps of the next call, at least 1 and at most `left`."""
-        now = self._clock()
         if self._agree is not None and self._last is not None:
             began_at_s, count = self._last
-            self._fastest_step_s = min(self._fastest_step_s, (now - began_at_s) / count)
-            self._calls_left -= 1
-            if self._calls_left == 0:
-                self._size = self._agreed_size(self._agree)
-        limit = self._limit() if self._limit is not None else left
+            self._fastest_step_s = min(self._fastest_step_s, (self._clock() - began_at_s) / count)
+            self._num_calls += 1
+            if self._num_calls == self._ask_after:
+                self._ask(self._agree)
+        limit = self._pauses.limit() if self._pauses is not None else left
         count = max(1, min(self._size, left, limit))
         self._last = (self._clock(), count)
+        if self._asked_at_s is None:
+            self._asked_at_s = self._clock()
         return count
 
-    def _agreed_size(self, agree: Callable[[float], float]) -> int:
-        self._calls_left = CALLS_BETWEEN
-        step_s = agree(self._fastest_step_s if self._is_free else float("inf"))
+    def _ask(self, agree: Means) -> None:
+        """Asks the other workers; what follows depends on their answer alone, so that all do the same."""
+        wants_save = self._pauses.wants_save if self._pauses is not None else None
+        call_s = (self._clock() - (self._asked_at_s or 0.0)) / self._calls_between
+        step_s = self._fastest_step_s if self._is_free and self._packs else float("inf")
+        own = (step_s, call_s, float(wants_save is not None), float(wants_save is not None and wants_save()))
+        step_s, call_s, may_save, is_wanted = agree(own)
+        size_before = self._size
+        self._packs = self._packs and step_s < float("inf")
+        if self._packs and self._num_calls >= FIRST_CALLS:
+            self._size = max(1, min(int(TARGET_CALL_S / step_s), MAX_STEPS)) if step_s > 0 else MAX_STEPS
+        self._plan_next(call_s * self._size / size_before, may_save=may_save > 0)
+        if is_wanted > 0 and self._pauses is not None:
+            self._pauses.save()
         self._fastest_step_s = float("inf")
-        if step_s == float("inf"):
+        self._asked_at_s = self._clock()
+
+    def _plan_next(self, call_s: float, *, may_save: bool) -> None:
+        """Plans the next question, which is `call_s` seconds long calls away from this one."""
+        if not may_save and not self._packs:
             self._agree = None  # in every worker, so nobody asks again
-            return 1
-        return max(1, min(int(TARGET_CALL_S / step_s), MAX_STEPS)) if step_s > 0 else MAX_STEPS
+            return
+        if may_save:
+            # At most twice as many calls as the last time: the first ones tell little about the later ones.
+            wanted = int(ASK_EVERY_S / call_s) if call_s > 0 else MAX_CALLS_BETWEEN
+            self._calls_between = max(1, min(wanted, 2 * self._calls_between, MAX_CALLS_BETWEEN))
+        else:
+            self._calls_between = (
+                CALLS_BETWEEN if self._num_calls >= FIRST_CALLS else FIRST_CALLS - self._num_calls
+            )
+        self._ask_after = self._num_calls + self._calls_between
 
 
 class _Pending:
@@ -80,12 +130,12 @@ class _Pending:
     is_training = False
     is_free = False
     has_sparse_gradients = False
-    limit: Callable[[], int] | None = None
+    pauses: Pauses | None = None
 
 
-def set_limit(limit: Callable[[], int] | None) -> None:
-    """Sets how far calls of the next `fit` may go."""
-    _Pending.limit = limit
+def set_pauses(pauses: Pauses | None) -> None:
+    """Sets what may have to happen between two calls of the next `fit`."""
+    _Pending.pauses = pauses
 
 
 def begin(callbacks: Iterable[Any] | None, base: type, *, model: Any) -> None:
@@ -95,9 +145,7 @@ def begin(callbacks: Iterable[Any] | None, base: type, *, model: Any) -> None:
     _Pending.has_sparse_gradients = any(_is_embedding(layer) for layer in model._flatten_layers())
 
 
-def take_packer(
-    steps_per_execution: int, agree: Callable[[float], float], *, is_batch_static: bool
-) -> Packer:
+def take_packer(steps_per_execution: int, agree: Means, *, is_batch_static: bool) -> Packer:
     """Returns the packer of a data handler; only the first one after `begin` chooses.
 
     Args:
@@ -108,11 +156,12 @@ def take_packer(
     may_vary = _Pending.has_sparse_gradients and not is_batch_static
     packer = Packer(
         steps_per_execution=steps_per_execution,
-        agree=agree if _Pending.is_training and steps_per_execution == 1 else None,
+        agree=agree if _Pending.is_training else None,
+        packs=steps_per_execution == 1,
         is_free=_Pending.is_free and not may_vary,
-        limit=_Pending.limit,
+        pauses=_Pending.pauses,
     )
-    _Pending.is_training, _Pending.is_free, _Pending.limit = False, False, None
+    _Pending.is_training, _Pending.is_free, _Pending.pauses = False, False, None
     _Pending.has_sparse_gradients = False
     return packer
 

@@ -22,6 +22,7 @@ from raydist.strategies import keras3, models, variables, worker_data
 from raydist.strategies.callback_calls import CallbackCalls
 from raydist.strategies.closure_sizes import ClosureSizes
 from raydist.strategies.closures import PackedSteps, StepScheduler, check_variables
+from raydist.strategies.export import export
 from raydist.strategies.local_metrics import LocalMetrics, Tally
 from raydist.strategies.returned_scalars import ReturnedScalars
 from raydist.strategies.run_callbacks import Counter, run_callbacks
@@ -53,7 +54,9 @@ def fit(
         num_workers=context.num_workers,
         skip=counter.epoch * steps_per_epoch + counter.step_in_epoch,
     )
-    before, after = run_callbacks(counter, library.callbacks.Callback, element_spec=own.element_spec)
+    before, after = run_callbacks(
+        counter, library.callbacks.Callback, element_spec=own.element_spec, users=callbacks
+    )
     if library is keras:
         keras3.build(model, own.element_spec)
     calls = CallbackCalls(
@@ -68,10 +71,17 @@ def fit(
     evaluation = None
     if validation_data is not None and not context.has_evaluator:
         evaluation = WorkerEvaluation(context, model, validation_data, metrics=metrics)
-    first = epochs if counter.is_done else counter.epoch
+    first = counter.first_epoch(epochs)
     num_steps = (epochs - first) * steps_per_epoch - counter.step_in_epoch
     training = _Training(
-        context, model, metrics=metrics, data=own, counter=counter, calls=calls, num_steps=num_steps
+        context,
+        model,
+        metrics=metrics,
+        data=own,
+        counter=counter,
+        calls=calls,
+        save=after.save,
+        num_steps=num_steps,
     )
     for epoch in range(first, epochs):
         logs = training.run_epoch(epoch, steps_per_epoch)
@@ -88,6 +98,8 @@ def fit(
         model.optimizer.finalize_variable_values(model.trainable_variables)
     calls.train_end(counter.history[-1] if counter.history else {})
     context.steps_repeated += training.num_repeated
+    if not counter.is_done:  # a later one exports
+        export(context, model, fit=counter.number)
     return model.history
 
 
@@ -123,6 +135,7 @@ class _Training:
         data: worker_data.WorkerData,
         counter: Counter,
         calls: CallbackCalls,
+        save: Callable[[], None],
         num_steps: int,
     ) -> None:
         """Takes what `fit` has made; `num_steps` are left in all."""
@@ -131,6 +144,7 @@ class _Training:
         self._metrics = metrics
         self._counter = counter
         self._calls = calls
+        self._save = save
         self._train_step = models.converted(model, model.train_step)
         # What the user's own train_step returns beside the metrics.
         self._returned = self._probe(data) if models.has_own_train_step(model) else None
@@ -179,19 +193,21 @@ class _Training:
             first = counter.step_in_epoch
             self._calls.batches(first, first + count - 1, _RunningLogs(lambda: self._logs(tally, means)))
 
-        cadence, save = self._context.cadence, self._context.orders.save
+        cadence = self._context.cadence
+
+        def is_save_wanted() -> bool:
+            return self._context.wants_save(counter.step)
 
         def should_pause() -> bool:
-            return save.is_set() or self._model.stop_training
+            return is_save_wanted() or self._model.stop_training
 
         while counter.step_in_epoch < num_steps and not self._model.stop_training:
             left = min(num_steps - counter.step_in_epoch, cadence.steps_left(counter.step))
             self._scheduler.run(left, on_done, should_pause=should_pause)
             self._context.progress.repeated(self._context.steps_repeated + self.num_repeated)
-            if save.is_set():
-                save.clear()
+            if is_save_wanted():
                 self._metrics.write(tally)
-                counter.save(self._model)
+                self._save()
         self._metrics.write(tally)
         return self._logs(tally, means)
 

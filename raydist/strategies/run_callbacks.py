@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
-from raydist.strategies import layers, packing, resume
+from raydist.strategies import (
+    agreement,
+    callback_state,
+    layers,
+    packing,
+    random_state,
+    resume,
+    tensorflow_internals,
+)
 
 if TYPE_CHECKING:
     from raydist.strategies.context import TaskContext
@@ -17,19 +25,24 @@ if TYPE_CHECKING:
 LOCAL_REPORT_INTERVAL_S = 0.5
 
 
-def run_callbacks(counter: Counter, base: type, *, element_spec: Any) -> tuple[Any, Any]:
+def run_callbacks(
+    counter: Counter, base: type, *, element_spec: Any, users: Sequence[Any] = ()
+) -> tuple[Any, Any]:
     """Returns the callback that runs before the user's and the one that runs after them.
 
     Args:
       base: The Callback class of the model's Keras.
       element_spec: Structure of one replica's batch; None where the user calls `fit`.
+      users: The user's callbacks; where the user calls `fit`, its mended one tells them.
     """
     # tf_keras: logs as tensors, which are read only when they are reported.
     marks = {"_supports_tf_logs": True, "takes_packed_steps": True}
     before = type("RaydistProgress", (_Progress, base), marks)
     after = type("RaydistCheckpoint", (_Checkpoint, base), marks)
-    packing.set_limit(lambda: counter.context.cadence.steps_left(counter.step))
-    return before(counter, element_spec), after(counter)
+    pair = before(counter, element_spec), after(counter)
+    pair[1].run_around(users)
+    packing.set_pauses(pair[1].pauses())
+    return pair
 
 
 class Counter:
@@ -56,25 +69,65 @@ class Counter:
         self.step_before = self.step
         self.history: list[Mapping[str, float]] = list(here.history) if here else []
 
-    def trackables(self, model: Any) -> dict[str, Any]:
-        return {"model": model, "optimizer": model.optimizer}
+    def first_epoch(self, epochs: int) -> int:
+        """Returns the epoch to begin with; `epochs` where nothing is left to do."""
+        is_over = self.is_done or (self.state is not None and self.state.is_stopped)
+        return epochs if is_over else min(self.epoch, epochs)
 
-    def save(self, model: Any) -> None:
-        if self.context.checkpoints.last_saved_step != self.step:
-            metrics = {"metrics": list(model.metrics)} if self.step_in_epoch else {}
-            self.context.checkpoints.save(
-                {**self.trackables(model), **metrics},
-                step=self.step,
-                epoch=self.epoch,
-                step_in_epoch=self.step_in_epoch,
-                history=tuple(self.history),
-                fit=self.number,
-            )
+    def restore(self, model: Any) -> None:
+        """Restores what the checkpoint has of the model, its optimizer and random state, if there is one."""
+        state, context = self.state, self.context
+        if state is None:
+            return
+        saved = state.groups().intersection(random_state.GROUPS)
+        random_state.make_global_generators(saved)
+        random = random_state.groups_of(model)
+        known = {name: variables for name, variables in random.items() if name in saved}
+        context.checkpoints.restore(state, {"model": model, "optimizer": model.optimizer, **known})
+        if saved != known.keys():
+            lost = ", ".join(sorted(saved - known.keys()))
+            context.note(f"random state of the checkpoint that nothing in the model takes up: {lost}")
+        if state.eager_seeds is not None:
+            tensorflow_internals.set_eager_seeds(state.eager_seeds)
+
+    def restore_callbacks(self, callbacks: Sequence[Any]) -> None:
+        """Gives the user's callbacks their states back. A `fit` that is done has them from its own time."""
+        if self.state is None or self.is_done:
+            return
+        states = callback_state.unpack(dict(self.state.callbacks), self.state.arrays())
+        sentences = callback_state.restore(callbacks, states)
+        if self.context.is_chief:  # others may have fewer callbacks, and the checkpoint is the chief's
+            for sentence in sentences:
+                self.context.note(sentence)
+
+    def save(self, model: Any, callbacks: Sequence[Any]) -> None:
+        """Saves, unless this step is saved already. Every task calls it at the same step."""
+        if self.context.checkpoints.last_saved_step == self.step:
+            return
+        trackables = {"model": model, "optimizer": model.optimizer, **random_state.groups_of(model)}
+        if self.step_in_epoch:
+            trackables["metrics"] = list(model.metrics)
+        # Asked in every task, because a callback may read a metric for it, which is a collective.
+        states = callback_state.states_of(callbacks)
+        packed, arrays = callback_state.pack(states) if self.context.is_chief else ({}, {})
+        self.context.save_now(
+            trackables,
+            step=self.step,
+            epoch=self.epoch,
+            step_in_epoch=self.step_in_epoch,
+            history=tuple(self.history),
+            fit=self.number,
+            is_stopped=callback_state.has_stopped(callbacks),
+            callbacks=packed,
+            arrays=arrays,
+            eager_seeds=tensorflow_internals.eager_seeds(),
+        )
 
 
 class _Progress:
     """Restores before training, and counts and reports before the user's callbacks run."""
 
+    raydist_place = -1
     model: Any  # these two are set by Keras
     params: dict[str, Any]
 
@@ -84,24 +137,24 @@ class _Progress:
         self._element_spec = element_spec
         self._reported_at_s = 0.0
 
+    def run_around(self, callbacks: Sequence[Any]) -> None:
+        """Nothing here depends on the user's callbacks."""
+
     def on_train_begin(self, logs: Any = None) -> None:
         counter, model = self._counter, self.model
         if not isinstance(model, keras.Model):
             from raydist.strategies import legacy_keras
 
             legacy_keras.build(model, self._element_spec)
-            epoch = self.params["epochs"] if counter.is_done else counter.epoch
-            model._raydist_start = resume.Start(epoch=epoch, step=counter.step_in_epoch)
+            start = resume.Start(epoch=counter.first_epoch(self.params["epochs"]), step=counter.step_in_epoch)
+            model._raydist_start = start
         elif self._element_spec is None:
             # keras: `fit` reads it right after on_train_begin, for BackupAndRestore.
-            model._initial_epoch = self.params["epochs"] if counter.is_done else counter.epoch
+            model._initial_epoch = counter.first_epoch(self.params["epochs"])
         for sentence in layers.notes_on(model, counter.context.strategy):
             counter.context.note(sentence)
-        if counter.state is not None:
-            counter.context.checkpoints.restore(counter.state, counter.trackables(model))
+        counter.restore(model)
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
-        if epochs and (counter.is_done or counter.epoch >= epochs):
-            self._fill_history()  # no epoch begins any more
         counter.context.progress.expect(
             num_steps=steps * epochs if steps and epochs else None, num_epochs=epochs
         )
@@ -114,11 +167,14 @@ class _Progress:
             # After Keras has reset them: what the epoch's logs hold of the steps before the restore.
             counter.context.checkpoints.restore(counter.state, {"metrics": list(self.model.metrics)})
 
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._counter.history and not self.model.history.epoch:
+            self._fill_history()  # no epoch was left to train
+
     def _fill_history(self) -> None:
         """Adds the epochs before the restore, which belong to the same training."""
         for past, logs in enumerate(self._counter.history):
-            if hasattr(self.model.history, "epoch"):  # made by its own on_train_begin, which comes after ours
-                self.model.history.epoch.append(past)
+            self.model.history.epoch.append(past)
             for name, value in logs.items():
                 self.model.history.history.setdefault(name, []).append(value)
 
@@ -136,6 +192,10 @@ class _Progress:
             metrics = floats(logs)
             counter.context.record_local(metrics, step=counter.step, epoch=counter.epoch)
         counter.context.progress.completed(counter.step, epoch=counter.epoch, local_metrics=metrics)
+        counter.context.checkpoints.check()
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._counter.context.progress.beat()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         counter = self._counter
@@ -150,23 +210,49 @@ class _Progress:
 class _Checkpoint:
     """Saves after the user's callbacks have run, so that what they changed is in it."""
 
+    raydist_place = 1
     model: Any  # set by Keras
 
     def __init__(self, counter: Counter) -> None:
         super().__init__()
         self._counter = counter
+        # Under ParameterServer the loop of closures asks, once none of them is under way.
+        strategy = counter.context.strategy
+        self._is_alone = counter.context.coordinator is None and agreement.is_alone(strategy)
+        self._users: Sequence[Any] = ()
+
+    def run_around(self, callbacks: Sequence[Any]) -> None:
+        """Takes the user's callbacks, whose states are saved and restored."""
+        self._users = tuple(callbacks)
+
+    def save(self) -> None:
+        self._counter.save(self.model, self._users)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        # After theirs, where Keras's own begin anew.
+        self._counter.restore_callbacks(self._users)
+
+    def pauses(self) -> packing.Pauses:
+        counter, context = self._counter, self._counter.context
+        return packing.Pauses(
+            limit=lambda: context.cadence.steps_left(counter.step),
+            wants_save=None if self._is_alone else lambda: context.wants_save(counter.step),
+            save=self.save,
+        )
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        counter = self._counter
-        if counter.context.cadence.is_due(step_before=counter.step_before, step=counter.step):
-            counter.save(self.model)
+        counter, context = self._counter, self._counter.context
+        is_due = context.cadence.is_due(step_before=counter.step_before, step=counter.step)
+        if is_due or (self._is_alone and context.wants_save(counter.step)):
+            self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._counter.context.cadence.is_due_at_epoch_end(self._counter.epoch):
-            self._counter.save(self.model)
+            self.save()
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._counter.save(self.model)
+        self.save()
+        self._counter.context.checkpoints.finish()
 
 
 def floats(logs: Any) -> dict[str, float]:

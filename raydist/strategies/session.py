@@ -21,15 +21,19 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.strategies import keras3, tensorflow_internals
 from raydist.strategies.after_import import after_import
+from raydist.strategies.agreement import gather_over_workers, is_alone
 from raydist.strategies.build import build_coordinator, build_strategy
 from raydist.strategies.checkpoints import TaskCheckpoints
 from raydist.strategies.context import TaskContext
+from raydist.strategies.export import ExportFolder
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
 
 logger = logging.getLogger(__name__)
 
 TICK_INTERVAL_S = 1.0
+# For a task that failed: the controller, which waits for its last words, has other things to do.
+LAST_UPLOAD_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,9 @@ def open_session(
             keep=assignment.job.keep,
             keep_best=assignment.job.keep_best,
             progress=progress,
+            gather=None if is_alone(strategy) else functools.partial(gather_over_workers, strategy),
+            # Or a chief that dies would leave a gap in the curve before the checkpoint.
+            before_commit=metrics.flush,
         )
         context = TaskContext(
             assignment,
@@ -78,12 +85,25 @@ def open_session(
             metrics=metrics,
             coordinator=build_coordinator(strategy),
             orders=orders,
+            export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
         )
         try:
             yield Session(context=context)
+            checkpoints.finish()
         except BaseException as error:
+            # First: the peers' failure would make the controller end this task, and the next attempt
+            # goes on from this checkpoint.
+            _finish_quietly(checkpoints)
             tensorflow_internals.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
             raise
+
+
+def _finish_quietly(checkpoints: TaskCheckpoints) -> None:
+    """Lets the last checkpoint be stored while an exception ends the session, which is the one to tell."""
+    try:
+        checkpoints.finish(timeout_s=LAST_UPLOAD_TIMEOUT_S)
+    except Exception as error:
+        logger.warning("the last checkpoint is not stored: %s", error)
 
 
 def _mend_tf_keras(sync_batchnorm: bool) -> None:

@@ -15,6 +15,7 @@ from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
 
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import ClusterSpec
@@ -69,13 +70,38 @@ def report_error_to_peers(message: str) -> None:
     """
     current = context.context()
     if current.coordination_service is not None:
-        current.report_error_to_cluster(2, message[:1000])
+        # Where a peer's failure came first there is nobody to tell any more, and TensorFlow says so.
+        with contextlib.suppress(tf.errors.FailedPreconditionError):
+            current.report_error_to_cluster(2, message[:1000])
 
 
 def is_synchronized_on_read(variable: object) -> bool:
     """Whether reading `variable` outside a replica is a collective, so that every worker has to read it."""
     synchronization = getattr(variable, "synchronization", None)
     return synchronization == tf.VariableSynchronization.ON_READ
+
+
+def global_random_variables() -> list[tf.Variable]:
+    """Returns the state of `tf.random.get_global_generator()`, if somebody has asked for that."""
+    generator = stateful_random_ops.global_generator
+    return [] if generator is None else [generator.state]
+
+
+def make_global_generator() -> None:
+    """Makes that generator, unless it is there."""
+    tf.random.get_global_generator()
+
+
+def eager_seeds() -> list[Any]:
+    """Returns, as JSON, the state from which ops without a seed take one outside of functions."""
+    version, numbers, gauss = context.context()._rng.getstate()
+    return [version, list(numbers), gauss]
+
+
+def set_eager_seeds(state: Sequence[Any]) -> None:
+    """Takes up what `eager_seeds` returned."""
+    version, numbers, gauss = state
+    context.context()._rng.setstate((version, tuple(numbers), gauss))
 
 
 def per_worker_iterators(

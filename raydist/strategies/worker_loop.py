@@ -54,14 +54,16 @@ def run(
         means = state[0] / count
         reports.completed(count, dict(zip(scalars.names, map(float, means), strict=True)))
 
-    save = context.orders.save
+    def is_save_wanted() -> bool:
+        return context.wants_registered_save(reports.done)
+
     while reports.done < done + num_steps:
         left = min(done + num_steps - reports.done, context.steps_to_checkpoint(reports.done))
-        scheduler.run(left, on_done, should_pause=save.is_set)
+        scheduler.run(left, on_done, should_pause=is_save_wanted)
         context.progress.repeated(context.steps_repeated + scheduler.num_repeated)
-        if save.is_set() or context.steps_to_checkpoint(reports.done - 1) == 1:
-            save.clear()
+        if is_save_wanted() or context.steps_to_checkpoint(reports.done - 1) == 1:
             context.save_registered()
     context.steps_repeated += scheduler.num_repeated
     context.save_registered()
+    context.checkpoints.finish()
     return reports.metrics

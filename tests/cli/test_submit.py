@@ -126,6 +126,18 @@ def test_failed_training_shows_the_traceback_once(raydist: Run, fake_run: Any) -
     assert "raydist resume digits-1" in out
 
 
+def test_accepted_run_is_exit_0_and_where_it_is_found(raydist: Run, fake_run: Any) -> None:
+    fake = fake_run(ended(RunState.STARTING, steps=0, metrics={}, notes=()))
+    code, out, _ = raydist("submit", "job.py", "--detach")
+    assert code == 0
+    assert fake.given["detach"] is True
+    assert out.splitlines()[-3:] == [
+        "run digits-1 goes on in the cluster, whatever becomes of this shell",
+        f"  storage     {Path('raydist_runs/digits-1').absolute()}",
+        "next: raydist status digits-1  raydist logs -f digits-1  raydist stop digits-1",
+    ]
+
+
 def test_cancelled_run_is_exit_130(raydist: Run, fake_run: Any) -> None:
     fake_run(ended(RunState.CANCELLED))
     code, out, _ = raydist("submit", "job.py", "--json")

@@ -30,6 +30,24 @@ print(json.dumps(told))
 """
 
 
+SCRIPT = """
+import json, sys
+import raydist
+
+table = list(range(1000))
+
+
+def train(ctx):
+    import tensorflow as tf
+
+    ctx.report({"total": sum(table), "attempt": ctx.attempt}, step=1)
+
+
+handle = raydist.submit(train, detach=True, name="scripted", address=sys.argv[1])
+print(json.dumps({"name": handle.name, "state": handle.status().state.value}))
+"""
+
+
 def record_of(folder: Path, name: str) -> dict[str, Any]:
     return json.loads((folder / "raydist_runs" / name / "run.json").read_text())
 
@@ -76,6 +94,21 @@ def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
     assert told["log"]
     left = sorted(path.name for path in (tmp_path / "raydist_runs" / "far").iterdir())
     assert left == ["checkpoints", "events", "logs", "metrics", "run.json"]
+
+
+def test_function_of_a_script_goes_on_without_it(running_ray: RunningRay, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, "script.py", running_ray.address],
+        cwd=tmp_path, env=dict(running_ray.environ), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == {"name": "scripted", "state": "STARTING"}
+    (tmp_path / "script.py").unlink()
+    os.kill(record_of(tmp_path, "scripted")["driver"]["pid"], signal.SIGKILL)
+    result = attach(running_ray, tmp_path, "scripted")["result"]
+    assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2)
+    assert result["metrics"] == {"total": 499500.0, "attempt": 1.0}
 
 
 def test_stop_of_a_detached_run_leaves_nothing_and_it_can_be_resumed(

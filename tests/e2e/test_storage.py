@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,37 @@ def test_run_on_s3_that_answers_503_and_500_succeeds(
         row.step for row in read_metrics(storage, layout) if (row.name, row.scope.value) == ("loss", "global")
     ]
     assert sorted(losses) == [4, 8, 12]
+
+
+@pytest.mark.slow
+def test_outage_that_lasts_ends_the_run_with_one_error(
+    proxy: FaultyProxy, job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    uri = f"s3://{new_bucket(proxy.endpoint)}/runs"
+    is_out = threading.Event()
+
+    def choose(request: HttpRequest) -> Fault | None:
+        if "/step-4-a0/_COMMITTED" in request.path and request.method == "PUT":
+            is_out.set()
+            return None
+        return Fault.SLOW_DOWN if is_out.is_set() else None
+
+    proxy.choose = choose
+    ended = subprocess.run(
+        [BIN / "raydist", "submit", job, "--address", "local", "--storage", uri, "--name", "out", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=290,
+    )  # fmt: skip
+    assert ended.returncode == 4, ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["state"], told["attempts"]) == ("FAILED", 1)
+    assert re.match(r"cannot \w+ s3://.*/out/checkpoints.*, and so for \d+ s; ", told["error"]["message"])
+    assert any("run.json is not up to date" in note for note in told["notes"])
+    assert "Traceback" not in ended.stderr
+    pids = [task["pid"] for task in told["tasks"]]
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    proxy.choose = lambda request: None
+    found = CheckpointStore(Storage.open(uri), RunLayout(run="out")).latest_whole()
+    assert (found.checkpoint and found.checkpoint.step, found.damaged) == (4, ())
 
 
 def test_host_that_does_not_see_the_storage_is_exit_code_4(

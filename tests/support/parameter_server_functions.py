@@ -112,9 +112,10 @@ def weights(ctx: Any, *, epochs: int) -> dict[str, Any]:
         model, lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(16), epochs=epochs, steps_per_epoch=10
     )
     groups = {"model": model, "optimizer": model.optimizer}
-    files = variables.read(
+    snapshot = variables.Snapshots().take(
         {name: variables.variables_of(name, one) for name, one in groups.items()}, is_chief=True
     )
+    files = snapshot.files()
     return {
         "index": files["variables.json"].decode(),
         "npz": np.frombuffer(files["variables.npz"], np.uint8),

@@ -323,6 +323,7 @@ def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> d
         try:
             ctx.train_steps(step_fn, data, num_steps=12, steps_per_call=3)
         except RuntimeError:
+            ctx.checkpoints.finish()
             return {"status": _status(ctx)}
     return {"weights": _flat(model), "status": _status(ctx)}
 

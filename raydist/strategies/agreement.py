@@ -1,0 +1,58 @@
+"""What the workers of a synchronous strategy tell each other between two calls of a step function.
+
+A collective gets its instance key by counting (cross_device_utils.py, `_next_instance_key`), so every
+worker has to ask after the same call, and to do the same with the answer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def is_alone(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process has all replicas, or directs them, and nobody to agree with."""
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return True
+    return len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
+
+
+def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]) -> Sequence[float]:
+    """Returns the means of some numbers over all workers, the same in each. A collective."""
+    if is_alone(strategy):
+        return values
+    reduced = _traced_means(strategy)(tf.constant(values, tf.float32))
+    means: list[float] = strategy.experimental_local_results(reduced)[0].numpy().tolist()
+    return means
+
+
+def gather_over_workers(strategy: tf.distribute.Strategy, values: Sequence[int]) -> list[list[int]]:
+    """Returns each worker's numbers, in the order of the workers, the same in each. A collective."""
+
+    def one(own: tf.Tensor) -> tf.Tensor:
+        return tf.distribute.get_replica_context().all_gather(own + 0, axis=0)
+
+    gather = tf.function(lambda local: strategy.run(one, args=(local,)), autograph=False)
+    gathered = gather(tf.constant([list(values)], tf.int64))
+    rows: list[list[int]] = strategy.experimental_local_results(gathered)[0].numpy().tolist()
+    return rows[:: len(strategy.extended.worker_devices)]
+
+
+def odd_workers(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the workers whose numbers are not those of most; among equally many the chief is right."""
+    counts = Counter(map(tuple, rows))
+    right = max(counts, key=lambda row: (counts[row], row == tuple(rows[0])))
+    return [index for index, row in enumerate(rows) if tuple(row) != right]
+
+
+@functools.cache  # a process has one such strategy; a trace costs more than many collectives
+def _traced_means(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
+    def one(own: tf.Tensor) -> tf.Tensor:
+        # In a step the value is made on the replica's device; a captured one has none to reduce to.
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own + 0.0)
+
+    return tf.function(lambda local: strategy.run(one, args=(local,)), autograph=False)

@@ -1,0 +1,95 @@
+"""export/: what is in it loads with plain TensorFlow and Keras, outside of every strategy."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, run_function
+
+# Two runs each, where others may use the machine too.
+pytestmark = pytest.mark.timeout(900)
+
+TARGET = "tests.support.checkpoint_functions:trained_for_export"
+# A process that knows nothing of raydist.
+LOAD = """
+import sys, json, numpy as np
+import tensorflow as tf
+folder, package = sys.argv[1:]
+keras = __import__(package)
+model = keras.models.load_model(folder + "/model.keras")
+loaded = tf.saved_model.load(folder + "/saved_model")
+x = np.linspace(-1, 1, 24).reshape(4, 6).astype("float32")
+seen = {"predicted": model(x).numpy(), "served": loaded.serve(x).numpy()}
+np.savez(folder + "/seen.npz", *model.get_weights(), **seen)
+"""
+
+
+def load(storage: Path, *, keras: str) -> dict[str, np.ndarray[Any, Any]]:
+    folder = storage / "test/export"
+    package = "tf_keras" if keras == "legacy" else "keras"
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": str(int(keras == "legacy"))}
+    command = [sys.executable, "-c", LOAD, str(folder), package]
+    subprocess.run(command, check=True, env=environ, timeout=200, cwd=storage)
+    with np.load(io.BytesIO((folder / "seen.npz").read_bytes())) as seen:
+        return dict(seen)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options"),
+    [
+        (Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"), {}),
+        (Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), {}),
+        (Cluster(strategy="parameter_server", workers=1, ps=2, keras="3"), {}),
+        (
+            Cluster(strategy="parameter_server", workers=1, ps=2, keras="legacy"),
+            {"partitioner": "fixed_shards:2"},
+        ),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Cluster) else "",
+)
+def test_export_has_the_final_weights(cluster: Cluster, options: dict[str, str], tmp_path: Path) -> None:
+    [chief, *_] = run_function(TARGET, cluster, storage=tmp_path, job_options=options)
+    assert [note for note in chief.values["notes"] if "export" in note] == []
+    seen = load(tmp_path, keras=cluster.keras)
+    np.testing.assert_allclose(seen["served"], seen["predicted"], atol=1e-6)
+    if not options:  # shards are whole there
+        weights = [chief.arrays[name] for name in sorted(chief.arrays)]
+        assert len(weights) == 8
+        for number, weight in enumerate(weights):
+            np.testing.assert_array_equal(seen[f"arr_{number}"], weight)
+
+
+def test_best_model_is_exported_with_keep_best(tmp_path: Path) -> None:
+    options = {"keep_best": "score"}
+    run_function(TARGET, Cluster(strategy="mirrored", devices=2), storage=tmp_path, job_options=options)
+    seen = load(tmp_path, keras="3")
+    checkpoints = {path.name for path in (tmp_path / "test/checkpoints").iterdir()}
+    assert checkpoints == {"step-6-a0", "step-12-a0", "step-18-a0"}
+    best = tmp_path / "test/checkpoints/step-12-a0"  # score 5.0, the highest of 1.0, 5.0, 2.0
+    index = json.loads((best / "variables.json").read_text())
+    with np.load(best / "variables.npz") as arrays:
+        weights = [arrays[entry["key"]] for entry in index if entry["key"].startswith("model/")]
+    for number, weight in enumerate(weights):
+        np.testing.assert_array_equal(seen[f"arr_{number}"], weight)
+
+
+def test_model_without_config_is_a_note(tmp_path: Path) -> None:
+    [task] = run_function(TARGET, Cluster(), storage=tmp_path, kind="subclassed")
+    [note] = [note for note in task.values["notes"] if "export" in note]
+    assert note.startswith("the model is not exported: ")
+    assert "--no-export" in note
+    assert not (tmp_path / "test/export").exists()
+
+
+def test_nothing_is_exported_when_it_is_turned_off(tmp_path: Path) -> None:
+    run_function(TARGET, Cluster(), storage=tmp_path, job_options={"export": False})
+    assert not (tmp_path / "test/export").exists()

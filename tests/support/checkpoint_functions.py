@@ -1,0 +1,334 @@
+"""Train functions for tests of checkpoints. Import TensorFlow inside only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from tests.support.train_functions import dense_model, examples
+
+
+def data(count: int = 200, batch_size: int = 32) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(examples(count)).shuffle(count, seed=5).batch(batch_size)
+
+
+def flat(model: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
+    """The commit of step 5 ends only once step 8 is done."""
+    import tensorflow as tf
+
+    from raydist.storage.checkpoints import CheckpointStore
+
+    is_past_8, committed = threading.Event(), []
+    commit = CheckpointStore.commit
+
+    def slow(self: Any, *, step: int, **rest: Any) -> Any:
+        assert is_past_8.wait(60)
+        committed.append(step)
+        return commit(self, step=step, **rest)
+
+    class Watch(tf.keras.callbacks.Callback):
+        num_steps = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.num_steps += 1
+            if self.num_steps == 8:
+                assert committed == []
+                is_past_8.set()
+
+    CheckpointStore.commit = slow  # type: ignore[method-assign]
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    ctx.fit(model, data, epochs=2, callbacks=[Watch()])
+    threads = [thread.name for thread in threading.enumerate()]
+    return {"committed": committed, "threads": threads, "checkpoint": ctx.progress.status().checkpoint}
+
+
+def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str, Any]:
+    """Trains; the marker of `step` is never written, as if storage did not answer any more."""
+    import tensorflow as tf
+
+    from raydist.storage.filesystem import Storage
+
+    write = Storage.write_bytes
+
+    def hang(self: Any, key: str, content: bytes, **rest: Any) -> None:
+        if f"step-{step}-a0/_COMMITTED" in key:
+            time.sleep(300)
+        write(self, key, content, **rest)
+
+    Storage.write_bytes = hang  # type: ignore[method-assign]
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    ctx.fit(model, data, epochs=epochs)
+    return {"weights": flat(model), "restored_step": ctx.progress.status().restored_step}
+
+
+def checkpoints_cannot_be_stored(ctx: Any, *, way: str) -> dict[str, Any]:
+    """Where the folder of checkpoints should be there is a file. Returns what the train function saw."""
+    import tensorflow as tf
+
+    from raydist.storage.filesystem import Storage
+
+    Storage.open(ctx.storage).write_bytes("checkpoints", b"no folder")
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    try:
+        if way == "fit":
+            ctx.fit(model, lambda: data().repeat(), epochs=1, steps_per_epoch=100_000)
+        elif way == "train_steps":
+            ctx.restore(model=model)
+            ctx.train_steps(lambda batch: {"x": tf.reduce_sum(batch[0])}, data(), num_steps=100_000)
+        else:
+            ctx.save(step=1, model=model)
+            ctx.checkpoints.finish()
+    except Exception as error:
+        ctx.checkpoints.finish()  # raises nothing any more
+        return {"error": f"{type(error).__name__}: {error}", "step": ctx.progress.status().step}
+    return {"error": ""}
+
+
+def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, Any]:
+    """Trains for one long epoch, or loop; whoever started it saves, kills or waits."""
+    import tensorflow as tf
+
+    class Watch(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            pass
+
+    with ctx.strategy.scope():
+        steps = 4 if way == "steps per execution" else 1
+        model = dense_model(tf.keras, "adam", steps_per_execution=steps, metrics=("accuracy",))
+    endless = data().repeat()
+    if way == "train_steps":
+        train_steps(ctx, model, endless, num_steps=num_steps)
+    elif way == "own fit":
+        callbacks = ctx.callbacks()
+        model.fit(endless, epochs=1, steps_per_epoch=num_steps, verbose=0, callbacks=callbacks)
+    elif way == "data of unknown length":
+        ended = endless.take(num_steps).filter(lambda *batch: True)
+        ctx.fit(model, ended, epochs=1)
+    else:
+        callbacks = [Watch()] if way == "watched by the chief" and ctx.is_chief else []
+        ctx.fit(model, endless, epochs=1, steps_per_epoch=num_steps, callbacks=callbacks)
+    status = ctx.progress.status()
+    return {"weights": flat(model), "restored_step": status.restored_step, "step": status.step}
+
+
+def train_steps(ctx: Any, model: Any, dataset: Any, *, num_steps: int) -> None:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    ctx.restore(model=model, optimizer=model.optimizer)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=32)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": tf.reduce_mean(losses)}
+
+    ctx.train_steps(step_fn, dataset, num_steps=num_steps, steps_per_call=10)
+
+
+def train_long_on_ps(ctx: Any, *, way: str) -> None:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    if way == "train_steps":
+        train_steps(ctx, model, lambda: data().repeat(), num_steps=1_000_000)
+    else:
+        ctx.fit(model, lambda: data().repeat(), epochs=1, steps_per_epoch=1_000_000)
+
+
+def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
+    """The score is best in epoch 2, then wait is 1 and 2: training stops after epoch 4."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    scores = [5.0, 4.0, 3.0, 3.5, 3.6, 1.0, 1.0, 1.0]
+
+    class Score(keras.callbacks.Callback):
+        num_epochs = 0
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == crash_in:
+                raise RuntimeError("crashed")
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.num_epochs += 1
+            logs["score"] = scores[epoch]
+
+        def get_state(self) -> Any:
+            return {"num_epochs": self.num_epochs}
+
+        def set_state(self, state: Any) -> None:
+            self.num_epochs = state["num_epochs"]
+
+    with ctx.strategy.scope():
+        model = dense_model(keras, "adam")
+    callbacks = [
+        Score(),
+        keras.callbacks.ReduceLROnPlateau(monitor="score", patience=2, factor=0.5, mode="min"),
+        keras.callbacks.EarlyStopping(monitor="score", patience=2, mode="min", restore_best_weights=True),
+    ]
+    try:
+        history = ctx.fit(
+            model, lambda: data().repeat(), epochs=len(scores), steps_per_epoch=6, callbacks=callbacks
+        )
+    except RuntimeError as error:
+        if "crashed" not in str(error):
+            raise
+        return {}
+    rate = model.optimizer.learning_rate
+    return {
+        "weights": flat(model),
+        "epochs": history.epoch,
+        "num_epochs": callbacks[0].num_epochs,
+        "wait": [callbacks[1].wait, callbacks[2].wait, callbacks[2].best_epoch],
+        "rate": float(rate.numpy() if hasattr(rate, "numpy") else rate),
+        "notes": list(ctx.progress.status().notes),
+        "restored_step": ctx.progress.status().restored_step,
+    }
+
+
+def random_numbers(ctx: Any, *, crash_at: int | None = None) -> dict[str, Any]:
+    """Dropout, an unseeded layer, and draws of a callback; raises at step `crash_at`."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    drawn: list[float] = []
+
+    class Noise(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs + 0.1 * keras.random.normal((6,))  # from Keras's global generator
+
+    class Draw(keras.callbacks.Callback):
+        num_steps = 0
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if self.num_steps == crash_at:
+                raise RuntimeError("crashed")
+            self.num_steps += 1
+            generator = tf.random.get_global_generator()
+            drawn.append([float(tf.random.uniform(())), float(generator.uniform(()))])
+
+    tf.random.set_global_generator(tf.random.Generator.from_seed(3))
+    keras.utils.set_random_seed(11)
+    is_keras_3 = keras.__name__.startswith("keras")
+    with ctx.strategy.scope():
+        noise = [Noise()] if hasattr(keras, "random") and is_keras_3 else []
+        layers = [keras.Input((6,)), *noise, keras.layers.Dense(16), keras.layers.Dropout(0.5)]
+        model = keras.Sequential([*layers, keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(0.01), loss)
+    try:
+        ctx.fit(model, data, epochs=3, callbacks=[Draw()])
+    except RuntimeError as error:
+        if "crashed" not in str(error):
+            raise
+        return {}
+    status = ctx.progress.status()
+    return {
+        "weights": flat(model),
+        "drawn": np.array(drawn),
+        "restored_step": status.restored_step,
+        "has_noise": bool(noise),
+        "notes": [note for note in status.notes if "draw random numbers" not in note],
+    }
+
+
+def restored_differently(ctx: Any, *, way: str) -> None:
+    """Saves; then worker/1 sees no checkpoint, or gets another weight than the others."""
+    import tensorflow as tf
+
+    from raydist.storage.checkpoints import CheckpointStore, RestorePoint
+    from raydist.strategies import variables
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    write = variables.write
+
+    def write_and_change(groups: Any, files: Any, *, checkpoint: str) -> None:
+        write(groups, files, checkpoint=checkpoint)
+        weight = groups["model"][0]
+        weight.assign(tf.tensor_scatter_nd_add(weight, [[0, 0]], [1e-6]))
+
+    if ctx.attempt == 1 and not ctx.is_chief:
+        if way == "no checkpoint":
+            CheckpointStore.latest_whole = lambda self, **_: RestorePoint(checkpoint=None)  # type: ignore[method-assign]
+        else:
+            variables.write = write_and_change
+    ctx.fit(model, data, epochs=ctx.attempt + 1)
+
+
+def trained_for_export(ctx: Any, *, kind: str = "dense") -> dict[str, Any]:
+    """Trains, and returns what the model predicts; the export has to predict the same."""
+    import tensorflow as tf
+
+    from raydist.strategies import variables
+
+    keras = tf.keras
+
+    class Subclassed(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+        def get_config(self) -> Any:
+            raise NotImplementedError("no config")
+
+    with ctx.strategy.scope():
+        if kind == "subclassed":
+            keras.utils.set_random_seed(7)
+            model = Subclassed()
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        else:
+            keras.utils.set_random_seed(7)
+            # With moving statistics, which are exported too.
+            layers = [keras.Input((6,)), keras.layers.Dense(8), keras.layers.BatchNormalization()]
+            model = keras.Sequential([*layers, keras.layers.Dense(3)])
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+    class Score(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["score"] = [1.0, 5.0, 2.0][epoch]
+
+    ctx.fit(model, lambda: data().repeat(), epochs=3, steps_per_epoch=6, callbacks=[Score()])
+    # Read as whole arrays, because Keras's predict is not for ParameterServer.
+    arrays = [np.asarray(part.read_value()) for part in variables.variables_of("model", model)]
+    return {
+        **{f"weight-{number:02d}": array for number, array in enumerate(arrays)},
+        "notes": list(ctx.progress.status().notes),
+    }
+
+
+def generators(ctx: Any) -> dict[str, Any]:
+    """Draws, saves, and draws on; the second attempt restores and draws the same."""
+    import keras
+    import tensorflow as tf
+
+    tensorflow_s, keras_s = tf.random.Generator.from_seed(1), keras.random.SeedGenerator(2)
+
+    def draw() -> list[float]:
+        return [float(tensorflow_s.uniform(())), float(keras.random.uniform((), seed=keras_s))]
+
+    if ctx.restore(tensorflow_s=tensorflow_s, keras_s=keras_s) is None:
+        draw()
+        ctx.save(step=1, tensorflow_s=tensorflow_s, keras_s=keras_s)
+    return {"drawn": draw()}
