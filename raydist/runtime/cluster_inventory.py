@@ -55,7 +55,8 @@ def unreachable_hosts() -> frozenset[str]:
         for node in nodes
     }
     gone = not_listening(hosts.keys(), timeout_s=_ANSWER_S) if len(hosts) > 1 else ()
-    return frozenset(hosts[address] for address in gone)
+    there = {host for address, host in hosts.items() if address not in gone}  # a host may have several nodes
+    return frozenset(hosts.values()) - there
 
 
 def is_node_alive(node_id: str) -> bool:

@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raydist.runtime.cluster_inventory import unreachable_hosts
 from raydist.runtime.salvage import salvage
 from raydist.runtime.scratch import scratch_root
 from raydist.runtime.task_actor import Hello, TaskSetup
@@ -61,7 +62,7 @@ class Remains:
 
     def gather_there(self, killed: Iterable[Remnant]) -> None:
         """Gathers by Ray what is on other hosts, that of `killed` too; waits as long as is reasonable."""
-        away = [remnant for remnant in (*self._left, *killed) if self._is_away(remnant)]
+        away = self._within_reach([each for each in (*self._left, *killed) if self._is_away(each)])
         deadline = time.monotonic() + _TIMEOUT_S
         for ref in [*self._refs, *map(_salvage_there, away)]:
             try:
@@ -76,6 +77,13 @@ class Remains:
         for remnant in (*self._left, *killed):
             if not self._is_away(remnant):
                 _salvage(remnant)
+
+    def _within_reach(self, away: list[Remnant]) -> list[Remnant]:
+        """Returns those on hosts whose Ray still runs; elsewhere nobody could gather them."""
+        if not away or self._home is None:  # from outside, hosts need not answer
+            return away
+        gone = unreachable_hosts()
+        return [each for each in away if each.hello is None or each.hello.host not in gone]
 
     def _is_away(self, remnant: Remnant) -> bool:
         # One that never told may have died between making its folder and telling: here it is looked for,
