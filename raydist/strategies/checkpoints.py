@@ -1,26 +1,24 @@
-"""A task's checkpoints: what goes in, when one is due, and taking it out again."""
+"""A task's checkpoints: what goes in, and taking it out again."""
 
 from __future__ import annotations
 
-import io
 import logging
 import tempfile
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raydist.errors import CheckpointError
-from raydist.spec.job import CheckpointEvery, CheckpointUnit
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.strategies import variables
 from raydist.strategies.agreement import odd_workers
 from raydist.strategies.progress import TaskProgress
+from raydist.strategies.saved_state import ARRAYS_FILE, SavedState, encode_arrays
 from raydist.strategies.uploads import Uploads
 
 # How often workers that found different checkpoints look again.
@@ -30,47 +28,6 @@ _REREAD_AFTER_S = 1.0
 Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 logger = logging.getLogger(__name__)
-
-ARRAYS_FILE = "state.npz"  # what state.json has no form for
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedState:
-    """What a checkpoint says beside its variables.
-
-    Attributes:
-      step: Steps completed by the run. `epoch`: epochs completed.
-      step_in_epoch: Steps completed in the epoch after that.
-      history: Logs of each epoch so far, in order.
-      fit: How many calls of `ctx.fit` had ended before.
-      is_stopped: Whether a callback had ended that `fit` before its last epoch.
-      callbacks: States of callbacks, as callback_state.py packs them.
-      eager_seeds: Where TensorFlow's seeds for ops stood; None in a loop of the user's own.
-      files: The checkpoint's files.
-      uri: Where it is, for messages.
-    """
-
-    step: int
-    epoch: int = 0
-    step_in_epoch: int = 0
-    history: tuple[Mapping[str, float], ...] = ()
-    fit: int = 0
-    is_stopped: bool = False
-    callbacks: Mapping[str, Any] = field(default_factory=dict)
-    eager_seeds: Sequence[Any] | None = None
-    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    uri: str = ""
-
-    def groups(self) -> set[str]:
-        """Returns the names of the trackables that were saved."""
-        return variables.groups_in(self.files)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the arrays that the state names."""
-        if ARRAYS_FILE not in self.files:
-            return {}
-        with np.load(io.BytesIO(self.files[ARRAYS_FILE]), allow_pickle=False) as arrays:
-            return dict(arrays)
 
 
 class TaskCheckpoints:
@@ -174,20 +131,9 @@ class TaskCheckpoints:
             self._progress.note(f"skipped: {damaged.reason}")
         if found.checkpoint is None:
             return None
-        state = decode_state(files[STATE_FILE])
-        self.last_saved_step = state["step"]
-        return SavedState(
-            step=state["step"],
-            epoch=state["epoch"],
-            step_in_epoch=state["step_in_epoch"],
-            history=tuple(state["history"]),
-            fit=state["fit"],
-            is_stopped=state.get("is_stopped", False),
-            callbacks=state.get("callbacks", {}),
-            eager_seeds=state.get("eager_seeds"),
-            files=files,
-            uri=found.checkpoint.uri,
-        )
+        state = SavedState.read(files, uri=found.checkpoint.uri)
+        self.last_saved_step = state.step
+        return state
 
     def restore(self, state: SavedState, trackables: Mapping[str, Any]) -> None:
         """Assigns the variables of `trackables` from `state`, in every task.
@@ -243,7 +189,7 @@ class TaskCheckpoints:
 
         def upload() -> None:
             if arrays:
-                files[ARRAYS_FILE] = _npz(arrays)
+                files[ARRAYS_FILE] = encode_arrays(arrays)
             self._commit({**snapshot.files(), **files}, step=step, info=info)
 
         self._uploads.start(upload)
@@ -292,39 +238,8 @@ def best_step(committed: Sequence[Checkpoint], metric: str | None) -> int | None
     return min(values, key=lambda pair: (sign * pair[0], pair[1]))[1]
 
 
-class Cadence:
-    """When the next checkpoint is due. By steps and epochs all tasks decide alike, by seconds the chief."""
-
-    def __init__(self, every: CheckpointEvery) -> None:
-        self._every = every
-
-    def is_due(self, *, step_before: int, step: int) -> bool:
-        """Whether a checkpoint is due within an epoch, after a call that took the run to `step`."""
-        count = self._every.count
-        return self._every.unit is CheckpointUnit.STEPS and step_before // count < step // count
-
-    def is_due_after(self, seconds: float) -> bool:
-        """Whether one is due when the last one was that long ago."""
-        return self._every.unit is CheckpointUnit.SECONDS and seconds >= self._every.count
-
-    def steps_left(self, step: int) -> int:
-        """Returns how many steps may run from `step` on before one is due, at least 1."""
-        count = self._every.count
-        return count - step % count if self._every.unit is CheckpointUnit.STEPS else 1 << 30
-
-    def is_due_at_epoch_end(self, epoch: int) -> bool:
-        """Whether one is due when `epoch` epochs are completed."""
-        return self._every.unit is CheckpointUnit.EPOCHS and epoch % self._every.count == 0
-
-
 def _names(workers: Sequence[int]) -> str:
     return ", ".join(f"worker/{index}" for index in workers)
-
-
-def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the keywords for flags
-    return buffer.getvalue()
 
 
 def _groups(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -13,7 +13,8 @@ from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.tasks import TaskType
-from raydist.strategies.checkpoints import Cadence, TaskCheckpoints
+from raydist.strategies.cadence import Cadence
+from raydist.strategies.checkpoints import TaskCheckpoints
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
 

@@ -80,7 +80,8 @@ class Counter:
         if state is None:
             return
         saved = state.groups().intersection(random_state.GROUPS)
-        random_state.make_global_generators(saved)
+        with context.strategy.scope():
+            random_state.make_global_generators(saved)
         random = random_state.groups_of(model)
         known = {name: variables for name, variables in random.items() if name in saved}
         context.checkpoints.restore(state, {"model": model, "optimizer": model.optimizer, **known})

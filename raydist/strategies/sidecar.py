@@ -9,8 +9,8 @@ import keras
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import keras3, models, resume, train_data
-from raydist.strategies.checkpoints import SavedState
 from raydist.strategies.run_callbacks import floats
+from raydist.strategies.saved_state import SavedState
 from raydist.strategies.worker_evaluation import function_of
 
 if TYPE_CHECKING:
