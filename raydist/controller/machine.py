@@ -217,7 +217,7 @@ class RunMachine:
         if cause is None or self._is_trained:
             self._saving = None
             return []
-        if chief is None or chief.state is not TaskState.RUNNING:
+        if chief is None or chief.state is not TaskState.RUNNING or not cause.can_save:
             return [] if cause.needs_checkpoint else self._restart(cause)
         if self._saving is None:
             self._saving = Saving(checkpoint_before=chief.checkpoint)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from raydist.controller.attempt import Attempt, name_tasks
 from raydist.planning.roles import outlives_death_of
 from raydist.spec.job import Strategy
-from raydist.spec.status import TaskStatus
-from raydist.spec.tasks import TaskId
+from raydist.spec.status import TaskState, TaskStatus
+from raydist.spec.tasks import TaskId, TaskType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,13 @@ class Cause:
       tasks: The tasks that it is about.
       what: Half a sentence, which `: training was restarted` goes on.
       needs_checkpoint: Whether it is dropped where nothing is saved: what it is good for is not worth a step.
+      can_save: Whether the chief, which saves between two steps, can come to the end of one.
     """
 
     tasks: tuple[TaskId, ...]
     what: str
     needs_checkpoint: bool = False
+    can_save: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +99,17 @@ def _moved(attempt: Attempt) -> Cause:
     before = [_host(attempt.addresses[task]) for task in attempt.moved]
     now = [_host(attempt.statuses[task].address or "") for task in attempt.moved]
     where = "at another port" if before == now else "on another host"
-    return Cause(tasks=attempt.moved, what=f"{name_tasks(attempt.moved)} came back {where}")
+    what = f"{name_tasks(attempt.moved)} came back {where}"
+    return Cause(tasks=attempt.moved, what=what, can_save=_has_worker_in_service(attempt))
+
+
+def _has_worker_in_service(attempt: Attempt) -> bool:
+    return any(
+        task.task_type is TaskType.WORKER
+        and attempt.state_of(task) is TaskState.RUNNING
+        and task not in attempt.moved
+        for task in attempt.needed
+    )
 
 
 def _host(address: str) -> str:

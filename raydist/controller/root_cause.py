@@ -17,6 +17,7 @@ _ABORT_MARKERS: tuple[str, ...] = (
     "[type.googleapis.com/tensorflow.CoordinationServiceError",
     "Error reported from /job:",
     "stopped sending heartbeats",
+    "Coordination service agent is already in error state",
 )
 _PEER_GONE = (
     "AbortedError",

@@ -156,7 +156,9 @@ class CheckpointStore:
     def latest_whole(self, *, fetch_to: Path | None = None) -> RestorePoint:
         """Returns the newest checkpoint without damage, and the damaged ones that are newer.
 
-        A storage that cannot be read is a StorageError, not damage.
+        Newest means the highest attempt, then the highest step: what a chief that was cut off commits after
+        the next attempt has is a branch that nobody goes on from. A storage that cannot be read is a
+        StorageError, not damage.
 
         Args:
           fetch_to: Local folder that gets the files, checked while they are copied; None only checks.
@@ -165,7 +167,7 @@ class CheckpointStore:
             self.verify if fetch_to is None else functools.partial(self.fetch, directory=fetch_to)
         )
         damaged = []
-        for step, attempt in self._marked():
+        for step, attempt in self._marked_by_age():
             try:
                 checkpoint = self._load(step, attempt)
                 check(checkpoint)
@@ -180,11 +182,10 @@ class CheckpointStore:
     def prune(self, *, keep: int | None, keep_steps: Collection[int] = ()) -> None:
         """Removes all but the newest `keep` checkpoints and those of `keep_steps`; None keeps every one.
 
-        Newest means the highest attempt, then the highest step: after a damaged step 30 of attempt
-        0 was skipped for step 20, attempt 1's step 25 is the newer one. Of earlier attempts also
-        what was never committed is removed.
+        Newest as `latest_whole` has it: after a damaged step 30 of attempt 0 was skipped for step 20,
+        attempt 1's step 25 is the newer one. Of earlier attempts also what was never committed is removed.
         """
-        by_age = sorted(self._marked(), key=lambda name: (name[1], name[0]), reverse=True)
+        by_age = self._marked_by_age()
         if not by_age:
             return
         expendable = by_age[max(keep, 1) :] if keep is not None else []
@@ -200,6 +201,9 @@ class CheckpointStore:
         """Returns (step, attempt) of each checkpoint folder, committed or not, newest first."""
         names = map(self._layout.parse_checkpoint, self._storage.list_names(self._layout.checkpoints))
         return sorted((name for name in names if name is not None), reverse=True)
+
+    def _marked_by_age(self) -> list[tuple[int, int]]:
+        return sorted(self._marked(), key=lambda name: (name[1], name[0]), reverse=True)
 
     def _marked(self) -> list[tuple[int, int]]:
         return [

@@ -211,6 +211,15 @@ def test_several_damaged_ones_are_all_named_newest_first(
     assert [damaged.step for damaged in found.damaged] == [40, 30, 20]
 
 
+def test_what_a_chief_that_was_cut_off_commits_late_is_not_gone_on_from(store: CheckpointStore) -> None:
+    store.commit(step=20, attempt=0, files=FILES)
+    store.commit(step=25, attempt=1, files=FILES)
+    store.commit(step=30, attempt=0, files=FILES)
+    newest = store.latest_whole().checkpoint
+    assert newest is not None
+    assert (newest.step, newest.attempt) == (25, 1)
+
+
 def test_marker_without_files_is_skipped(
     store: CheckpointStore, local_storage: Storage, layout: RunLayout
 ) -> None:
