@@ -174,7 +174,8 @@ class RunMachine:
         stalled = self._watchdog.stalled(self.attempt, chief=self.chief)
         if stalled is not None and self.state is RunState.RUNNING:
             return self._end_stalled(stalled)
-        return [*replacements, *self._finish_evaluator(), *self._plan_restart()]
+        planned = self._plan_restart()
+        return planned if self._next is not None else [*replacements, *self._finish_evaluator(), *planned]
 
     def _end_stalled(self, failure: TaskFailure) -> list[Action]:
         collateral = self.attempt.unfinished_besides(failure.task)
