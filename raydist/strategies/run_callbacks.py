@@ -156,9 +156,11 @@ class _Progress:
             counter.context.note(sentence)
         counter.restore(model)
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
-        counter.context.progress.expect(
-            num_steps=steps * epochs if steps and epochs else None, num_epochs=epochs
-        )
+        num_steps = None
+        if steps and epochs:
+            in_earlier_fits = counter.step - counter.epoch * steps - counter.step_in_epoch
+            num_steps = in_earlier_fits + steps * epochs
+        counter.context.progress.expect(num_steps=num_steps, num_epochs=epochs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         counter = self._counter
@@ -169,6 +171,8 @@ class _Progress:
             counter.context.checkpoints.restore(counter.state, {"metrics": list(self.model.metrics)})
 
     def on_train_end(self, logs: Any = None) -> None:
+        # A callback may have ended it early: no step is missed any more.
+        self._counter.context.progress.expect(num_steps=self._counter.step, num_epochs=self._counter.epoch)
         if self._counter.history and not self.model.history.epoch:
             self._fill_history()  # no epoch was left to train
 

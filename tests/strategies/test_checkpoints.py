@@ -137,6 +137,7 @@ def test_early_stopping_ends_a_resumed_run_at_the_same_epoch(cluster: Cluster, t
     target = f"{FUNCTIONS}:early_stopping"
     [expected, *_] = run_function(target, cluster, storage=tmp_path / "a")
     assert expected.values["epochs"] == [0, 1, 2, 3, 4]
+    assert expected.values["awaited_steps"] == 0  # or the watchdog would miss those of the other epochs
     run_function(target, cluster, storage=tmp_path / "b", crash_in=4)
     # The second resume finds a run that has ended.
     for attempt, restored_step in ((1, 24), (2, 30)):

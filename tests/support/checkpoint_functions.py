@@ -192,15 +192,16 @@ def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
         if "crashed" not in str(error):
             raise
         return {}
-    rate = model.optimizer.learning_rate
+    rate, status = model.optimizer.learning_rate, ctx.progress.status()
     return {
         "weights": flat(model),
+        "awaited_steps": status.num_steps - status.step,
         "epochs": history.epoch,
         "num_epochs": callbacks[0].num_epochs,
         "wait": [callbacks[1].wait, callbacks[2].wait, callbacks[2].best_epoch],
         "rate": float(rate.numpy() if hasattr(rate, "numpy") else rate),
-        "notes": list(ctx.progress.status().notes),
-        "restored_step": ctx.progress.status().restored_step,
+        "notes": list(status.notes),
+        "restored_step": status.restored_step,
     }
 
 
