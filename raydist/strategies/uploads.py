@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+
+NICENESS = 5
 
 
 class Uploads:
@@ -44,6 +47,8 @@ class Uploads:
             raise error
 
     def _run(self, upload: Callable[[], None]) -> None:
+        # Of this thread alone (Linux): where the cores are busy the training goes first.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
             upload()
         except BaseException as error:  # a thread's border: the training thread raises it

@@ -1,6 +1,6 @@
 """Checkpoints: what saving 500 MB of state every 20 steps to local storage costs the training.
 
-    python tests/benchmarks/checkpoints.py [--pairs 5] [--batch 64] [--storage DIR]
+    python tests/benchmarks/checkpoints.py [--pairs 5] [--batch 128] [--storage DIR]
 
 A dense model of 42 million parameters with Adam, 504 MB of weights and momenta, on one device. In one
 process stretches of 20 steps that begin with a save take turns with stretches that do not save; the
@@ -94,7 +94,7 @@ def train(ctx: Any, *, num_pairs: int, batch: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--storage", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.storage) as storage:
