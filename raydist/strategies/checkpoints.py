@@ -24,6 +24,8 @@ from raydist.strategies.uploads import Uploads
 # How often workers that found different checkpoints look again.
 _READS = 3
 _REREAD_AFTER_S = 1.0
+# How often a task that waits for a slow storage shows that it is alive.
+_BEAT_S = 5.0
 
 Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
@@ -176,7 +178,7 @@ class TaskCheckpoints:
         Raises:
           StorageError: The one before could not be stored.
         """
-        self._uploads.wait()
+        self._await_upload()
         self._saved_at_s = time.monotonic()
         snapshot = self._snapshots.take(_groups(trackables), is_chief=self._is_chief)
         self.last_saved_step = step
@@ -193,6 +195,12 @@ class TaskCheckpoints:
             self._commit({**snapshot.files(), **files}, step=step, info=info)
 
         self._uploads.start(upload)
+
+    def _await_upload(self) -> None:
+        while self._uploads.is_busy:
+            self._uploads.wait(timeout_s=_BEAT_S)
+            self._progress.beat()  # storage has limits of its own; training is not what stalls
+        self._uploads.wait()
 
     def best_files(self, *, fit: int) -> dict[str, bytes] | None:
         """Returns the best checkpoint's files by the metric to keep; None without one of this `fit`."""

@@ -30,6 +30,10 @@ class Uploads:
         )
         self._thread.start()
 
+    @property
+    def is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def check(self) -> None:
         """Raises what an upload raised, if it is done; costs nothing."""
         if self._thread is not None and not self._thread.is_alive():

@@ -48,6 +48,9 @@ def variables_of(name: str, trackable: Any) -> list[Any]:
             f"{name} is {type(trackable).__name__}, which has no variables; "
             "give models, optimizers, metrics, random generators, tf.Modules or tf.Variables"
         )
+    rate = getattr(trackable, "learning_rate", None)
+    if isinstance(rate, tf.Variable) and not any(rate is variable for variable in found):
+        found = [*found, rate]  # tf_keras's optimizers do not list it, and callbacks change it
     return [part for variable in found for part in _parts_of(variable)]
 
 
