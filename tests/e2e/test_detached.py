@@ -93,7 +93,7 @@ def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert told["log"]
     left = sorted(path.name for path in (tmp_path / "raydist_runs" / "far").iterdir())
-    assert left == ["checkpoints", "events", "logs", "metrics", "run.json"]
+    assert left == ["checkpoints", "events", "export", "logs", "metrics", "run.json", "token"]
 
 
 def test_function_of_a_script_goes_on_without_it(running_ray: RunningRay, tmp_path: Path) -> None:
