@@ -18,6 +18,7 @@ from raydist.runtime.code_archive import pack
 from raydist.runtime.connection import Connection
 from raydist.runtime.launcher import RayLauncher
 from raydist.runtime.placement import Placement
+from raydist.runtime.ray_internals import free_resources
 from raydist.runtime.scratch import scratch_root, sweep
 from raydist.spec import FailureKind, Resources, TaskId, TaskState, WorkerRange
 from raydist.storage.proof import StorageProof
@@ -90,6 +91,8 @@ def test_parameter_servers_are_spread_over_the_nodes(
 
 def test_parameter_servers_without_cpus_are_spread_as_well(start: Start, wait_until: WaitUntil) -> None:
     with ray_node(gcs_address(), num_cpus=4):
+        # Ray spreads over the nodes that have told what they have.
+        wait_until(lambda: len(free_resources()) == 2)
         drive = start(make_ps_plan(num_ps=2, cpus_per_ps=0.0))
         wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "ps/0", "ps/1"))
         assert len({raylet_of(drive.statuses[ps].pid) for ps in ("ps/0", "ps/1")}) == 2
