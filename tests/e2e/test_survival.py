@@ -190,7 +190,7 @@ def test_code_that_hangs_shows_its_stacks(runs: Runs, undisturbed: list[np.ndarr
     assert "most recent call first" in runs.log("hung", "worker/0", attempt=0)
 
 
-@pytest.mark.parametrize("task", ["worker/0", "worker/1"])
+@pytest.mark.parametrize("task", [pytest.param("worker/0", marks=pytest.mark.slow), "worker/1"])
 def test_task_that_has_to_leave_costs_nothing_of_the_budget(
     runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil, task: str
 ) -> None:

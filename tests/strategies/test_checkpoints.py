@@ -17,9 +17,11 @@ pytestmark = pytest.mark.timeout(1200)
 
 FUNCTIONS = "tests.support.checkpoint_functions"
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+ON_PS = Cluster(strategy="parameter_server", workers=2, ps=1)
+SLOW = pytest.mark.slow  # the same again in another way
 
 
-@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_training_goes_on_while_a_checkpoint_is_stored(keras: str) -> None:
     [task] = run_function(
         f"{FUNCTIONS}:upload_waits_for_training",
@@ -57,18 +59,18 @@ def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) ->
     assert task.values["step"] < 100_000
 
 
-WAYS = [
-    "fit",
-    "steps per execution",
-    "watched by the chief",
-    "own fit",
-    "data of unknown length",
-    "train_steps",
-]
-
-
 @pytest.mark.parametrize(
-    ("way", "keras"), [*((way, "3") for way in WAYS), ("fit", "legacy"), ("own fit", "legacy")]
+    ("way", "keras"),
+    [
+        ("watched by the chief", "3"),
+        ("own fit", "legacy"),
+        ("train_steps", "3"),
+        pytest.param("fit", "3", marks=SLOW),
+        pytest.param("fit", "legacy", marks=SLOW),
+        pytest.param("own fit", "3", marks=SLOW),
+        pytest.param("steps per execution", "3", marks=SLOW),
+        pytest.param("data of unknown length", "3", marks=SLOW),
+    ],
 )
 def test_order_to_one_worker_makes_all_save_inside_an_epoch(
     way: str, keras: str, tmp_path: Path, wait_until: Callable[..., None]
@@ -83,9 +85,17 @@ def test_order_to_one_worker_makes_all_save_inside_an_epoch(
 
 
 @pytest.mark.parametrize(
-    "cluster", [TWO_WORKERS, Cluster(), Cluster(strategy="parameter_server", workers=2, ps=1)], ids=str
+    ("way", "cluster"),
+    [
+        ("fit", TWO_WORKERS),
+        ("train_steps", ON_PS),
+        pytest.param("fit", Cluster(), marks=SLOW),
+        pytest.param("fit", ON_PS, marks=SLOW),
+        pytest.param("train_steps", Cluster(), marks=SLOW),
+        pytest.param("train_steps", TWO_WORKERS, marks=SLOW),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("way", ["fit", "train_steps"])
 def test_saves_every_second(
     way: str, cluster: Cluster, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
@@ -95,6 +105,7 @@ def test_saves_every_second(
         wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) >= 3, timeout_s=300)
 
 
+@SLOW
 def test_killed_run_that_saves_by_seconds_ends_as_the_undisturbed_one(
     tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
@@ -127,9 +138,9 @@ def all_run(tasks: list[TaskProcess]) -> bool:
 @pytest.mark.parametrize(
     "cluster",
     [
-        Cluster(strategy="mirrored", devices=2, keras="3"),
         Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"),
-        Cluster(strategy="parameter_server", workers=1, ps=1),
+        pytest.param(Cluster(strategy="mirrored", devices=2, keras="3"), marks=SLOW),
+        pytest.param(Cluster(strategy="parameter_server", workers=1, ps=1), marks=SLOW),
     ],
     ids=str,
 )
@@ -150,10 +161,10 @@ def test_early_stopping_ends_a_resumed_run_at_the_same_epoch(cluster: Cluster, t
 @pytest.mark.parametrize(
     "cluster",
     [
-        Cluster(keras="3"),
-        Cluster(strategy="mirrored", devices=2, keras="3"),
         Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"),
-        Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"),
+        pytest.param(Cluster(keras="3"), marks=SLOW),
+        pytest.param(Cluster(strategy="mirrored", devices=2, keras="3"), marks=SLOW),
+        pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), marks=SLOW),
     ],
     ids=str,
 )

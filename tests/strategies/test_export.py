@@ -47,8 +47,12 @@ def load(storage: Path, *, keras: str) -> dict[str, np.ndarray[Any, Any]]:
     ("cluster", "options"),
     [
         (Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"), {}),
-        (Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), {}),
-        (Cluster(strategy="parameter_server", workers=1, ps=2, keras="3"), {}),
+        pytest.param(
+            Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), {}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            Cluster(strategy="parameter_server", workers=1, ps=2, keras="3"), {}, marks=pytest.mark.slow
+        ),
         (
             Cluster(strategy="parameter_server", workers=1, ps=2, keras="legacy"),
             {"partitioner": "fixed_shards:2"},
