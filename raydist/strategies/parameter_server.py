@@ -1,7 +1,7 @@
 """ctx.fit under ParameterServerStrategy, for both Kerases: the chief schedules, the workers train.
 
 Keras 3 has no `fit` for it (keras#20585), and tf_keras's takes one closure per `steps_per_execution`
-and keeps metrics on the ps. Here closures hold as many steps as fill a fifth of a second, and metrics
+and keeps metrics on the ps. Here closures hold as many steps as fill half a second, and metrics
 travel with their results, so that each step of the budget is counted once (closures.py,
 local_metrics.py).
 """

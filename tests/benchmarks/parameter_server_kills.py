@@ -13,6 +13,7 @@ moment between the start and about the end; all have to succeed with the exact n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -149,7 +150,8 @@ def kill_worker(folder: Path, rounds: int) -> None:
         )
     status = handle.status().as_dict()
     handle.stop()
-    handle.result(timeout_s=60)
+    with contextlib.suppress(raydist.TrainingError):  # it was cancelled
+        handle.result(timeout_s=60)
     print(
         f"attempts {status['attempts']}; median pause {statistics.median(pauses):.2f} s (target < 1), ",
         end="",
