@@ -60,7 +60,7 @@ class _Screen:
             case "progress":
                 fields = Progress.__dataclass_fields__
                 self._view.show(Progress(**{name: event[name] for name in fields}))
-            case "attempt_lost":
+            case "note" | "restarting" | "task_back" | "task_given_up":
                 self._say(event["message"])
             case "state":
                 # A plain SIGTERM, as `kill` and batch systems send it, is to end a run like Ctrl-C. Set

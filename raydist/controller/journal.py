@@ -1,8 +1,8 @@
 """What a run tells while it goes on: dicts of plain values, for the events log and for the screen.
 
 `event` says which. Kept are `state`; `task_failed`; for a task that died and its attempt went on, `task_back`
-or `task_given_up`; `attempt_lost` and `restarting`, which another attempt follows; `restarted`, once that one
-trains. `progress` comes with every poll and is meant for the screen alone.
+or `task_given_up`; `restarting`, and once the next attempt trains `restarted`; `note`, for an attempt that was
+lost, changed its size or left something behind. `progress` comes with every poll, for the screen alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Known:
 
 
 def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[str, Any]]:
-    """Returns the failures, deaths, restarts and lost attempts that are not `known` yet."""
+    """Returns the failures, deaths, restarts and notes that are not `known` yet."""
     deaths, before = machine.deaths.all, known.deaths.all
     new = deaths[len(before) :]
     ended = [death for old, death in zip(before, deaths, strict=False) if death is not old]
@@ -51,7 +51,7 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
         *(_failure_event(machine, failure, at_s) for failure in failures),
         *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
         *(_restart_event(machine, restart, at_s) for restart in restarts),
-        *(_event("attempt_lost", machine, at_s, message=note) for note in machine.notes[len(known.notes) :]),
+        *(_event("note", machine, at_s, message=note) for note in machine.notes[len(known.notes) :]),
     ]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from isal import isal_zlib
 
 from raydist.errors import CheckpointError, StorageError
 from raydist.storage.checkpoint_marker import (
@@ -247,7 +248,7 @@ class CheckpointStore:
         size_bytes = crc32 = 0
         with _missing_is_damage(checkpoint.uri, file.name):
             for chunk in self._storage.read_chunks(key):
-                size_bytes, crc32 = size_bytes + len(chunk), zlib.crc32(chunk, crc32)
+                size_bytes, crc32 = size_bytes + len(chunk), isal_zlib.crc32(chunk, crc32)
                 yield chunk
         if size_bytes != file.size_bytes:
             raise CheckpointError(

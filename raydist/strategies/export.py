@@ -77,9 +77,13 @@ def _write(model: Any, files: dict[str, bytes], folder: ExportFolder) -> str:
         # Keras prints a page about each export.
         with contextlib.redirect_stdout(io.StringIO()):
             copy = _clean_copy(model, place / "assets")
-            variables.write(
-                {"model": variables.variables_of("model", copy)}, files, checkpoint="of the export"
-            )
+            groups = {"model": variables.variables_of("model", copy)}
+            if len(copy.variables) != len(model.variables):
+                raise ValueError(
+                    f"a copy made from its config has {len(copy.variables)} variables, it has "
+                    f"{len(model.variables)}; put those it was given from outside into layers of its own"
+                )
+            variables.write(groups, files, checkpoint="of the export")
             copy.save(place / "model.keras")
             copy.export(str(place / "saved_model"))
         return folder.replace(place / "model.keras", place / "saved_model")

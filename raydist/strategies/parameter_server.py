@@ -43,8 +43,7 @@ def fit(
     callbacks: Sequence[Any],
 ) -> Any:
     """Trains `model` from where the newest checkpoint ended; see TrainContext.fit."""
-    _check(context, model, data, steps_per_epoch)
-    assert steps_per_epoch is not None
+    steps_per_epoch = _checked_steps(context, model, data, steps_per_epoch)
     library = models.keras_of(model)
     counter = Counter(context)
     own = worker_data.read(
@@ -103,8 +102,8 @@ def fit(
     return model.history
 
 
-def _check(context: TaskContext, model: Any, data: Any, steps_per_epoch: int | None) -> None:
-    """Raises UnsupportedError for what TensorFlow would refuse later, in words of its own."""
+def _checked_steps(context: TaskContext, model: Any, data: Any, steps_per_epoch: int | None) -> int:
+    """Returns `steps_per_epoch`. Raises UnsupportedError for what TensorFlow would refuse later."""
     models.check(model, context.strategy)
     if isinstance(model, keras.Model) and context.partitioner is not None:
         raise UnsupportedError(
@@ -121,6 +120,7 @@ def _check(context: TaskContext, model: Any, data: Any, steps_per_epoch: int | N
             "ctx.fit needs steps_per_epoch under parameter_server: the workers take batches as they come, "
             "so no data set's end ends an epoch; give steps_per_epoch=number of examples // batch size"
         )
+    return steps_per_epoch
 
 
 class _Training:

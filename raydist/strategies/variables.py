@@ -12,13 +12,13 @@ import io
 import json
 import math
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
+from isal import isal_zlib
 
 from raydist.errors import CheckpointError, UnsupportedError
 from raydist.strategies import tensorflow_internals
@@ -158,7 +158,7 @@ def checksum(groups: Mapping[str, Sequence[Any]]) -> int:
     for whole in _whole_variables(groups).values():
         if not tensorflow_internals.is_synchronized_on_read(whole.parts[0]):
             for part in whole.read():
-                crc32 = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc32)
+                crc32 = isal_zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc32)
     return crc32
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from raydist.controller.controller import GRACE_S, POLL_S, SAVE_S, Controller
+from raydist.controller.controller import GRACE_S, POLL_S, ROOM_EVERY_S, SAVE_S, Controller
 from raydist.controller.machine import RunMachine
 from raydist.controller.states import RunState
 from raydist.errors import ClusterError, StorageError
 from raydist.planning.plan import Plan
-from raydist.spec.job import Strategy
+from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.status import FailureKind, Order, TaskState
 from tests.support.fakes import (
     PLACES,
@@ -105,7 +105,7 @@ def test_lost_task_is_followed_by_an_attempt_that_goes_on_from_the_restored_step
     assert run.launcher.attempts == [0, 1]
     assert [group.num_stops for group in run.launcher.groups] == [1, 1]
     assert run.states == ["STARTING", "RUNNING", "STOPPING", "STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
-    assert run.of("attempt_lost")[0]["message"] in result.notes
+    assert run.of("note")[0]["message"] in result.notes
 
 
 def test_resumed_run_counts_its_attempts_on() -> None:
@@ -406,7 +406,7 @@ def test_death_and_return_are_told_as_events() -> None:
     assert [(event["task"], event["kind"]) for event in run.of("task_failed")] == [("worker/1", "LOST")]
     (back,) = run.of("task_back")
     assert (back["task"], back["after_s"], back["message"]) == ("worker/1", 4.0, result.notes[0])
-    assert run.of("attempt_lost") == []
+    assert run.of("note") == []
 
 
 def test_task_that_is_given_up_is_told_as_an_event() -> None:
@@ -487,3 +487,61 @@ def test_stop_that_is_asked_for_as_a_worker_dies_replaces_nothing() -> None:
     run = parameter_server_run([train, lose_and_stop])
     assert run.controller.run().state is RunState.CANCELLED
     assert run.launcher.groups[0].replaced == []
+
+
+def lose_both(group: FakeTaskGroup) -> None:
+    """One worker's host is gone, and its peer sees it."""
+    group.fail_task("worker/1", FailureKind.LOST)
+    group.fail_task("worker/0", FailureKind.COLLATERAL)
+
+
+def make_elastic_plan(workers: int) -> Plan:
+    return make_plan(workers=workers, workers_range=WorkerRange(minimum=1, maximum=2), max_failures=1)
+
+
+def test_elastic_run_goes_on_with_the_workers_that_there_is_room_for() -> None:
+    def lose_host(group: FakeTaskGroup) -> None:
+        run.launcher.workers = 1
+        lose_both(group)
+
+    run = Run([train, lose_host], [train, finish], plan=make_elastic_plan(2))
+    result = run.controller.run()
+    assert (result.state, result.attempts) == (RunState.SUCCEEDED, 2)
+    assert [group.names for group in run.launcher.groups] == [["worker/0", "worker/1"], ["worker/0"]]
+    assert [str(each.task) for each in result.tasks] == ["worker/0"]
+
+
+def test_elastic_run_grows_from_a_checkpoint_when_there_is_room() -> None:
+    def make_room(group: FakeTaskGroup) -> None:
+        run.launcher.workers = 2
+        group.clock.advance(ROOM_EVERY_S)
+
+    def save(group: FakeTaskGroup) -> None:
+        assert group.orders == [(Order.SAVE, (task("worker/0"),))]
+        group.say("worker/0", step=40, checkpoint="/c/step-40")
+
+    run = Run([train, make_room, save], [train, finish], plan=make_elastic_plan(1))
+    result = run.controller.run()
+    assert (result.state, result.attempts) == (RunState.SUCCEEDED, 2)
+    assert [group.names for group in run.launcher.groups] == [["worker/0"], ["worker/0", "worker/1"]]
+    assert [event["message"] for event in run.of("note")] == ["attempt 1 trains with 2 workers instead of 1"]
+
+
+def test_run_whose_hosts_vanish_before_it_is_placed_takes_those_that_are_left() -> None:
+    def lose_room(group: FakeTaskGroup) -> None:
+        run.launcher.workers = 1
+        group.clock.advance(ROOM_EVERY_S)
+
+    run = Run([lose_room], [train, finish], plan=make_elastic_plan(2))
+    result = run.controller.run()
+    assert result.state is RunState.SUCCEEDED
+    assert [group.names for group in run.launcher.groups] == [["worker/0", "worker/1"], ["worker/0"]]
+
+
+def test_run_of_a_fixed_size_does_not_look_for_room() -> None:
+    def make_room(group: FakeTaskGroup) -> None:
+        run.launcher.workers = 3
+        group.clock.advance(ROOM_EVERY_S)
+
+    run = Run([train, make_room, finish])
+    assert run.controller.run().attempts == 1

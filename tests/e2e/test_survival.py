@@ -194,7 +194,8 @@ def test_code_that_hangs_shows_its_stacks(runs: Runs, undisturbed: list[np.ndarr
 def test_task_that_has_to_leave_costs_nothing_of_the_budget(
     runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil, task: str
 ) -> None:
-    options = ("--workers", "2", "--max-failures", "0", "--checkpoint-every", "1000")
+    pace = ("-p", "pause_s=0.3")  # so that it has not ended when the signal arrives
+    options = ("--workers", "2", "--max-failures", "0", "--checkpoint-every", "1000", *pace)
     process = runs.start("left", *options)
     wait_until(lambda: process.poll() is not None or runs.record("left")["steps"] >= 25, timeout_s=90)
     pid = runs.pid("left", task)

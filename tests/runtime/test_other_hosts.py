@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -295,3 +297,31 @@ def test_tasks_stay_away_from_a_node_to_be_avoided(
         wait_until(lambda: drive.all_in(TaskState.RUNNING, *tasks))
         assert here not in {hello.node_id for hello in drive.group._ledger.hellos.values()}
         drive.group.stop()
+
+
+def signal_from_elsewhere(pid: int, host: str) -> str:
+    """Kills a task as the command line of a host would on which it does not run; returns what that says."""
+    code = (
+        "import sys; from raydist.runtime import signals; from raydist.errors import ClusterError\n"
+        "signals._is_here = lambda host: False\n"
+        "pid, host, address = sys.argv[1:]\n"
+        "try: signals.signal_task(int(pid), 9, host=host, address=address)\n"
+        "except ClusterError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(pid), host, gcs_address()]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout.strip()
+
+
+def test_task_of_another_host_gets_its_signal_there(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1, steps=3000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
+    status = drive.statuses["worker/0"]
+    assert signal_from_elsewhere(status.pid, "10.9.9.9") == "Ray knows no living host 10.9.9.9"
+    stranger = f"process {os.getpid()} of host {status.host} is no task of raydist any more"
+    assert signal_from_elsewhere(os.getpid(), status.host) == stranger
+    assert signal_from_elsewhere(status.pid, status.host) == ""
+    wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+    failure = drive.statuses["worker/0"].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.LOST
+    drive.group.stop()

@@ -111,7 +111,7 @@ class FakeTaskGroup:
         self.replaced: list[str] = []
         self.num_stops = 0
         self.stop_problems: collections.deque[BaseException] = collections.deque()
-        self._tasks = [str(each) for each in tasks]
+        self.names = [str(each) for each in tasks]
         self._script = collections.deque(script)
         self._known: dict[str, TaskStatus] = {}
         self._news: dict[str, TaskStatus] = {}
@@ -155,22 +155,22 @@ class FakeTaskGroup:
         """Every task has a process that begins to import TensorFlow."""
         self._is_placed = True
         self._timings["placement"] = 1.0
-        for name in self._tasks:
+        for name in self.names:
             self.say(name, state=TaskState.STARTING)
 
     def train_all(self, **fields: Any) -> None:
         """Every task enters the train function."""
         self._is_placed = True
         self._timings |= {"placement": 1.0, "tasks_ready": 2.0}
-        for name in self._tasks:
+        for name in self.names:
             self.say(name, state=TaskState.RUNNING, **fields)
 
     def advance_all(self, step: int, **fields: Any) -> None:
-        for name in self._tasks:
+        for name in self.names:
             self.say(name, step=step, **fields)
 
     def finish_all(self) -> None:
-        for name in self._tasks:
+        for name in self.names:
             self.finish_task(name)
 
     def finish_task(self, name: str) -> None:
