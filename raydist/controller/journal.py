@@ -1,8 +1,8 @@
 """What a run tells while it goes on: dicts of plain values, for the events log and for the screen.
 
 `event` says which. Kept are `state`; `task_failed`; for a task that died and its attempt went on, `task_back`
-or `task_given_up`; `restarting`, and once the next attempt trains `restarted`; `note`, for an attempt that was
-lost, changed its size or left something behind. `progress` comes with every poll, for the screen alone.
+or `task_given_up`; `restarting`, and once the next attempt trains `restarted`; `note`, for an attempt that
+was lost, changed its size or left something behind. `progress` comes with every poll, for the screen alone.
 """
 
 from __future__ import annotations
