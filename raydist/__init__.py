@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from raydist.errors import (
         CheckpointError as CheckpointError,
         ClusterError as ClusterError,
+        DataError as DataError,
         InvalidTransitionError as InvalidTransitionError,
         JobFileError as JobFileError,
         MistakeError as MistakeError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointError",
     "ClusterError",
+    "DataError",
     "InvalidTransitionError",
     "Job",
     "JobFileError",
@@ -81,6 +83,8 @@ if not TYPE_CHECKING:  # else a type checker would believe in any name
         if name == "__version__":
             metadata = importlib.import_module("importlib.metadata")
             value = metadata.version("raydist")
+        elif name == "data":
+            value = importlib.import_module("raydist.data")
         elif name in __all__:
             value = getattr(importlib.import_module(_MODULES.get(name, "raydist.errors")), name)
         else:

@@ -4,6 +4,7 @@ RaydistError
 ├── MistakeError           exit code 2: what was asked cannot be done as written
 │   ├── SpecError          an option, a config key or a combination of them
 │   ├── JobFileError       the job file: missing, no job in it, syntax
+│   ├── DataError          the input data: missing, not as described, changed under way
 │   └── UnsupportedError   TensorFlow or Keras cannot do what the train function asks
 ├── ClusterError           exit code 3: the cluster cannot give it, or could not be reached or started
 │   └── StartTimeoutError  an attempt's tasks were not all training by the start deadline
@@ -19,6 +20,7 @@ from __future__ import annotations
 __all__ = [
     "CheckpointError",
     "ClusterError",
+    "DataError",
     "InvalidTransitionError",
     "JobFileError",
     "MistakeError",
@@ -74,6 +76,10 @@ class SpecError(MistakeError):
 
 class JobFileError(MistakeError):
     """The job file: missing, without a job, with a syntax error."""
+
+
+class DataError(MistakeError):
+    """The input data are missing, not as described, or changed under way; names file, group and column."""
 
 
 class UnsupportedError(MistakeError):

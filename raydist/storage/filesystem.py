@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -36,6 +36,14 @@ _DEFAULT_QUERIES = {
 }
 
 Result = TypeVar("Result")
+
+
+class FoundFile(NamedTuple):
+    """A file on storage; `modified_ns` is its time of change, nanoseconds since 1970, None where unknown."""
+
+    key: str
+    size_bytes: int
+    modified_ns: int | None
 
 
 class Storage:
@@ -165,6 +173,30 @@ class Storage:
         infos = self._try("list", key, lambda: self._filesystem.get_file_info(selector))
         names = [info.base_name for info in infos]
         return sorted(name for name in names if name and not _TEMPORARY_PATTERN.fullmatch(name))
+
+    def find_files(self) -> list[FoundFile]:
+        """Returns all files below the root, sorted by key; the root itself, with the key "", if it is one.
+
+        Hidden ones, whose name or folder begins with `.` or `_`, are left out, as Spark's and Arrow's
+        data sets do.
+        """
+        info = self._info("")
+        if info.type is pafs.FileType.File:
+            return [FoundFile("", info.size, info.mtime_ns)]
+        selector = pafs.FileSelector(self._path(""), recursive=True, allow_not_found=True)
+        infos = self._try("list", "", lambda: self._filesystem.get_file_info(selector))
+        root = self._path("").rstrip("/") + "/"
+        found = [
+            FoundFile(one.path.removeprefix(root), one.size, one.mtime_ns)
+            for one in infos
+            if one.type is pafs.FileType.File
+        ]
+        return sorted(file for file in found if not any(part[0] in "._" for part in file.key.split("/")))
+
+    def look_at(self, key: str) -> FoundFile | None:
+        """Returns what a file is now; None where there is none."""
+        info = self._info(key)
+        return FoundFile(key, info.size, info.mtime_ns) if info.type is pafs.FileType.File else None
 
     def read_bytes(self, key: str) -> bytes:
         return b"".join(self.read_chunks(key))

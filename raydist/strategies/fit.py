@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from raydist.strategies import models, resume, train_data
+from raydist.data import Batches
+from raydist.strategies import models, recipes, resume, train_data
 from raydist.strategies.export import export
 from raydist.strategies.run_callbacks import Counter, run_callbacks
 
@@ -28,12 +29,21 @@ def fit(
     """Trains `model` from where the newest checkpoint ended; see TrainContext.fit."""
     base = models.keras_of(model).callbacks.Callback
     models.check(model, context.strategy)
-    dataset = train_data.read(data, context.strategy, auto_shard=context.auto_shard)
-    if validation_data is not None and (
-        callable(validation_data) or isinstance(validation_data, tf.data.Dataset)
-    ):
-        validation_data = train_data.read(validation_data, context.strategy, auto_shard=context.auto_shard)
     counter = Counter(context)
+    if isinstance(data, Batches):
+        steps_per_epoch = steps_per_epoch or data.steps_per_epoch
+        recipes.check_length(data, epochs * steps_per_epoch)
+        start_step = counter.epoch * steps_per_epoch + counter.step_in_epoch
+        dataset = recipes.distribute(data, context.strategy, start_step=start_step)
+    else:
+        dataset = train_data.read(data, context.strategy, auto_shard=context.auto_shard)
+    validation_steps = None
+    if isinstance(validation_data, Batches):
+        # One iterator goes from epoch to epoch; tf_keras wants the number of steps.
+        validation_steps = validation_data.steps_per_epoch
+        validation_data = recipes.distribute(validation_data.for_epochs(None), context.strategy)
+    elif isinstance(validation_data, tf.data.Dataset) or callable(validation_data):
+        validation_data = train_data.read(validation_data, context.strategy, auto_shard=context.auto_shard)
     resume.set_start(resume.Start(epoch=counter.epoch, step=counter.step_in_epoch))
     if counter.is_done and steps_per_epoch is None and isinstance(dataset, tf.data.Dataset):
         # A later fit on the same data shuffles on from here.
@@ -48,6 +58,7 @@ def fit(
             initial_epoch=counter.first_epoch(epochs),
             steps_per_epoch=steps_per_epoch,
             validation_data=validation_data,
+            validation_steps=validation_steps,
             callbacks=[before, *callbacks, after],
             verbose=2 if context.is_chief else 0,
         )

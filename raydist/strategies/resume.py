@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.strategies.global_batch import Slice
+
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
@@ -86,4 +88,5 @@ def clear() -> None:
 
 def element_spec(dataset: Any) -> Any:
     """Returns the structure of one replica's batch of a data set or a distributed data set."""
-    return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], dataset.element_spec)
+    spec = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], dataset.element_spec)
+    return spec.batch if isinstance(spec, Slice) else spec

@@ -8,14 +8,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.data import Batches
 from raydist.errors import UnsupportedError
-from raydist.strategies import global_batch
+from raydist.strategies import global_batch, recipes
 
 
 def read_endless(
     train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data", skip: int = 0
 ) -> Any:
     """Returns the data over and over, distributed. The first pass begins after `skip` batches."""
+    if isinstance(train_data, Batches):
+        return recipes.distribute(train_data, strategy, start_step=skip)
     if callable(train_data) and takes_input_context(train_data):
         num_local = len(strategy.extended.worker_devices)  # each takes one per-replica batch a step
 
@@ -48,6 +51,8 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
     Raises:
       UnsupportedError: It is none of these.
     """
+    if isinstance(train_data, Batches):
+        return recipes.distribute(train_data if train_data.epochs else train_data.for_epochs(1), strategy)
     if isinstance(train_data, tf.data.Dataset):
         is_ours = auto_shard == "data" or strategy.num_replicas_in_sync == 1
         return train_data if is_ours else _sharded_by_tensorflow(train_data, strategy, auto_shard)

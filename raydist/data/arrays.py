@@ -1,0 +1,67 @@
+"""from_arrays: examples that are in memory already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raydist.data.fields import Field, leaves, names_of, with_leaves
+from raydist.data.source import TakenSource
+from raydist.errors import DataError
+
+
+def from_arrays(x: Any, y: Any = None) -> ArraySource:
+    """Returns a source of the rows of arrays, the same in every task.
+
+    Args:
+      x: An array `[n, ...]`, or a structure (tuple, dict) of them.
+      y: Labels, likewise; None for none.
+
+    Raises:
+      DataError: The arrays differ in length, or one holds objects.
+    """
+    return ArraySource(x if y is None else (x, y))
+
+
+class ArraySource(TakenSource):
+    """Arrays whose rows are the examples."""
+
+    def __init__(self, structure: Any) -> None:
+        self._arrays = [np.asarray(array) for array in leaves(structure)]
+        self.structure = with_leaves(structure, range(len(self._arrays)))
+        fields = []
+        for name, array in zip(names_of(structure), self._arrays, strict=True):
+            if array.ndim == 0:
+                raise DataError(f"from_arrays got {array!r} for {name}; give arrays whose rows are examples")
+            if len(array) != len(self._arrays[0]):
+                raise DataError(
+                    f"from_arrays got {len(self._arrays[0])} rows of {names_of(structure)[0]} and "
+                    f"{len(array)} of {name}; give as many of each"
+                )
+            fields.append(Field(name, array.shape[1:], _checked_type(name, array)))
+        if not fields or not len(self._arrays[0]):
+            raise DataError("from_arrays got no examples")
+        self.fields = tuple(fields)
+
+    def __len__(self) -> int:
+        return len(self._arrays[0])
+
+    def take(self, rows: np.ndarray) -> list[np.ndarray]:
+        return [
+            array[rows].astype(object) if field.dtype.kind == "O" else array[rows]
+            for array, field in zip(self._arrays, self.fields, strict=True)
+        ]
+
+
+def _checked_type(name: str, array: np.ndarray) -> np.dtype[Any]:
+    if array.dtype.kind in "SU":
+        return np.dtype(object)
+    if array.dtype.kind in "biufc":
+        return array.dtype
+    if array.dtype.kind == "O" and all(isinstance(one, (str, bytes)) for one in array.reshape(-1)):
+        return array.dtype
+    raise DataError(
+        f"from_arrays got an array of {array.dtype} for {name}; give numbers, booleans or text, and rows of "
+        "one length"
+    )

@@ -1,0 +1,145 @@
+"""Batches: the recipe of a run's global batches, of which each worker makes its own part."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from raydist.data.cached import CachedSource
+from raydist.data.reader import Reader
+from raydist.data.source import Source
+from raydist.data.steps import Steps
+from raydist.errors import DataError
+
+Map = Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """Global batches in an order that epoch and seed alone decide, and what is done to each.
+
+    Give it to `ctx.fit` or `ctx.train_steps`, which ask it for each worker's part from the step on that a
+    run resumes at; or take `dataset()`. Iterating it gives the global batches.
+
+    Attributes:
+      seed: None where the source's order is kept.
+      epochs: After so many the data end; None where they do not.
+      maps: Functions of a batch, in their order.
+      num_prefetched: Batches made ahead; None leaves it to tf.data.
+    """
+
+    source: Source
+    steps: Steps
+    seed: int | None
+    epochs: int | None
+    window_bytes: int
+    maps: tuple[Map, ...] = ()
+    num_prefetched: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        *,
+        global_batch_size: int,
+        seed: int,
+        shuffle: bool,
+        epochs: int | None,
+        drop_remainder: bool,
+        window_mb: float,
+    ) -> Batches:
+        """See `Source.batches`."""
+        _check_at_least("global_batch_size", global_batch_size, 1)
+        if epochs is not None:
+            _check_at_least("epochs", epochs, 1)
+        if not window_mb > 0:
+            raise DataError(f"window_mb is {window_mb!r}; it has to be more than 0")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise DataError(f"seed is {seed!r}; give an int, alike in every task")
+        if len(source) < global_batch_size:
+            raise DataError(
+                f"global_batch_size is {global_batch_size}, and the source has {len(source)} examples, fewer "
+                "than one batch; give more data or a smaller batch"
+            )
+        steps = Steps(num_examples=len(source), batch_size=global_batch_size, drop_remainder=drop_remainder)
+        return cls(
+            source=source,
+            steps=steps,
+            seed=seed if shuffle else None,
+            epochs=epochs,
+            window_bytes=int(window_mb * 1e6),
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.steps.per_epoch
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.steps.batch_size
+
+    @property
+    def num_steps(self) -> int | None:
+        """The steps of all epochs; None where the data do not end."""
+        return None if self.epochs is None else self.epochs * self.steps_per_epoch
+
+    def map(self, function: Map) -> Batches:
+        """Returns the recipe with `function` applied to each batch, or to each worker's part of it.
+
+        As `tf.data.Dataset.map` after `batch`: it gets the components of a tuple as arguments, is traced
+        by TensorFlow, and runs on several batches at once.
+        """
+        if not callable(function):
+            raise DataError(f"map got {function!r}; give a function of a batch")
+        return dataclasses.replace(self, maps=(*self.maps, function))
+
+    def prefetch(self, num_batches: int) -> Batches:
+        """Returns the recipe that makes so many batches ahead; without, tf.data chooses their number."""
+        _check_at_least("prefetch", num_batches, 1)
+        return dataclasses.replace(self, num_prefetched=num_batches)
+
+    def cache_examples(self) -> Batches:
+        """Returns the recipe that keeps each example in memory once it was read, as the source holds it.
+
+        Unlike `tf.data.Dataset.cache` it freezes no order: each epoch is shuffled anew. A worker that
+        has part of each batch comes to hold all examples after some epochs.
+        """
+        return dataclasses.replace(self, source=CachedSource(self.source))
+
+    def for_epochs(self, epochs: int | None) -> Batches:
+        """Returns the recipe that ends after so many epochs; None: never."""
+        return dataclasses.replace(self, epochs=epochs)
+
+    def reader(self) -> Reader:
+        """Returns what reads the examples."""
+        return Reader(
+            self.source, self.steps, seed=self.seed, window_bytes=self.window_bytes, epochs=self.epochs
+        )
+
+    def dataset(self, input_context: Any = None, start_step: int = 0) -> Any:
+        """Returns a `tf.data.Dataset` of the batches from step `start_step` of the run on.
+
+        Args:
+          input_context: A `tf.distribute.InputContext`: the batches of that pipeline's replicas, in turn,
+            which together make up the global batch, the first ones one example larger where it does not
+            divide. None for the global batches.
+
+        Raises:
+          DataError: `start_step` is negative, or beyond the end.
+        """
+        from raydist.data import pipeline
+
+        _check_at_least("start_step", start_step, 0)
+        if self.num_steps is not None and start_step > self.num_steps:
+            raise DataError(f"start_step is {start_step}, and the data end after {self.num_steps} steps")
+        return pipeline.dataset(self, pipeline.Part.of(input_context), start_step=start_step)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.dataset())
+
+
+def _check_at_least(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DataError(f"{name} is {value!r}; it has to be an int of at least {least}")

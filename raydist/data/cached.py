@@ -1,0 +1,71 @@
+"""CachedSource: keeps what was read of another source in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raydist.data.source import Source
+from raydist.data.windows import Piece
+
+
+class CachedSource(Source):
+    """A source whose every example is read once in this process."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.fields = source.fields
+        self.structure = source.structure
+        self.group_sizes = source.group_sizes
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: dict[int, list[np.ndarray]] = {}
+        self._taken: list[np.ndarray] | None = None
+        self._is_taken = np.zeros(0, bool)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self._source}  # elsewhere it is read again
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["source"])  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._source.num_bytes
+
+    def decode(self, values: Sequence[Any]) -> Any:
+        return self._source.decode(values)
+
+    def take(self, rows: np.ndarray) -> list[np.ndarray]:
+        with self._lock:
+            if self._taken is None:
+                self._is_taken = np.zeros(len(self), bool)
+            missing = np.unique(rows[~self._is_taken[rows]])
+            if self._taken is None or len(missing):
+                found = self._source.take(missing)
+                if self._taken is None:
+                    self._taken = [np.empty((len(self), *array.shape[1:]), array.dtype) for array in found]
+                for all_of_them, array in zip(self._taken, found, strict=True):
+                    all_of_them[missing] = array
+                self._is_taken[missing] = True
+            return [array[rows] for array in self._taken]
+
+    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        parts = [[array[piece.first : piece.end] for array in self._group(piece.group)] for piece in pieces]
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+
+    def _group(self, group: int) -> list[np.ndarray]:
+        with self._lock:
+            if group not in self._groups:
+                assert self.group_sizes is not None
+                whole = Piece(group, 0, int(self.group_sizes[group]))
+                self._groups[group] = self._source.read([whole])
+            return self._groups[group]

@@ -1,0 +1,224 @@
+"""Turns columns of Arrow tables into arrays for tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from raydist.data.fields import Field
+from raydist.errors import DataError
+from raydist.spec.near import suggest
+
+# Rows that are transposed at once, so that a block of all features stays in the cache.
+_BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column that is read: its Arrow type, and what stands in for its nulls."""
+
+    name: str
+    type: pa.DataType
+    default: Any = None
+
+    @property
+    def is_list(self) -> bool:
+        return pa.types.is_list(self.type) or pa.types.is_large_list(self.type) or self._is_fixed_list
+
+    @property
+    def needs_width(self) -> bool:
+        """Whether the length of its lists shows only in the data."""
+        return self.is_list and not self._is_fixed_list
+
+    @property
+    def _is_fixed_list(self) -> bool:
+        return bool(pa.types.is_fixed_size_list(self.type))
+
+    def shape(self, widths: Mapping[str, int]) -> tuple[int, ...]:
+        if not self.is_list:
+            return ()
+        return (self.type.list_size if self._is_fixed_list else widths[self.name],)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        kind = self.type.value_type if self.is_list else self.type
+        if _is_text(kind):
+            return np.dtype(object)
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+
+    def check(self, schema: pa.Schema, *, where: str) -> None:
+        """Raises DataError unless a file's schema has the column with this type."""
+        index = schema.get_field_index(self.name)
+        if index < 0:
+            raise DataError(_missing(self.name, schema, where))
+        if schema.field(index).type != self.type:
+            raise DataError(
+                f"column {self.name} is {schema.field(index).type} in {where}, and {self.type} in the first "
+                "file; write the files with one schema"
+            )
+
+    def refuse_nulls(self, count: int, *, where: str) -> NoReturn:
+        raise DataError(
+            f"column {self.name} has {count} {'null' if count == 1 else 'nulls'} in {where}; give "
+            f"defaults={{{self.name!r}: …}}, or write the file without"
+        )
+
+    def values(self, column: pa.ChunkedArray, *, width: tuple[int, ...], where: str) -> list[np.ndarray]:
+        """Returns the values, one array for each chunk."""
+        if column.null_count:
+            if self.default is None:
+                self.refuse_nulls(column.null_count, where=where)
+            column = column.fill_null(self.default)
+        return [self._array(chunk, width, where) for chunk in column.chunks]
+
+    def _array(self, chunk: pa.Array, width: tuple[int, ...], where: str) -> np.ndarray:
+        if not self.is_list:
+            return np.asarray(chunk.to_numpy(zero_copy_only=False))
+        values = chunk.flatten()
+        if values.null_count:
+            self.refuse_nulls(values.null_count, where=where)
+        lengths = set(chunk.value_lengths().unique().to_pylist())
+        if lengths - set(width):
+            raise DataError(
+                f"column {self.name} has lists of {', '.join(map(str, sorted(lengths | set(width))))} values "
+                f"in {where}; every row needs as many: pad them when the file is written"
+            )
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(chunk), *width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Which columns go into which field.
+
+    Attributes:
+      groups: The columns of each field; several are stacked to one tensor.
+      structure: Of the fields.
+      dtype: Of stacked columns.
+    """
+
+    groups: tuple[tuple[Column, ...], ...]
+    is_stacked: tuple[bool, ...]
+    structure: Any
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[Column],
+        *,
+        features: Sequence[str] | None,
+        label: str | None,
+        dtype: np.dtype[Any],
+    ) -> Layout:
+        inputs = tuple(column for column in columns if column.name != label)
+        labels = tuple(column for column in columns if column.name == label)
+        if features is not None:
+            for column in inputs:
+                if column.dtype.kind == "O" or column.is_list:
+                    raise DataError(
+                        f"column {column.name} is {column.type} and cannot be stacked with others to one "
+                        "tensor; give columns=[…] for a dict of tensors"
+                    )
+            groups: list[tuple[Column, ...]] = [inputs]
+            structure: Any = 0
+        else:
+            inputs = tuple(sorted(inputs, key=lambda column: column.name))
+            groups = [(column,) for column in inputs]
+            structure = {column.name: number for number, column in enumerate(inputs)}
+        stacked = [features is not None] + [False] * (len(groups) - 1)
+        if labels:
+            structure = (structure, len(groups))
+            groups.append(labels)
+            stacked.append(False)
+        return cls(groups=tuple(groups), is_stacked=tuple(stacked), structure=structure, dtype=dtype)
+
+    def fields(self, widths: Mapping[str, int]) -> tuple[Field, ...]:
+        return tuple(
+            Field("features", (len(group),), self.dtype)
+            if is_stacked
+            else Field(group[0].name, group[0].shape(widths), group[0].dtype)
+            for group, is_stacked in zip(self.groups, self.is_stacked, strict=True)
+        )
+
+    def fill(
+        self, arrays: Sequence[np.ndarray], table: pa.Table, *, widths: Mapping[str, int], where: str
+    ) -> None:
+        """Writes a table's rows into one array `[rows, ...]` for each field."""
+        for array, group, is_stacked in zip(arrays, self.groups, self.is_stacked, strict=True):
+            parts = [
+                column.values(table.column(column.name), width=column.shape(widths), where=where)
+                for column in group
+            ]
+            if is_stacked:
+                _stack([_joined(chunks) for chunks in parts], array)
+            else:
+                at = 0
+                for chunk in parts[0]:
+                    array[at : at + len(chunk)] = chunk
+                    at += len(chunk)
+
+
+def choose(
+    schema: pa.Schema,
+    *,
+    features: Sequence[str] | None,
+    label: str | None,
+    columns: Sequence[str] | None,
+    defaults: Mapping[str, Any],
+    where: str,
+) -> tuple[Column, ...]:
+    """Returns the columns that are read; raises DataError for one that is missing or no tensor's."""
+    wanted = features if features is not None else columns
+    names = [name for name in schema.names if name != label] if wanted is None else list(wanted)
+    if isinstance(wanted, str) or not names:
+        raise DataError(f"{where}: features and columns are lists of names, and not empty; got {wanted!r}")
+    if len(set(names)) < len(names):
+        raise DataError(f"{where}: a column is named twice in {names}")
+    if label is not None and label not in names:
+        names.append(label)
+    for name in defaults:
+        if name not in names:
+            raise DataError(f"defaults names column {name}, which is not read; {suggest(name, names)}")
+    found = []
+    for name in names:
+        index = schema.get_field_index(name)
+        if index < 0:
+            raise DataError(_missing(name, schema, where))
+        kind = schema.field(index).type
+        column = Column(name=name, type=kind, default=defaults.get(name))
+        inner = kind.value_type if column.is_list else kind
+        if not (
+            pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
+        ) and not (_is_text(inner) and not column.is_list):
+            raise DataError(
+                f"column {name} of {where} is {kind}, which is no tensor's type; write numbers, booleans, "
+                "text, bytes, or lists of numbers"
+            )
+        found.append(column)
+    return tuple(found)
+
+
+def _joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
+def _stack(values: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Writes columns `[rows]` side by side into `[rows, columns]`."""
+    for first in range(0, len(out), _BLOCK_ROWS):
+        block = out[first : first + _BLOCK_ROWS]
+        for number, column in enumerate(values):
+            block[:, number] = column[first : first + _BLOCK_ROWS]
+
+
+def _missing(name: str, schema: pa.Schema, where: str) -> str:
+    return f"{where} has no column {name}; {suggest(name, schema.names)}"
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(check(kind) for check in checks)

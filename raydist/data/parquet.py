@@ -1,0 +1,184 @@
+"""from_parquet: Parquet files, read row group by row group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raydist.data import columns as arrow_columns
+from raydist.data.columns import Column
+from raydist.data.fields import Field
+from raydist.data.files import DataFiles
+from raydist.data.source import GroupedSource
+from raydist.data.windows import Piece
+from raydist.errors import DataError
+
+_FOOTER_THREADS = 16
+
+
+class ParquetSource(GroupedSource):
+    """The rows of Parquet files."""
+
+    def __init__(
+        self,
+        uris: str | Sequence[str],
+        *,
+        features: Sequence[str] | None,
+        label: str | None,
+        columns: Sequence[str] | None,
+        dtype: Any,
+        defaults: Mapping[str, Any],
+    ) -> None:
+        self._files = DataFiles(uris, what="from_parquet", is_wanted=_is_parquet)
+        with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self._files)), "raydist-footers") as pool:
+            footers = list(pool.map(self._footer, range(len(self._files))))
+        schema = footers[0].schema.to_arrow_schema()
+        self._columns = arrow_columns.choose(
+            schema,
+            features=features,
+            label=label,
+            columns=columns,
+            defaults=defaults,
+            where=self._files.uri(0),
+        )
+        self._layout = arrow_columns.Layout.of(
+            self._columns, features=features, label=label, dtype=np.dtype(dtype)
+        )
+        self.structure = self._layout.structure
+        for number, footer in enumerate(footers):
+            self._check_footer(number, footer)
+        self._groups = [
+            (number, group)
+            for number, footer in enumerate(footers)
+            for group in range(footer.num_row_groups)
+            if footer.row_group(group).num_rows
+        ]
+        sizes = [footers[number].row_group(group).num_rows for number, group in self._groups]
+        self.group_sizes = np.array(sizes, np.int64)
+        if not sizes:
+            raise DataError(
+                f"from_parquet found no rows in {len(self._files)} files, {self._files.uri(0)} first"
+            )
+        self._widths = {column.name: self._width_of(column) for column in self._columns if column.needs_width}
+        self.fields: tuple[Field, ...] = self._layout.fields(self._widths)
+        self._opened: tuple[int, pq.ParquetFile] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        num_rows = sum(piece.num_rows for piece in pieces)
+        arrays = [
+            np.empty((num_rows, *[size or 0 for size in field.shape]), field.dtype) for field in self.fields
+        ]
+        at = 0
+        for piece in pieces:
+            table = self._table(piece.group).slice(piece.first, piece.num_rows)
+            self._layout.fill(
+                [array[at : at + piece.num_rows] for array in arrays],
+                table,
+                widths=self._widths,
+                where=self._where(piece.group),
+            )
+            at += piece.num_rows
+        return arrays
+
+    def _table(self, group: int, names: Sequence[str] | None = None) -> pa.Table:
+        number, group_in_file = self._groups[group]
+        self._files.check(number)
+        try:
+            opened = self._opened
+            if opened is None or opened[0] != number:
+                # One at a time: the groups of a window come file by file only where they are not mixed.
+                opened = number, pq.ParquetFile(self._files.open(number), pre_buffer=True)
+                self._opened = opened
+            names = names or [column.name for column in self._columns]
+            table = opened[1].read_row_group(group_in_file, columns=names)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"cannot read {self._where(group)}: {_first_line(error)}") from error
+        if table.num_rows != self.group_sizes[group]:
+            raise DataError(
+                f"{self._where(group)} has {table.num_rows} rows, not {self.group_sizes[group]} as before"
+            )
+        return table
+
+    def _footer(self, number: int) -> pq.FileMetaData:
+        try:
+            with self._files.open(number) as file:
+                return pq.ParquetFile(file).metadata
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self._files.uri(number)} is no Parquet file: {_first_line(error)}") from error
+
+    def _check_footer(self, number: int, footer: pq.FileMetaData) -> None:
+        uri = self._files.uri(number)
+        schema = footer.schema.to_arrow_schema()
+        for column in self._columns:
+            column.check(schema, where=uri)
+        places = {footer.schema.column(place).path: place for place in range(len(footer.schema))}
+        for column in self._columns:
+            place = places.get(column.name)
+            if place is None or column.default is not None:
+                continue
+            for group in range(footer.num_row_groups):
+                statistics = footer.row_group(group).column(place).statistics
+                if statistics is not None and statistics.has_null_count and statistics.null_count:
+                    column.refuse_nulls(statistics.null_count, where=f"row group {group} of {uri}")
+
+    def _width_of(self, column: Column) -> int:
+        """Returns the length of the lists of a column, which every row must share."""
+        lengths = pc.list_value_length(self._table(0, [column.name]).column(0))
+        first = lengths.drop_null()
+        return int(first[0].as_py()) if len(first) else 0
+
+    def _where(self, group: int) -> str:
+        number, group_in_file = self._groups[group]
+        return f"row group {group_in_file} of {self._files.uri(number)}"
+
+
+def from_parquet(
+    uri: str | Sequence[str],
+    *,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    dtype: Any = "float32",
+    defaults: Mapping[str, Any] | None = None,
+) -> ParquetSource:
+    """Returns a source of the rows of Parquet files.
+
+    With `features` an example is `(x, y)`: `x` of shape `[len(features)]`, `y` the label's value; without
+    `label` it is `x`. With `columns`, a dict of a value for each, and with `label` beside them
+    `(dict, y)`. With neither, a dict of all columns but the label. Columns hold numbers, booleans, text or
+    bytes, or lists of numbers of one length.
+
+    Args:
+      uri: A file, or a folder of which all `.parquet` files are read, or several of these; a path, or
+        what pyarrow.fs opens, such as `s3://bucket/train`.
+      dtype: Of the stacked features; other columns keep their types.
+      defaults: What stands in for nulls, by column; a null in another column is an error.
+
+    Raises:
+      DataError: No files, no Parquet, a missing column, a type that is no tensor's, a null without a
+        default; names file, row group and column.
+    """
+    if features is not None and columns is not None:
+        raise DataError(
+            "from_parquet got features and columns; give features for one tensor, or columns for a dict"
+        )
+    return ParquetSource(
+        uri, features=features, label=label, columns=columns, dtype=dtype, defaults=dict(defaults or {})
+    )
+
+
+def _is_parquet(key: str) -> bool:
+    return key.endswith((".parquet", ".parq", ".pq"))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

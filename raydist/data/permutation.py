@@ -1,0 +1,72 @@
+"""A seeded permutation of `range(size)` that is asked for single positions, in no memory.
+
+A Feistel network over Z_a x Z_b with a * b just above `size`, and cycle-walking for what falls outside
+(Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). NumPy does not promise that its
+own permutations stay the same from version to version, and they take memory for every element.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+_ROUNDS = 6
+_MASK = (1 << 64) - 1
+
+
+def permuted(positions: np.ndarray, size: int, key: int) -> np.ndarray:
+    """Returns, for each position, which element of `range(size)` comes there.
+
+    Args:
+      positions: int64 `[n]`, each in `range(size)`.
+      key: Chooses the permutation; any int.
+
+    Returns:
+      int64 `[n]`.
+    """
+    columns = max(1, math.isqrt(size))
+    rows = -(-size // columns)
+    keys = _round_keys(key)
+    values = _once(positions.astype(np.uint64), rows, columns, keys)
+    while (outside := values >= size).any():
+        values[outside] = _once(values[outside], rows, columns, keys)
+    return values.astype(np.int64)
+
+
+def key_of(*parts: int) -> int:
+    """Returns a key made of several numbers, such as a seed and an epoch."""
+    key = 0
+    for part in parts:
+        key = _mix(key ^ (part & _MASK))
+    return key
+
+
+def _once(values: np.ndarray, rows: int, columns: int, keys: list[int]) -> np.ndarray:
+    left, right = np.divmod(values, np.uint64(columns))  # in Z_rows and Z_columns
+    for number, key in enumerate(keys):
+        if number % 2:
+            right = (right + _hash(left, key)) % np.uint64(columns)
+        else:
+            left = (left + _hash(right, key)) % np.uint64(rows)
+    return left * np.uint64(columns) + right
+
+
+def _hash(values: np.ndarray, key: int) -> np.ndarray:
+    """SplitMix64's finalizer (Steele et al., OOPSLA 2014), cut to 32 bits so that sums do not overflow."""
+    hashed = values + np.uint64(key)
+    hashed = (hashed ^ (hashed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashed = (hashed ^ (hashed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (hashed ^ (hashed >> np.uint64(31))) >> np.uint64(32)
+
+
+def _round_keys(key: int) -> list[int]:
+    # Below 2**63, so that adding a value does not overflow NumPy's scalars.
+    return [_mix(key + number * 0x9E3779B97F4A7C15) >> 1 for number in range(1, _ROUNDS + 1)]
+
+
+def _mix(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

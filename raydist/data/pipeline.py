@@ -1,0 +1,216 @@
+"""Turns a recipe of batches into a `tf.data.Dataset` of one input pipeline's part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from raydist.data.batches import Batches
+from raydist.data.steps import Steps, cut
+from raydist.errors import RaydistError
+
+_LAST_BLOCK = 2**63 - 1
+_BLOCK_BYTES = 2e6
+_MAX_BLOCK_STEPS = 64
+# Takes a block (scalar int64) and the types of what it returns, and reads in a TensorFlow graph.
+ReadOp = Callable[[tf.Tensor, Sequence[tf.DType]], Sequence[tf.Tensor]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The replicas of one input pipeline: `num_local` of `num_replicas`, from `first` on."""
+
+    first: int = 0
+    num_local: int = 1
+    num_replicas: int = 1
+
+    @classmethod
+    def of(cls, input_context: tf.distribute.InputContext | None) -> Part:
+        if input_context is None:
+            return cls()
+        num_local = input_context.num_replicas_in_sync // input_context.num_input_pipelines
+        return cls(input_context.input_pipeline_id * num_local, num_local, input_context.num_replicas_in_sync)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Steps in blocks: a call into Python costs as much as many a batch.
+
+    All batches of a block have one size, so an epoch's last batch, if it is not full, is a block of its own.
+
+    Attributes:
+      size: Steps in a block, at most.
+    """
+
+    steps: Steps
+    size: int
+
+    @classmethod
+    def of(cls, recipe: Batches, part: Part) -> Blocks:
+        rows = -(-recipe.global_batch_size * part.num_local // part.num_replicas)
+        size = int(_BLOCK_BYTES // (rows * recipe.source.num_bytes))
+        return cls(recipe.steps, max(1, min(size, _MAX_BLOCK_STEPS, recipe.steps.num_full)))
+
+    @property
+    def _full_per_epoch(self) -> int:
+        return -(-self.steps.num_full // self.size)
+
+    @property
+    def per_epoch(self) -> int:
+        return self._full_per_epoch + (self.steps.last_size > 0)
+
+    def locate(self, step: Any) -> tuple[Any, Any]:
+        """Returns the block of a step, and the step's place in it; of an int, or a scalar int64 tensor."""
+        epoch, step_in_epoch = step // self.steps.per_epoch, step % self.steps.per_epoch
+        # A step beyond the full ones: 1, else 0.
+        is_last = step_in_epoch // self.steps.num_full
+        number = step_in_epoch // self.size * (1 - is_last) + self._full_per_epoch * is_last
+        return epoch * self.per_epoch + number, step_in_epoch % self.size * (1 - is_last)
+
+    def span(self, block: int) -> tuple[int, int]:
+        """Returns a block's first step, of the run, and its number of steps."""
+        epoch, number = divmod(block, self.per_epoch)
+        first = min(number * self.size, self.steps.num_full)
+        is_last = number == self._full_per_epoch
+        count = 1 if is_last else min(self.size, self.steps.num_full - first)
+        return epoch * self.steps.per_epoch + first, count
+
+
+class BlockReader:
+    """Reads one pipeline's part of a block of steps: what the graph calls back.
+
+    Attributes:
+      error: What went wrong first; TensorFlow passes on no more than its text.
+    """
+
+    def __init__(self, recipe: Batches, part: Part, *, stands_in: bool) -> None:
+        """Takes what to read; with `stands_in`, a replica without examples gets the batch's first one."""
+        self._recipe = recipe
+        self._part = part
+        self._stands_in = stands_in
+        self._blocks = Blocks.of(recipe, part)
+        self._reader = recipe.reader()
+        self.error: RaydistError | None = None
+
+    def __call__(self, block: Any) -> list[np.ndarray]:
+        """Returns, for each local replica, the fields of its examples, their number, and the global number.
+
+        Each of them has the steps of the block as its first dimension.
+        """
+        try:
+            return self._read(int(block))
+        except RaydistError as error:
+            self.error = self.error or error
+            raise
+
+    def _read(self, block: int) -> list[np.ndarray]:
+        steps, part = self._recipe.steps, self._part
+        step, count = self._blocks.span(block)
+        num_global = steps.size_of(steps.locate(step)[1])
+        spans = [cut(num_global, part.first + local, part.num_replicas) for local in range(part.num_local)]
+        # Neighbours, so that one reading serves all.
+        begin, end = spans[0][0], spans[-1][1]
+        rows = self._reader.block(step, count, begin, end) if begin < end else []
+        outputs: list[np.ndarray] = []
+        for first, stop in spans:
+            if first < stop:
+                own = [array[:, first - begin : stop - begin] for array in rows]
+            else:
+                own = [array[:, : int(self._stands_in)] for array in self._reader.block(step, count, 0, 1)]
+            outputs += [*own, np.full(count, stop - first, np.int32), np.full(count, num_global, np.int32)]
+        return outputs
+
+
+def dataset(recipe: Batches, part: Part, *, start_step: int) -> tf.data.Dataset:
+    """Returns the batches of a pipeline's replicas, in turn, from a step on."""
+    read = in_this_process(BlockReader(recipe, part, stands_in=False))
+    found = elements(recipe, part, start_step=start_step, read=read)
+    return finished(recipe, found.map(lambda batch, num_examples, num_global: batch))
+
+
+def finished(recipe: Batches, found: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the data set as it is handed out: made ahead."""
+    return found.prefetch(recipe.num_prefetched or tf.data.AUTOTUNE)
+
+
+def elements(
+    recipe: Batches, part: Part, *, start_step: Any, read: ReadOp, end_step: Any = None
+) -> tf.data.Dataset:
+    """Returns `(batch, num_examples, num_global)` for each replica of a part, in turn, from a step on.
+
+    Args:
+      start_step: An int or a scalar int64 tensor; likewise `end_step`, by default the recipe's end.
+    """
+    if end_step is None:
+        end_step = recipe.num_steps
+    types = [*(_tf_type(field.dtype) for field in recipe.source.fields), tf.int32, tf.int32]
+    shapes = [*_batch_shapes(recipe, part), [], []]
+
+    def read_block(block: tf.Tensor) -> Any:
+        outputs = read(block, types * part.num_local)
+        replicas = []
+        for local in range(part.num_local):
+            own = outputs[local * len(types) : (local + 1) * len(types)]
+            replicas.append(
+                tuple(tf.ensure_shape(one, [None, *shape]) for one, shape in zip(own, shapes, strict=True))
+            )
+        return replicas[0] if part.num_local == 1 else tuple(replicas)
+
+    first_block, skipped = Blocks.of(recipe, part).locate(start_step)
+    # Not `unbatch`, which ends the process with a segmentation fault at a replica without examples.
+    found = tf.data.Dataset.range(first_block, _LAST_BLOCK).map(read_block).flat_map(_one_by_one)
+    found = found.skip(skipped)
+    found = found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    if end_step is not None:
+        found = found.take(end_step - start_step)
+    if part.num_local > 1:
+        found = found.flat_map(_in_turn)
+
+    def make(*values: tf.Tensor) -> Any:
+        *fields, num_examples, num_global = values
+        batch = recipe.source.decode(fields)
+        for function in recipe.maps:
+            batch = function(*batch) if isinstance(batch, tuple) else function(batch)
+        return batch, num_examples, num_global
+
+    return found.map(make, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def in_this_process(reader: Callable[[Any], Sequence[np.ndarray]]) -> ReadOp:
+    """Returns the op that calls `reader` in the process that made the data set."""
+
+    def read(step: tf.Tensor, types: Sequence[tf.DType]) -> Sequence[tf.Tensor]:
+        outputs: Sequence[tf.Tensor] = tf.numpy_function(reader, [step], types, stateful=True)
+        return outputs
+
+    return read
+
+
+def has_equal_parts(recipe: Batches, num_replicas: int) -> bool:
+    """Whether every replica has as many examples in every step."""
+    return recipe.steps.is_uniform and recipe.global_batch_size % num_replicas == 0
+
+
+def _batch_shapes(recipe: Batches, part: Part) -> list[list[int | None]]:
+    is_fixed = has_equal_parts(recipe, part.num_replicas)
+    rows = recipe.global_batch_size // part.num_replicas if is_fixed else None
+    return [[rows, *field.shape] for field in recipe.source.fields]
+
+
+def _tf_type(dtype: np.dtype[Any]) -> tf.DType:
+    return tf.string if dtype.kind == "O" else tf.as_dtype(dtype)
+
+
+def _in_turn(*replicas: Any) -> tf.data.Dataset:
+    found = tf.data.Dataset.from_tensors(replicas[0])
+    for one in replicas[1:]:
+        found = found.concatenate(tf.data.Dataset.from_tensors(one))
+    return found
+
+
+def _one_by_one(*steps: Any) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(steps)

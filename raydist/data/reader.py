@@ -1,0 +1,166 @@
+"""Reader: the examples of any step, quick when steps are asked for in order."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+import numpy as np
+
+from raydist.data.permutation import key_of, permuted
+from raydist.data.source import Source
+from raydist.data.steps import Steps
+from raydist.data.windows import Window, WindowedOrder
+
+
+class Reader:
+    """Reads parts of the global batches of one recipe. Safe to use from several threads."""
+
+    def __init__(
+        self, source: Source, steps: Steps, *, seed: int | None, window_bytes: int, epochs: int | None
+    ) -> None:
+        """Takes what makes the order.
+
+        Args:
+          seed: None keeps the order of the source.
+          window_bytes: What a source in groups mixes at once.
+          epochs: After so many nothing is read ahead.
+        """
+        self._source = source
+        self._steps = steps
+        self._seed = seed
+        self._windows: _Windows | None = None
+        if source.group_sizes is not None:
+            window_rows = max(1, window_bytes // source.num_bytes)
+            order = WindowedOrder(source.group_sizes, steps, seed=seed, window_rows=window_rows)
+            self._windows = _Windows(source, order, epochs=epochs)
+
+    def block(self, step: int, num_steps: int, first: int, end: int) -> list[np.ndarray]:
+        """Returns the examples `first` to `end` of each batch of some steps.
+
+        Args:
+          step: The first step, of the run. The batches of all of them have one size.
+
+        Returns:
+          One array `[num_steps, end - first, ...]` for each field of the source.
+
+        Raises:
+          DataError: The source cannot be read.
+        """
+        if self._windows is not None:
+            return self._windows.block(step, num_steps, first, end)
+        steps = self._steps
+        epoch, step_in_epoch = steps.locate(step)
+        places = (step_in_epoch + np.arange(num_steps)[:, None]) * steps.batch_size + np.arange(first, end)
+        rows = places.reshape(-1)
+        if self._seed is not None:
+            rows = permuted(rows, steps.num_examples, key_of(self._seed, epoch))
+        return [array.reshape(*places.shape, *array.shape[1:]) for array in self._source.take(rows)]
+
+
+_Key = tuple[int, int, int]
+
+
+class _Windows:
+    """The windows that are in memory: of each lane the one in use and the one after it."""
+
+    def __init__(self, source: Source, order: WindowedOrder, *, epochs: int | None) -> None:
+        self._source = source
+        self._order = order
+        self._epochs = epochs
+        self._lock = threading.Lock()  # of `_loads`
+        self._loads: dict[_Key, _Load] = {}
+        self._queue: deque[_Load] = deque()
+        self._is_loading = False
+        self._queue_lock = threading.Lock()
+
+    def block(self, step: int, num_steps: int, first: int, end: int) -> list[np.ndarray]:
+        order = self._order
+        size = order.steps.size_of(order.steps.locate(step)[1])
+        parts = []
+        for lane in range(order.num_lanes):
+            lane_first, lane_end = order.slots(lane, size)
+            begin, stop = max(first, lane_first) - lane_first, min(end, lane_end) - lane_first
+            if begin < stop:
+                arrays = self._lane(lane, step, num_steps)
+                parts.append(
+                    [
+                        array.reshape(num_steps, lane_end - lane_first, *array.shape[1:])[:, begin:stop]
+                        for array in arrays
+                    ]
+                )
+        return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
+
+    def _lane(self, lane: int, step: int, num_steps: int) -> list[np.ndarray]:
+        with self._lock:
+            parts = [
+                [array[stretch.first : stretch.end] for array in self._arrays(stretch.window)]
+                for stretch in self._order.stretches(lane, step, num_steps)
+            ]
+        if len(parts) == 1:
+            return parts[0]
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+
+    def _arrays(self, window: Window) -> list[np.ndarray]:
+        key = _key_of(window)
+        if key not in self._loads:
+            self._loads[key] = _Load(window)
+        arrays = self._loads[key].result(self._source)
+        # Jumping back and forth is right as well, only slow.
+        following = self._order.after(window)
+        kept = {key, _key_of(following)}
+        for other in [other for other in self._loads if other[1] == window.lane and other not in kept]:
+            del self._loads[other]
+        if _key_of(following) not in self._loads and (self._epochs is None or following.epoch < self._epochs):
+            self._loads[_key_of(following)] = self._read_ahead(following)
+        return arrays
+
+    def _read_ahead(self, window: Window) -> _Load:
+        load = _Load(window)
+        with self._queue_lock:
+            self._queue.append(load)
+            if not self._is_loading:
+                self._is_loading = True
+                # A daemon that ends with its queue: a process that has to end waits for no storage.
+                threading.Thread(target=self._load_queue, name="raydist-data", daemon=True).start()
+        return load
+
+    def _load_queue(self) -> None:
+        while True:
+            with self._queue_lock:
+                if not self._queue:
+                    self._is_loading = False
+                    return
+                load = self._queue.popleft()
+            load.run(self._source)
+
+
+class _Load:
+    """One window's examples, read once, in their final order, by whoever comes first."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._lock = threading.Lock()
+        self._arrays: list[np.ndarray] | None = None
+
+    def run(self, source: Source) -> None:
+        """Reads, unless it is read; an error is left to `result`, which tries once more."""
+        try:
+            self.result(source)
+        except Exception:  # whatever the source raises, the thread that needs the window raises it
+            return
+
+    def result(self, source: Source) -> list[np.ndarray]:
+        with self._lock:
+            if self._arrays is None:
+                window = self._window
+                arrays = source.read(window.pieces)
+                if window.key is not None:
+                    places = window.rows(0, window.num_rows)
+                    arrays = [array.take(places, axis=0) for array in arrays]
+                self._arrays = arrays
+            return self._arrays
+
+
+def _key_of(window: Window) -> _Key:
+    return window.epoch, window.lane, window.number

@@ -1,0 +1,53 @@
+"""Steps: which examples of an epoch's order make up which step, and which replica has which of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """How the examples of each epoch are cut into global batches.
+
+    Attributes:
+      num_examples: Per epoch.
+      batch_size: The global one.
+      drop_remainder: Whether an epoch leaves out the examples that do not fill a batch.
+    """
+
+    num_examples: int
+    batch_size: int
+    drop_remainder: bool = False
+
+    @property
+    def per_epoch(self) -> int:
+        full, rest = divmod(self.num_examples, self.batch_size)
+        return full + (rest > 0 and not self.drop_remainder)
+
+    @property
+    def num_full(self) -> int:
+        """The steps of an epoch whose batch is full; one at most is not."""
+        return self.num_examples // self.batch_size
+
+    @property
+    def last_size(self) -> int:
+        """The size of the batch that is not full; 0 where there is none."""
+        return 0 if self.drop_remainder else self.num_examples % self.batch_size
+
+    @property
+    def is_uniform(self) -> bool:
+        return self.last_size == 0
+
+    def locate(self, step: int) -> tuple[int, int]:
+        """Returns the epoch of a step of the run, and its number within the epoch."""
+        return divmod(step, self.per_epoch)
+
+    def size_of(self, step_in_epoch: int) -> int:
+        return self.batch_size if step_in_epoch < self.num_full else self.last_size
+
+
+def cut(num_rows: int, part: int, num_parts: int) -> tuple[int, int]:
+    """Returns first and end of one of `num_parts` almost equal parts of a batch, the larger ones first."""
+    base, extra = divmod(num_rows, num_parts)
+    first = part * base + min(part, extra)
+    return first, first + base + (part < extra)

@@ -1,0 +1,52 @@
+"""raydist.data under strategies: every number of replicas trains on the same batches in the same order."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.data_functions import write_parquet
+from tests.support.processes import Cluster, run_function
+
+TARGET = "tests.support.data_functions:trained"
+# The last batch has one example, fewer than replicas.
+DATA = {"count": 193, "batch_size": 32, "epochs": 3}
+
+
+@functools.cache
+def on_one_device(keras: str, kind: str, folder: str | None) -> dict[str, np.ndarray[Any, Any]]:
+    [task] = run_function(TARGET, Cluster(keras=keras), kind=kind, folder=folder, **DATA)
+    return task.arrays
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("parquet")
+    write_parquet(folder, DATA["count"])
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cluster"),
+    [
+        ("arrays", Cluster(strategy="multi_worker_mirrored", workers=2)),
+        ("arrays", Cluster(strategy="mirrored", devices=2, keras="legacy")),
+        pytest.param(
+            "arrays",
+            Cluster(strategy="multi_worker_mirrored", workers=3, keras="legacy"),
+            marks=pytest.mark.slow,
+        ),
+        ("parquet", Cluster(strategy="multi_worker_mirrored", workers=3)),
+        pytest.param("parquet", Cluster(strategy="mirrored", devices=4), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster) -> None:
+    place = folder if kind == "parquet" else None
+    expected = on_one_device(cluster.keras, kind, place)
+    for task in run_function(TARGET, cluster, kind=kind, folder=place, **DATA):
+        for way in ("fit", "train_steps", "losses"):
+            np.testing.assert_allclose(task.arrays[way], expected[way], atol=1e-5, err_msg=way)

@@ -1,0 +1,63 @@
+"""Train functions on raydist.data that tests run in real TensorFlow tasks. Import TensorFlow inside only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raydist import data
+from tests.support.train_functions import dense_model, examples
+
+
+def batches(kind: str, folder: str | None, *, count: int, batch_size: int) -> data.Batches:
+    """Returns shuffled batches of `examples`, from memory or from the Parquet files in `folder`."""
+    if kind == "arrays":
+        source: data.Source = data.from_arrays(*examples(count))
+    else:
+        assert folder is not None
+        source = data.from_parquet(folder, features=[f"f{number}" for number in range(6)], label="label")
+    return source.batches(global_batch_size=batch_size, seed=5).map(lambda x, y: (x * 1.5, y))
+
+
+def write_parquet(folder: Path, count: int, *, num_files: int = 3, rows_per_group: int = 16) -> None:
+    """Writes `examples` as Parquet files of small row groups."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    x, y = examples(count)
+    for number, rows in enumerate(np.array_split(np.arange(count), num_files)):
+        columns = {f"f{column}": x[rows, column] for column in range(6)}
+        table = pa.table({**columns, "label": y[rows]})
+        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=rows_per_group)
+
+
+def trained(
+    ctx: Any, *, kind: str, folder: str | None = None, count: int, batch_size: int, epochs: int
+) -> dict[str, Any]:
+    """Trains by `fit` and by `train_steps`; returns the weights and what validation found."""
+    import tensorflow as tf
+
+    recipe = batches(kind, folder, count=count, batch_size=batch_size)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam", metrics=("accuracy",))
+    history = ctx.fit(model, recipe, epochs=epochs, validation_data=recipe)
+    with ctx.strategy.scope():
+        custom = dense_model(tf.keras, "sgd")
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=custom(x, training=True))
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=batch_size)
+        gradients = tape.gradient(loss, custom.trainable_variables)
+        custom.optimizer.apply_gradients(zip(gradients, custom.trainable_variables, strict=True))
+        return {"loss": tf.reduce_mean(losses)}
+
+    ctx.train_steps(step_fn, recipe, num_steps=epochs * recipe.steps_per_epoch, steps_per_call=4)
+    return {
+        "fit": np.concatenate([weight.reshape(-1) for weight in model.get_weights()]),
+        "train_steps": np.concatenate([weight.reshape(-1) for weight in custom.get_weights()]),
+        "losses": np.array(history.history["loss"] + history.history["val_loss"]),
+    }
