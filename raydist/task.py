@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from raydist.data.failures import data_error_in
 from raydist.errors import ClusterError, MistakeError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry_point import load_function
@@ -99,6 +100,7 @@ class ServerBody(TaskBody):
 
 def failure_of(task: TaskId, error: BaseException) -> TaskFailure:
     """Says in data why the train function ended with `error`."""
+    error = data_error_in(error) or error
     message = str(error) or type(error).__name__
     if isinstance(error, MistakeError):
         kind = FailureKind.MISTAKE

@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "controller": {"errors", "spec", "planning"},
     # `task` is what the actor imports once its environment is set.
     "runtime": {"errors", "spec", "planning", "controller", "storage", "task"},
-    "task": {"errors", "spec", "planning", "storage", "metrics", "strategies", "train_context"},
+    "task": {"errors", "spec", "planning", "storage", "metrics", "data", "strategies", "train_context"},
     "run_handle": {"errors", "spec", "storage", "controller"},
     # These four join what decides with what acts.
     "assembly": {"spec", "planning", "storage", "controller", "runtime"},
@@ -52,7 +52,7 @@ RAY_FREE = {"raydist.runtime.address", "raydist.runtime.versions"}
 
 # Who may import the heavy or the replaceable ones.
 THIRD_PARTY: dict[str, set[str]] = {
-    "ray": {"runtime"},
+    "ray": {"runtime", "data"},
     "tensorflow": {"strategies", "task", "data"},
     "keras": {"strategies", "task", "data"},
     "tf_keras": {"strategies", "task", "data"},
@@ -224,3 +224,7 @@ def test_every_error_of_the_module_is_public() -> None:
         if isinstance(value, type) and issubclass(value, errors.RaydistError)
     }
     assert defined == set(errors.__all__)
+
+
+def test_import_data_loads_no_source() -> None:
+    assert loaded_after("import raydist.data", suspects=("ray", "tensorflow", "pyarrow", "numpy")) == []

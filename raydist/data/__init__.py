@@ -3,12 +3,52 @@
     source = raydist.data.from_parquet("s3://bucket/train", features=["a", "b"], label="y")
     ctx.fit(model, source.batches(global_batch_size=1024, seed=7).map(augment), epochs=3)
 
-Importing it loads neither TensorFlow nor Ray.
+Each name is loaded when it is first used: a task that reads no Parquet does not wait for its import.
 """
 
-from raydist.data.arrays import from_arrays
-from raydist.data.batches import Batches
-from raydist.data.parquet import from_parquet
-from raydist.data.source import Source
+from __future__ import annotations
 
-__all__ = ["Batches", "Source", "from_arrays", "from_parquet"]
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raydist.data.arrays import from_arrays as from_arrays
+    from raydist.data.batches import Batches as Batches
+    from raydist.data.images import from_images as from_images
+    from raydist.data.parquet import from_parquet as from_parquet
+    from raydist.data.ray_blocks import from_ray_dataset as from_ray_dataset
+    from raydist.data.source import Source as Source
+    from raydist.data.tfrecord import from_tfrecord as from_tfrecord
+
+_MODULES = {
+    "Batches": "batches",
+    "Source": "source",
+    "from_arrays": "arrays",
+    "from_images": "images",
+    "from_parquet": "parquet",
+    "from_ray_dataset": "ray_blocks",
+    "from_tfrecord": "tfrecord",
+}
+
+__all__ = [
+    "Batches",
+    "Source",
+    "from_arrays",
+    "from_images",
+    "from_parquet",
+    "from_ray_dataset",
+    "from_tfrecord",
+]
+
+if not TYPE_CHECKING:  # else a type checker would believe in any name
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module 'raydist.data' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"raydist.data.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

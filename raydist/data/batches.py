@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.data.cached import CachedSource
+from raydist.data.failures import data_error_in
 from raydist.data.reader import Reader
 from raydist.data.source import Source
 from raydist.data.steps import Steps
@@ -112,6 +113,10 @@ class Batches:
         """Returns the recipe that ends after so many epochs; None: never."""
         return dataclasses.replace(self, epochs=epochs)
 
+    def without_maps(self) -> Batches:
+        """Returns the recipe before any `map`, which can be sent to another process."""
+        return dataclasses.replace(self, maps=())
+
     def reader(self) -> Reader:
         """Returns what reads the examples."""
         return Reader(
@@ -137,7 +142,11 @@ class Batches:
         return pipeline.dataset(self, pipeline.Part.of(input_context), start_step=start_step)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.dataset())
+        """Yields the global batches; raises DataError where the source cannot be read."""
+        try:
+            yield from self.dataset()
+        except Exception as error:
+            raise (data_error_in(error) or error) from None
 
 
 def _check_at_least(name: str, value: object, least: int) -> None:

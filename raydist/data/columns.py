@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raydist.data.fields import Field
 from raydist.errors import DataError
@@ -145,7 +146,24 @@ class Layout:
             for group, is_stacked in zip(self.groups, self.is_stacked, strict=True)
         )
 
-    def fill(
+    def read(
+        self,
+        tables: Iterable[tuple[pa.Table, str]],
+        num_rows: int,
+        *,
+        fields: Sequence[Field],
+        widths: Mapping[str, int],
+    ) -> list[np.ndarray]:
+        """Returns the rows of some tables, each given with its name, one array `[num_rows, ...]` a field."""
+        arrays = [np.empty((num_rows, *[size or 0 for size in field.shape]), field.dtype) for field in fields]
+        at = 0
+        for table, where in tables:
+            end = at + table.num_rows
+            self._fill([array[at:end] for array in arrays], table, widths=widths, where=where)
+            at = end
+        return arrays
+
+    def _fill(
         self, arrays: Sequence[np.ndarray], table: pa.Table, *, widths: Mapping[str, int], where: str
     ) -> None:
         """Writes a table's rows into one array `[rows, ...]` for each field."""
@@ -161,6 +179,12 @@ class Layout:
                 for chunk in parts[0]:
                     array[at : at + len(chunk)] = chunk
                     at += len(chunk)
+
+
+def width_of(column: pa.ChunkedArray) -> int:
+    """Returns the length of the lists of a column, which every row must share."""
+    lengths = pc.list_value_length(column).drop_null()
+    return int(lengths[0].as_py()) if len(lengths) else 0
 
 
 def choose(

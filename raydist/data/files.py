@@ -54,6 +54,10 @@ class DataFiles:
         """Returns the size in bytes."""
         return self._files[number][1].size_bytes
 
+    def version(self, number: int) -> tuple[int, int | None]:
+        """Returns what changes with the content: size, and time of change in nanoseconds since 1970."""
+        return self.size(number), self._files[number][1].modified_ns
+
     def identity(self, number: int) -> tuple[str, int]:
         """Returns what is alike on every host that sees the same file."""
         return self.key(number), self.size(number)

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raydist.data import columns as arrow_columns
-from raydist.data.columns import Column
 from raydist.data.fields import Field
 from raydist.data.files import DataFiles
 from raydist.data.source import GroupedSource
@@ -36,6 +34,7 @@ class ParquetSource(GroupedSource):
         defaults: Mapping[str, Any],
     ) -> None:
         self._files = DataFiles(uris, what="from_parquet", is_wanted=_is_parquet)
+        self._opened: tuple[int, pq.ParquetFile] | None = None
         with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self._files)), "raydist-footers") as pool:
             footers = list(pool.map(self._footer, range(len(self._files))))
         schema = footers[0].schema.to_arrow_schema()
@@ -65,29 +64,23 @@ class ParquetSource(GroupedSource):
             raise DataError(
                 f"from_parquet found no rows in {len(self._files)} files, {self._files.uri(0)} first"
             )
-        self._widths = {column.name: self._width_of(column) for column in self._columns if column.needs_width}
+        self._widths = {
+            column.name: arrow_columns.width_of(self._table(0, [column.name]).column(0))
+            for column in self._columns
+            if column.needs_width
+        }
         self.fields: tuple[Field, ...] = self._layout.fields(self._widths)
-        self._opened: tuple[int, pq.ParquetFile] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        tables = (
+            (self._table(piece.group).slice(piece.first, piece.num_rows), self._where(piece.group))
+            for piece in pieces
+        )
         num_rows = sum(piece.num_rows for piece in pieces)
-        arrays = [
-            np.empty((num_rows, *[size or 0 for size in field.shape]), field.dtype) for field in self.fields
-        ]
-        at = 0
-        for piece in pieces:
-            table = self._table(piece.group).slice(piece.first, piece.num_rows)
-            self._layout.fill(
-                [array[at : at + piece.num_rows] for array in arrays],
-                table,
-                widths=self._widths,
-                where=self._where(piece.group),
-            )
-            at += piece.num_rows
-        return arrays
+        return self._layout.read(tables, num_rows, fields=self.fields, widths=self._widths)
 
     def _table(self, group: int, names: Sequence[str] | None = None) -> pa.Table:
         number, group_in_file = self._groups[group]
@@ -129,12 +122,6 @@ class ParquetSource(GroupedSource):
                 statistics = footer.row_group(group).column(place).statistics
                 if statistics is not None and statistics.has_null_count and statistics.null_count:
                     column.refuse_nulls(statistics.null_count, where=f"row group {group} of {uri}")
-
-    def _width_of(self, column: Column) -> int:
-        """Returns the length of the lists of a column, which every row must share."""
-        lengths = pc.list_value_length(self._table(0, [column.name]).column(0))
-        first = lengths.drop_null()
-        return int(first[0].as_py()) if len(first) else 0
 
     def _where(self, group: int) -> str:
         number, group_in_file = self._groups[group]

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.data.steps import Steps, cut
-from raydist.errors import RaydistError
 
 _LAST_BLOCK = 2**63 - 1
 _BLOCK_BYTES = 2e6
@@ -81,11 +80,7 @@ class Blocks:
 
 
 class BlockReader:
-    """Reads one pipeline's part of a block of steps: what the graph calls back.
-
-    Attributes:
-      error: What went wrong first; TensorFlow passes on no more than its text.
-    """
+    """Reads one pipeline's part of a block of steps: what the graph calls back."""
 
     def __init__(self, recipe: Batches, part: Part, *, stands_in: bool) -> None:
         """Takes what to read; with `stands_in`, a replica without examples gets the batch's first one."""
@@ -94,22 +89,14 @@ class BlockReader:
         self._stands_in = stands_in
         self._blocks = Blocks.of(recipe, part)
         self._reader = recipe.reader()
-        self.error: RaydistError | None = None
 
     def __call__(self, block: Any) -> list[np.ndarray]:
         """Returns, for each local replica, the fields of its examples, their number, and the global number.
 
         Each of them has the steps of the block as its first dimension.
         """
-        try:
-            return self._read(int(block))
-        except RaydistError as error:
-            self.error = self.error or error
-            raise
-
-    def _read(self, block: int) -> list[np.ndarray]:
         steps, part = self._recipe.steps, self._part
-        step, count = self._blocks.span(block)
+        step, count = self._blocks.span(int(block))
         num_global = steps.size_of(steps.locate(step)[1])
         spans = [cut(num_global, part.first + local, part.num_replicas) for local in range(part.num_local)]
         # Neighbours, so that one reading serves all.
@@ -150,6 +137,7 @@ def elements(
     types = [*(_tf_type(field.dtype) for field in recipe.source.fields), tf.int32, tf.int32]
     shapes = [*_batch_shapes(recipe, part), [], []]
 
+    @tf.autograph.experimental.do_not_convert
     def read_block(block: tf.Tensor) -> Any:
         outputs = read(block, types * part.num_local)
         replicas = []
@@ -170,14 +158,23 @@ def elements(
     if part.num_local > 1:
         found = found.flat_map(_in_turn)
 
-    def make(*values: tf.Tensor) -> Any:
+    @tf.autograph.experimental.do_not_convert
+    def decode(*values: tf.Tensor) -> Any:
         *fields, num_examples, num_global = values
-        batch = recipe.source.decode(fields)
-        for function in recipe.maps:
-            batch = function(*batch) if isinstance(batch, tuple) else function(batch)
-        return batch, num_examples, num_global
+        return recipe.source.decode(fields), num_examples, num_global
 
-    return found.map(make, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    found = found.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    for function in recipe.maps:
+        found = found.map(_on_batch(function), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return found
+
+
+def _on_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(batch: Any, num_examples: tf.Tensor, num_global: tf.Tensor) -> Any:
+        changed = function(*batch) if isinstance(batch, tuple) else function(batch)
+        return changed, num_examples, num_global
+
+    return apply
 
 
 def in_this_process(reader: Callable[[Any], Sequence[np.ndarray]]) -> ReadOp:

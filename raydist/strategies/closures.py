@@ -18,6 +18,7 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.strategies import tensorflow_internals
 from raydist.strategies.closure_sizes import ClosureSizes
+from raydist.strategies.feeds import Feed
 
 Step = Callable[[Any, Any], Any]
 
@@ -39,19 +40,19 @@ class PackedSteps:
         strategy: tf.distribute.Strategy,
         step: Step,
         *,
-        iterators: Any,
+        feed: Feed,
         zeros: Callable[[], Sequence[tf.Tensor]],
     ) -> None:
         """Takes `step(element, state) -> state`, which runs in a closure and calls `strategy.run`.
 
         Args:
-          iterators: The workers' iterators, as `worker_data.read` returns them.
+          feed: The workers' data.
           zeros: Makes the state (tensors that are summed over closures) that each closure begins with.
         """
         self._strategy = strategy
         self._step = step
         self._zeros = zeros
-        self._iterators = iterators
+        self._feed = feed
         self._functions: dict[int, Any] = {}
         self._shapes: list[tuple[int, ...]] = []
         with strategy.scope():
@@ -68,7 +69,7 @@ class PackedSteps:
             return
         began_at_s = time.perf_counter()
         function = self._make(unroll)
-        specs = tensorflow_internals.spec_of(self._iterators), tf.TensorSpec([], tf.int32)
+        specs = *self._feed.specs, tf.TensorSpec([], tf.int32)
         with tensorflow_internals.traced_for_workers(self._strategy):
             concrete = function.get_concrete_function(*specs)
         check_variables(concrete.variables)
@@ -82,13 +83,17 @@ class PackedSteps:
         parts = np.split(result, np.cumsum(sizes)[:-1])
         return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
-    def schedule(self, coordinator: Any, *, turns: int, unroll: int) -> Any:
+    def schedule(self, coordinator: Any, *, first_step: int, turns: int, unroll: int) -> Any:
         """Schedules `turns * unroll` steps; returns the remote value of their state."""
-        return coordinator.schedule(self._functions[unroll], args=(self._iterators, tf.constant(turns)))
+        data = self._feed.arguments(first_step, turns * unroll)
+        return coordinator.schedule(self._functions[unroll], args=(*data, tf.constant(turns)))
 
     def _make(self, unroll: int) -> Any:
         @tf.function(autograph=False)
-        def closure(iterator: Any, turns: tf.Tensor) -> tf.Tensor:
+        def closure(*arguments: Any) -> tf.Tensor:
+            *data, turns = arguments
+            iterator = self._feed.iterator(*data)
+
             def turn(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 for _ in range(unroll):
                     state = self._step(next(iterator), state)
@@ -110,13 +115,21 @@ class StepScheduler:
     """Keeps all workers busy until a number of steps is done, and counts what is."""
 
     def __init__(
-        self, coordinator: Any, steps: PackedSteps, sizes: ClosureSizes, *, num_workers: int
+        self,
+        coordinator: Any,
+        steps: PackedSteps,
+        sizes: ClosureSizes,
+        *,
+        num_workers: int,
+        first_step: int = 0,
     ) -> None:
+        """Takes what to schedule; `first_step` is the step of the data that comes first."""
         self._coordinator = coordinator
         self._steps = steps
         self._sizes = sizes
         self._num_workers = num_workers
         self._done = 0
+        self._next_step = first_step
 
     @property
     def num_repeated(self) -> int:
@@ -148,9 +161,12 @@ class StepScheduler:
             while left and len(pending) < _CLOSURES_PER_WORKER * self._num_workers:
                 self._prepare()
                 turns, unroll = self._sizes.next(left)
-                scheduled = self._steps.schedule(self._coordinator, turns=turns, unroll=unroll)
+                scheduled = self._steps.schedule(
+                    self._coordinator, first_step=self._next_step, turns=turns, unroll=unroll
+                )
                 pending.append((turns * unroll, scheduled))
                 left -= turns * unroll
+                self._next_step += turns * unroll
             finished = [entry for entry in pending if tensorflow_internals.is_fetched(entry[1])]
             if not finished:
                 self._coordinator.done()  # raises what a closure raised

@@ -20,6 +20,7 @@ from raydist.strategies.progress import TaskProgress
 
 if TYPE_CHECKING:
     from raydist.strategies.export import ExportFolder
+    from raydist.strategies.worker_sources import SourceFolder
 
 
 class TaskContext:
@@ -40,6 +41,7 @@ class TaskContext:
         coordinator: Any = None,
         orders: Orders | None = None,
         export_folder: ExportFolder | None = None,
+        sources: SourceFolder | None = None,
     ) -> None:
         job = assignment.job
         self.strategy = strategy
@@ -58,6 +60,7 @@ class TaskContext:
         self.checkpoints = checkpoints
         self.cadence = Cadence(job.checkpoint_every)
         self.export_folder = export_folder
+        self._sources = sources
         self.auto_shard = job.auto_shard
         self.step = 0
         self.num_fits = 0  # calls of fit so far
@@ -145,6 +148,12 @@ class TaskContext:
     def note(self, sentence: str) -> None:
         print(f"raydist: {sentence}", flush=True)  # in the task's log, where it happens
         self.progress.note(sentence)
+
+    @property
+    def sources(self) -> SourceFolder:
+        """Where workers under ParameterServer learn what to read."""
+        assert self._sources is not None, "only under ParameterServer"
+        return self._sources
 
     def report_global(self, metrics: Mapping[str, float], *, step: int, epoch: int | None = None) -> None:
         """Records values that hold for the whole run; every task calls it, the chief writes."""

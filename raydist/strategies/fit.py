@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from raydist.data import Batches
+from raydist.data.batches import Batches
 from raydist.strategies import models, recipes, resume, train_data
 from raydist.strategies.export import export
 from raydist.strategies.run_callbacks import Counter, run_callbacks

@@ -17,12 +17,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.strategies import keras3, models, variables, worker_data
+from raydist.strategies import keras3, models, recipes, variables, worker_data
 from raydist.strategies.callback_calls import CallbackCalls
 from raydist.strategies.closure_sizes import ClosureSizes
 from raydist.strategies.closures import PackedSteps, StepScheduler, check_variables
 from raydist.strategies.export import export
+from raydist.strategies.feeds import Feed
 from raydist.strategies.local_metrics import LocalMetrics, Tally
 from raydist.strategies.returned_scalars import ReturnedScalars
 from raydist.strategies.run_callbacks import Counter, run_callbacks
@@ -46,18 +48,22 @@ def fit(
     steps_per_epoch = _checked_steps(context, model, data, steps_per_epoch)
     library = models.keras_of(model)
     counter = Counter(context)
-    own = worker_data.read(
+    skip = counter.epoch * steps_per_epoch + counter.step_in_epoch
+    if isinstance(data, Batches):
+        recipes.check_length(data, epochs * steps_per_epoch)
+    feed = worker_data.read(
         data,
         context.strategy,
         context.coordinator,
+        sources=context.sources,
         num_workers=context.num_workers,
-        skip=counter.epoch * steps_per_epoch + counter.step_in_epoch,
+        skip=skip,
     )
     before, after = run_callbacks(
-        counter, library.callbacks.Callback, element_spec=own.element_spec, users=callbacks
+        counter, library.callbacks.Callback, element_spec=feed.element_spec, users=callbacks
     )
     if library is keras:
-        keras3.build(model, own.element_spec)
+        keras3.build(model, feed.element_spec)
     calls = CallbackCalls(
         model,
         [before, *callbacks, after],
@@ -76,7 +82,8 @@ def fit(
         context,
         model,
         metrics=metrics,
-        data=own,
+        feed=feed,
+        first_step=skip,
         counter=counter,
         calls=calls,
         save=after.save,
@@ -114,6 +121,8 @@ def _checked_steps(context: TaskContext, model: Any, data: Any, steps_per_epoch:
         raise UnsupportedError(
             f"model {model.name} was compiled with run_eagerly=True, and workers run graphs; drop it"
         )
+    if isinstance(data, Batches):
+        return steps_per_epoch or data.steps_per_epoch
     worker_data.checked_function(data, "train_data")
     if steps_per_epoch is None:
         raise UnsupportedError(
@@ -132,13 +141,14 @@ class _Training:
         model: Any,
         *,
         metrics: LocalMetrics,
-        data: worker_data.WorkerData,
+        feed: Feed,
+        first_step: int,
         counter: Counter,
         calls: CallbackCalls,
         save: Callable[[], None],
         num_steps: int,
     ) -> None:
-        """Takes what `fit` has made; `num_steps` are left in all."""
+        """Takes what `fit` has made; `num_steps` are left in all, from `first_step` of the data on."""
         self._context = context
         self._model = model
         self._metrics = metrics
@@ -147,10 +157,12 @@ class _Training:
         self._save = save
         self._train_step = models.converted(model, model.train_step)
         # What the user's own train_step returns beside the metrics.
-        self._returned = self._probe(data) if models.has_own_train_step(model) else None
-        steps = PackedSteps(context.strategy, self._step, iterators=data.iterators, zeros=self._zeros)
+        self._returned = self._probe(feed) if models.has_own_train_step(model) else None
+        steps = PackedSteps(context.strategy, self._step, feed=feed, zeros=self._zeros)
         sizes = ClosureSizes(num_workers=context.num_workers, total=num_steps)
-        self._scheduler = StepScheduler(context.coordinator, steps, sizes, num_workers=context.num_workers)
+        self._scheduler = StepScheduler(
+            context.coordinator, steps, sizes, num_workers=context.num_workers, first_step=first_step
+        )
 
     def _zeros(self) -> tuple[tf.Tensor, ...]:
         return (*self._metrics.zeros(), tf.zeros([len(self._names)]))
@@ -167,13 +179,13 @@ class _Training:
         metrics, scalars = self._metrics.updated(state[:-1], partial(self._returned.run, element))
         return (*metrics, state[-1] + scalars)
 
-    def _probe(self, data: worker_data.WorkerData) -> ReturnedScalars | None:
+    def _probe(self, feed: Feed) -> ReturnedScalars | None:
         """Traces the train step for what it returns; None where that is the metrics' own.
 
         Keras takes what a train step returns for the logs unless its names are those of the metrics.
         """
         returned = ReturnedScalars(self._context.strategy, self._train_step)
-        returned.probe(data.iterators)
+        returned.probe(feed)
         own = self._metrics.results(self._metrics.tally())
         return None if own.keys() >= set(returned.names) else returned
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.data import Batches, pipeline
+from raydist.data import pipeline
+from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.strategies.global_batch import Slice
 

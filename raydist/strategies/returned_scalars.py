@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.strategies import tensorflow_internals
+from raydist.strategies.feeds import Feed
 
 
 class ReturnedScalars:
@@ -23,15 +24,15 @@ class ReturnedScalars:
         self._step = step
         self.names: tuple[str, ...] = ()
 
-    def probe(self, iterators: Any) -> None:
+    def probe(self, feed: Feed) -> None:
         """Traces one step for its names, and for the variables that an optimizer makes in it.
 
         Args:
-          iterators: The workers' iterators, as `worker_data.read` returns them.
+          feed: The workers' data.
         """
-        function = tf.function(lambda iterator: self.run(next(iterator)), autograph=False)
+        function = tf.function(lambda *data: self.run(next(feed.iterator(*data))), autograph=False)
         with tensorflow_internals.traced_for_workers(self._strategy):
-            function.get_concrete_function(tensorflow_internals.spec_of(iterators))
+            function.get_concrete_function(*feed.specs)
 
     def run(self, element: Any) -> tf.Tensor:
         """Runs the step on `element`; returns float32 `[len(names)]`, the means over replicas."""

@@ -6,6 +6,9 @@ import tensorflow as tf
 
 from raydist.errors import ClusterError
 from raydist.planning.assignment import TaskAssignment
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.strategies.worker_sources import SourceFolder
 
 
 def start_server(assignment: TaskAssignment) -> tf.distribute.Server:
@@ -16,6 +19,8 @@ def start_server(assignment: TaskAssignment) -> tf.distribute.Server:
     Raises:
       ClusterError: The port is taken.
     """
+    storage = Storage.open(assignment.job.storage).patient()
+    SourceFolder(storage, RunLayout(run=assignment.job.name)).serve()
     num_peers = sum(len(addresses) for _, addresses in assignment.cluster_spec.jobs)
     try:
         return tf.distribute.Server(

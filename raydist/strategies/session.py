@@ -28,6 +28,7 @@ from raydist.strategies.context import TaskContext
 from raydist.strategies.export import ExportFolder
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
+from raydist.strategies.worker_sources import SourceFolder
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ def open_session(
             coordinator=build_coordinator(strategy),
             orders=orders,
             export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
+            sources=SourceFolder(storage, layout),
         )
         try:
             yield Session(context=context)

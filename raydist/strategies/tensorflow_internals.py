@@ -15,7 +15,7 @@ from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
-from tensorflow.python.ops import stateful_random_ops
+from tensorflow.python.ops import gen_script_ops, script_ops, stateful_random_ops
 
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import ClusterSpec
@@ -146,6 +146,24 @@ def per_worker_iterators(
         remote_values.append(remote_value)
     spec = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], dataset.element_spec)
     return values.PerWorkerDistributedIterator(tuple(remote_values)), spec
+
+
+def register(name: str, function: Callable[..., Any]) -> None:
+    """Lets `call_registered` call a function of this process, for as long as the process lives."""
+    _registered[name] = function
+    script_ops._py_funcs._funcs[name] = function  # which holds it weakly
+
+
+_registered: dict[str, Callable[..., Any]] = {}
+
+
+def call_registered(name: str, inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]) -> Sequence[tf.Tensor]:
+    """Calls, with NumPy arrays, what is registered as `name` in the process that runs the op.
+
+    `tf.numpy_function` pins its op to the process that makes the graph (ops/script_ops.py).
+    """
+    outputs: Sequence[tf.Tensor] = gen_script_ops.py_func(input=list(inputs), token=name, Tout=list(types))
+    return outputs
 
 
 def spec_of(per_worker_values: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.data import Batches
+from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch, recipes
 

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.strategies import tensorflow_internals, train_data
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerData:
-    """The workers' iterators.
-
-    Attributes:
-      iterators: A `PerWorkerValues` of iterators that never end, made anew when a worker comes back.
-      element_spec: The structure of one replica's batch.
-    """
-
-    iterators: Any
-    element_spec: Any
+from raydist.strategies.feeds import Feed, IteratorFeed, StepFeed
+from raydist.strategies.worker_sources import SourceFolder
 
 
 def read(
-    data: Any, strategy: tf.distribute.Strategy, coordinator: Any, *, num_workers: int, skip: int = 0
-) -> WorkerData:
+    data: Any,
+    strategy: tf.distribute.Strategy,
+    coordinator: Any,
+    *,
+    sources: SourceFolder,
+    num_workers: int,
+    skip: int = 0,
+) -> Feed:
     """Gives each worker its own batches of `data`, over and over.
 
     A function without arguments returns the whole data, of which worker i gets each batch whose
     number is i modulo the number of workers: workers that all ran one seeded pipeline would train on
     the same batches at the same time. A function of a `tf.distribute.InputContext` shards for itself,
-    before it does anything expensive; unlike TensorFlow's, its context knows all workers.
+    before it does anything expensive; unlike TensorFlow's, its context knows all workers. Of batches of
+    raydist.data each closure reads those of its own steps.
 
     Args:
       skip: Steps that all workers together have behind them.
@@ -42,8 +38,15 @@ def read(
     Raises:
       UnsupportedError: `data` is no function.
     """
-    function = checked_function(data, "train_data")
     num_replicas = strategy.num_replicas_in_sync
+    if isinstance(data, Batches):
+        if num_replicas > 1:
+            raise UnsupportedError(
+                f"train_data are batches of raydist.data, and each worker has {num_replicas} GPUs; give each "
+                "worker one GPU, and start more workers"
+            )
+        return StepFeed(data, sources.publish(data))
+    function = checked_function(data, "train_data")
     check = functools.partial(check_made_inside, name="train_data")
 
     def distributed(dataset: tf.data.Dataset) -> Any:
@@ -67,14 +70,14 @@ def read(
         iterators, spec = tensorflow_internals.per_worker_iterators(
             coordinator, strategy, pipelines, check=check
         )
-        return WorkerData(iterators=iterators, element_spec=spec)
+        return IteratorFeed(iterators, spec)
 
     def make(index: tf.Tensor) -> Any:
         whole = checked_dataset(function(), "train_data").repeat().skip(skip)
         return distributed(whole.shard(num_workers, index))
 
     iterators, spec = tensorflow_internals.per_worker_iterators(coordinator, strategy, make, check=check)
-    return WorkerData(iterators=iterators, element_spec=spec)
+    return IteratorFeed(iterators, spec)
 
 
 def checked_function(data: Any, name: str) -> Callable[..., Any]:
@@ -83,7 +86,8 @@ def checked_function(data: Any, name: str) -> Callable[..., Any]:
         return data
     raise UnsupportedError(
         f"{name} is {type(data).__name__}; parameter_server needs a function that returns the data set, "
-        "because each worker makes its own: put all that makes it into `def data():`, and give `data`"
+        "because each worker makes its own: put all that makes it into `def data():`, and give `data`, or "
+        "give batches of raydist.data"
     )
 
 

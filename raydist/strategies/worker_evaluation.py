@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.strategies import models, tensorflow_internals, train_data
+from raydist.strategies.feeds import StepFeed
 from raydist.strategies.local_metrics import LocalMetrics
 from raydist.strategies.worker_data import check_made_inside, checked_dataset, checked_function
 
@@ -40,7 +43,8 @@ class WorkerEvaluation:
         self._test_step = models.converted(model, model.test_step)
         self._num_shards = context.num_workers
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
-        self._data = function_of(data)
+        self._data = data if isinstance(data, Batches) else function_of(data)
+        self._sources = context.sources
 
     def run(self) -> dict[str, float]:
         """Returns the metrics' values over all examples."""
@@ -57,6 +61,8 @@ class WorkerEvaluation:
 
     def _make_shards(self) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
         num_shards, data = self._num_shards, self._data
+        if isinstance(data, Batches):
+            return self._shards_of_steps(data)
         num_replicas = self._strategy.num_replicas_in_sync
         contexts = [
             tf.distribute.InputContext(num_shards, index, num_replicas) for index in range(num_shards)
@@ -70,6 +76,17 @@ class WorkerEvaluation:
         with tensorflow_internals.traced_for_workers(self._strategy):
             check_made_inside(closure.get_concrete_function(tf.TensorSpec([], tf.int64)), "validation_data")
         return [(closure, (tf.constant(index, tf.int64),)) for index in range(num_shards)]
+
+    def _shards_of_steps(self, recipe: Batches) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
+        """Each worker's part is some of the steps of one epoch."""
+        feed = StepFeed(recipe.for_epochs(None), self._sources.publish(recipe))
+        closure = self._closure(feed.dataset)
+        ends = [recipe.steps_per_epoch * index // self._num_shards for index in range(self._num_shards + 1)]
+        return [
+            (closure, feed.arguments(first, end - first))
+            for first, end in itertools.pairwise(ends)
+            if first < end
+        ]
 
     def _closure(self, make: Callable[..., tf.data.Dataset]) -> Any:
         def update(element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:

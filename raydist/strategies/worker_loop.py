@@ -33,21 +33,28 @@ def run(
     Args:
       done: Steps that the run has behind it; `skip` of them read these data.
     """
-    own = worker_data.read(
-        data, context.strategy, context.coordinator, num_workers=context.num_workers, skip=skip
+    feed = worker_data.read(
+        data,
+        context.strategy,
+        context.coordinator,
+        sources=context.sources,
+        num_workers=context.num_workers,
+        skip=skip,
     )
     # Users write `if tensor:` in their own step.
     converted = tf.__internal__.autograph.tf_convert(step_fn, tf.__internal__.autograph.control_status_ctx())
     scalars = ReturnedScalars(context.strategy, lambda batch: checked_scalars(converted(batch)))
-    scalars.probe(own.iterators)
+    scalars.probe(feed)
     steps = PackedSteps(
         context.strategy,
         lambda element, state: (state[0] + scalars.run(element),),
-        iterators=own.iterators,
+        feed=feed,
         zeros=lambda: (tf.zeros([len(scalars.names)]),),
     )
     sizes = ClosureSizes(num_workers=context.num_workers, total=num_steps, fixed=steps_per_call)
-    scheduler = StepScheduler(context.coordinator, steps, sizes, num_workers=context.num_workers)
+    scheduler = StepScheduler(
+        context.coordinator, steps, sizes, num_workers=context.num_workers, first_step=skip
+    )
     reports = LoopReports(context, done=done, last_step=done + num_steps)
 
     def on_done(count: int, state: Sequence[np.ndarray]) -> None:

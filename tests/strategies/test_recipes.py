@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.data_functions import write_parquet
@@ -50,3 +53,17 @@ def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster
     for task in run_function(TARGET, cluster, kind=kind, folder=place, **DATA):
         for way in ("fit", "train_steps", "losses"):
             np.testing.assert_allclose(task.arrays[way], expected[way], atol=1e-5, err_msg=way)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keras"),
+    [("arrays", "3"), ("parquet", "legacy"), pytest.param("parquet", "3", marks=pytest.mark.slow)],
+)
+def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str, keras: str) -> None:
+    numbers = pa.table({"number": np.arange(100.0, dtype="float32"), "label": np.ones(100, "int64")})
+    pq.write_table(numbers, tmp_path / "numbers.parquet", row_group_size=8)
+    cluster = Cluster(strategy="parameter_server", workers=2, ps=1, keras=keras)
+    options = {"kind": kind, "folder": str(tmp_path), "count": 100, "batch_size": 12, "epochs": 3}
+    [chief] = run_function("tests.support.data_functions:trained_by_workers", cluster, **options)
+    assert chief.arrays["seen"].tolist() == [3.0] * 100
+    assert len(chief.values["history"]["val_accuracy"]) == 2

@@ -61,3 +61,35 @@ def trained(
         "train_steps": np.concatenate([weight.reshape(-1) for weight in custom.get_weights()]),
         "losses": np.array(history.history["loss"] + history.history["val_loss"]),
     }
+
+
+def trained_by_workers(
+    ctx: Any, *, kind: str, folder: str | None = None, count: int, batch_size: int, epochs: int
+) -> dict[str, Any]:
+    """Trains under ParameterServer; returns how often each example was seen, and the validation's metrics."""
+    import tensorflow as tf
+
+    x, y = np.arange(count, dtype="float32").reshape(-1, 1), np.ones(count, "int64")
+    if kind == "arrays":
+        source: data.Source = data.from_arrays(x, y)
+    else:
+        assert folder is not None
+        source = data.from_parquet(folder, features=["number"], label="label")
+    recipe = source.batches(global_batch_size=batch_size, seed=5).map(lambda x, y: (x + 0.0, y))
+    with ctx.strategy.scope():
+        seen = tf.Variable(tf.zeros(count), aggregation=tf.VariableAggregation.SUM)
+        model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        rows = tf.cast(x[:, 0], tf.int64)
+        seen.assign_add(tf.tensor_scatter_nd_add(tf.zeros(count), rows[:, None], tf.ones_like(x[:, 0])))
+        return {"size": tf.cast(tf.shape(y)[0], tf.float32)}
+
+    ctx.train_steps(step_fn, recipe, num_steps=epochs * recipe.steps_per_epoch, steps_per_call=2)
+    wide = recipe.map(lambda x, y: (tf.tile(x, [1, 6]) / count, y))
+    history = ctx.fit(model, wide, epochs=2, validation_data=wide)
+    return {
+        "seen": seen.numpy(),
+        "history": {name: list(map(float, values)) for name, values in history.history.items()},
+    }

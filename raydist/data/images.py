@@ -1,0 +1,111 @@
+"""from_images: image files in a folder for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from raydist.data.fields import Field
+from raydist.data.files import DataFiles
+from raydist.data.source import TakenSource
+from raydist.errors import DataError
+
+_MAGIC = {b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM"}
+_READ_THREADS = 8
+
+
+class ImageSource(TakenSource):
+    """Images and their labels.
+
+    Attributes:
+      class_names: The folders, sorted; a label is a number in this list.
+    """
+
+    fields = (
+        Field("image", (), np.dtype(object)),
+        Field("path", (), np.dtype(object)),
+        Field("label", (), np.dtype(np.int64)),
+    )
+    structure = (0, 1, 2)
+
+    def __init__(self, uri: str, *, size: tuple[int, int] | None, channels: int) -> None:
+        self._files = DataFiles(uri, what="from_images", is_wanted=lambda key: "/" in key)
+        self._size = size
+        self._channels = channels
+        folders = [self._files.key(number).partition("/")[0] for number in range(len(self._files))]
+        self.class_names = sorted(set(folders))
+        places = {name: label for label, name in enumerate(self.class_names)}
+        self._labels = np.array([places[name] for name in folders], np.int64)
+        self._shape: tuple[int, int, int] | None = None
+        if size is not None:
+            self._shape = (*size, channels)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def num_bytes(self) -> int:
+        return max(1, self._files.size(0))
+
+    def take(self, rows: np.ndarray) -> list[np.ndarray]:
+        with ThreadPoolExecutor(_READ_THREADS, "raydist-images") as pool:
+            found = list(pool.map(self._content, rows.tolist()))
+        contents, paths = np.empty(len(rows), object), np.empty(len(rows), object)
+        contents[:] = found
+        paths[:] = [self._files.uri(row).encode() for row in rows.tolist()]
+        return [contents, paths, self._labels[rows]]
+
+    def decode(self, values: Sequence[Any]) -> Any:
+        import tensorflow as tf
+
+        contents, paths, labels = values
+        if self._shape is None:
+            self._shape = self._shape_of_first()
+        shape = self._shape
+
+        def one(content_and_path: Any) -> Any:
+            content, path = content_and_path
+            image = tf.io.decode_image(content, channels=self._channels, expand_animations=False)
+            if self._size is not None:
+                image.set_shape([None, None, self._channels])
+                resized = tf.image.resize(image, self._size, antialias=True)
+                return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, 255.0), tf.uint8)
+            is_alike = tf.reduce_all(tf.equal(tf.shape(image), shape))
+            message = f"not of shape {list(shape)} as the first one; give from_images(size=(height, width))"
+            with tf.control_dependencies([tf.Assert(is_alike, ["image", path, tf.shape(image), message])]):
+                return tf.ensure_shape(image, shape)
+
+        spec = tf.TensorSpec(shape, tf.uint8)
+        return tf.map_fn(one, (contents, paths), fn_output_signature=spec), labels
+
+    def _shape_of_first(self) -> tuple[int, int, int]:
+        import tensorflow as tf
+
+        with tf.init_scope():  # where a graph is being made: the image itself is looked at
+            image = tf.io.decode_image(self._content(0), channels=self._channels, expand_animations=False)
+            height, width, channels = image.shape
+        return int(height), int(width), int(channels)
+
+    def _content(self, row: int) -> bytes:
+        with self._files.open(row) as file:
+            content: bytes = file.read()
+        if not any(content.startswith(magic) for magic in _MAGIC):
+            raise DataError(f"{self._files.uri(row)} is no PNG, JPEG, GIF or BMP; move it out of the folder")
+        return content
+
+
+def from_images(uri: str, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:
+    """Returns a source of `(image, label)`: uint8 `[height, width, channels]` and the class as int64.
+
+    Args:
+      uri: A folder that holds one folder for each class, with PNG, JPEG, GIF or BMP files; the labels
+        number the folders by their sorted names.
+      size: Height and width to which each image is resized; None where all have one size.
+
+    Raises:
+      DataError: There are no such files.
+    """
+    return ImageSource(uri, size=size, channels=channels)

@@ -1,0 +1,184 @@
+"""from_tfrecord: TFRecord files, whose records are found by an index that is built once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raydist.data.fields import Field
+from raydist.data.files import DataFiles
+from raydist.data.source import GroupedSource
+from raydist.data.windows import Piece
+from raydist.errors import DataError
+
+# A record: its length (uint64), a checksum of that (uint32), the content, and a checksum of it (uint32);
+# tensorflow/core/lib/io/record_writer.h.
+_HEADER = struct.Struct("<QI")
+_FOOTER_BYTES = 4
+_GROUP_BYTES = 1 << 20
+_GROUP_RECORDS = 4096
+_READ_BYTES = 8 << 20
+
+
+class TFRecordSource(GroupedSource):
+    """The records of TFRecord files, parsed by TensorFlow."""
+
+    structure = 0
+    fields = (Field("record", (), np.dtype(object)),)
+
+    def __init__(self, uris: str | Sequence[str], *, parse: Callable[[Any], Any] | None) -> None:
+        self._files = DataFiles(uris, what="from_tfrecord")
+        self._parse = parse
+        self._signature: Any = None
+        starts, groups = [], []
+        for number in range(len(self._files)):
+            own = _index_of(self._files, number)
+            starts.append(own)
+            groups += [(number, first, end) for first, end in _groups_of(own)]
+        if not groups:
+            raise DataError(f"from_tfrecord found no records in {self._files.uri(0)}")
+        # Of each file: where its records begin, and where the last one ends.
+        self._starts = starts
+        self._groups = groups
+        self.group_sizes = np.array([end - first for _, first, end in groups], np.int64)
+        num_bytes = sum(int(own[-1]) for own in starts)
+        self._num_bytes = max(1, num_bytes // int(self.group_sizes.sum()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Parsing is part of the graph, and the user's function may be one that cannot be sent.
+        return {**self.__dict__, "_parse": None, "_signature": None}
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_bytes
+
+    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        records: list[bytes] = []
+        for piece in pieces:
+            number, first, _ = self._groups[piece.group]
+            starts = self._starts[number][first + piece.first : first + piece.end + 1]
+            records += self._records(number, starts)
+        array = np.empty(len(records), object)
+        array[:] = records
+        return [array]
+
+    def decode(self, values: Sequence[Any]) -> Any:
+        import tensorflow as tf
+
+        (records,) = values
+        if self._parse is None:
+            return records
+        if self._signature is None:
+            spec = tf.TensorSpec([], tf.string)
+            traced = tf.function(self._parse, autograph=False).get_concrete_function(spec)
+            self._signature = tf.nest.map_structure(_spec_of, traced.structured_outputs)
+        return tf.map_fn(self._parse, records, fn_output_signature=self._signature)
+
+    def _records(self, number: int, starts: np.ndarray) -> list[bytes]:
+        begin, end = int(starts[0]), int(starts[-1])
+        with self._files.open(number) as file:
+            file.seek(begin)
+            content = file.read(end - begin)
+        records = []
+        for start, stop in zip(starts[:-1] - begin, starts[1:] - begin, strict=True):
+            length = int(stop - start) - _HEADER.size - _FOOTER_BYTES
+            if len(content) < stop or _HEADER.unpack_from(content, start)[0] != length:
+                raise DataError(
+                    f"the record at byte {begin + int(start)} of {self._files.uri(number)} is not whole; "
+                    "the file changed, or was cut off"
+                )
+            records.append(content[start + _HEADER.size : stop - _FOOTER_BYTES])
+        return records
+
+
+def from_tfrecord(uri: str | Sequence[str], *, parse: Callable[[Any], Any] | None = None) -> TFRecordSource:
+    """Returns a source of the records of TFRecord files.
+
+    The first time that a host sees a file, the places of its records are looked up and kept below
+    `RAYDIST_CACHE` (default `~/.cache/raydist`).
+
+    Args:
+      uri: A file, or a folder of which all files are read, or several of these.
+      parse: Turns one record (scalar `tf.string`) into a structure of tensors, as with
+        `tf.data.Dataset.map`; None leaves the bytes.
+
+    Raises:
+      DataError: No files, or one that holds no TFRecords; names it.
+    """
+    return TFRecordSource(uri, parse=parse)
+
+
+def _groups_of(starts: np.ndarray) -> list[tuple[int, int]]:
+    """Cuts a file's records into groups that are read at once."""
+    groups = []
+    first, num_records = 0, len(starts) - 1
+    while first < num_records:
+        end = int(np.searchsorted(starts, starts[first] + _GROUP_BYTES, side="right")) - 1
+        end = min(max(end, first + 1), first + _GROUP_RECORDS, num_records)
+        groups.append((first, end))
+        first = end
+    return groups
+
+
+def _index_of(files: DataFiles, number: int) -> np.ndarray:
+    """Returns where each record of a file begins, and where the last one ends, int64 `[records + 1]`."""
+    place = _cache_place(files.uri(number), files.version(number))
+    try:
+        with place.open("rb") as file:
+            kept: np.ndarray = np.load(file, allow_pickle=False)
+        return kept
+    except (OSError, ValueError):
+        starts = _scan(files, number)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        aside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+        with aside.open("wb") as file:
+            np.save(file, starts)
+        aside.replace(place)
+    except OSError:  # a home that cannot be written to: it is built again the next time
+        return starts
+    return starts
+
+
+def _cache_place(uri: str, version: tuple[int, int | None]) -> Path:
+    folder = os.environ.get("RAYDIST_CACHE") or Path.home() / ".cache" / "raydist"
+    name = hashlib.sha256(f"{uri} {version}".encode()).hexdigest()[:32]
+    return Path(folder) / "tfrecord" / f"{name}.npy"
+
+
+def _scan(files: DataFiles, number: int) -> np.ndarray:
+    size, uri = files.size(number), files.uri(number)
+    starts, at = [0], 0
+    with files.open(number) as file:
+        begin, content = 0, b""
+        while at < size:
+            if not begin <= at <= begin + len(content) - _HEADER.size:
+                file.seek(at)
+                begin, content = at, file.read(_READ_BYTES)
+            if len(content) < at - begin + _HEADER.size:
+                raise DataError(_no_record(uri, at))
+            length, _ = _HEADER.unpack_from(content, at - begin)
+            at += _HEADER.size + length + _FOOTER_BYTES
+            if at > size:
+                raise DataError(_no_record(uri, starts[-1]))
+            starts.append(at)
+    return np.array(starts, np.int64)
+
+
+def _no_record(uri: str, at: int) -> str:
+    return (
+        f"{uri} has no TFRecord at byte {at}; is it one, and not compressed? Compressed files cannot be read "
+        "from the middle: write them without, or as Parquet"
+    )
+
+
+def _spec_of(value: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.TensorSpec(value.shape, value.dtype)

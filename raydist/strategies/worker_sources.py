@@ -1,0 +1,72 @@
+"""raydist.data under ParameterServer: the chief names a step, and the worker reads it in its own process.
+
+TensorFlow runs a Python source (`numpy_function`) in the process that made the data set, which would be
+the chief's for all workers. Here the op that calls Python has no device and names a function that each
+worker has registered before its server started, so it runs where it is used. A worker learns what to
+read from a file in the run's folder, which holds the source without the user's functions.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.strategies import tensorflow_internals
+
+if TYPE_CHECKING:
+    from raydist.data import Batches
+    from raydist.data.pipeline import BlockReader, ReadOp
+
+_FUNCTION = "raydist_read_block"
+
+
+class SourceFolder:
+    """The run's sources/ on storage."""
+
+    def __init__(self, storage: Storage, layout: RunLayout) -> None:
+        self._storage = storage
+        self._layout = layout
+
+    def publish(self, recipe: Batches) -> ReadOp:
+        """Stores what workers need to read `recipe`, and returns the op that reads it in any of them."""
+        content = pickle.dumps(recipe.without_maps(), protocol=5)
+        key = f"{zlib.crc32(content):08x}-{len(content)}"
+        path = self._layout.source(key)
+        if not self._storage.exists(path):
+            self._storage.write_bytes(path, content)
+
+        def read(block: tf.Tensor, types: Sequence[tf.DType]) -> Sequence[tf.Tensor]:
+            return tensorflow_internals.call_registered(_FUNCTION, [tf.constant(key), block], types)
+
+        return read
+
+    def serve(self) -> None:
+        """Lets functions that peers run in this process read. Call it before the server starts."""
+        tensorflow_internals.register(_FUNCTION, _Readers(self._storage, self._layout))
+
+
+class _Readers:
+    """What the op calls: one reader for each recipe."""
+
+    def __init__(self, storage: Storage, layout: RunLayout) -> None:
+        self._storage = storage
+        self._layout = layout
+        self._readers: dict[bytes, BlockReader] = {}
+
+    def __call__(self, key: bytes, block: Any) -> list[Any]:
+        if key not in self._readers:
+            self._readers[key] = self._reader(key.decode())
+        return self._readers[key](block)
+
+    def _reader(self, key: str) -> BlockReader:
+        # Here, because a worker that comes back shall not wait for it.
+        from raydist.data.pipeline import BlockReader, Part
+
+        recipe = pickle.loads(self._storage.read_bytes(self._layout.source(key)))
+        return BlockReader(recipe, Part(), stands_in=False)
