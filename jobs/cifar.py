@@ -5,7 +5,9 @@ raydist submit jobs/cifar.py --workers 4 -p epochs=20 -p data=cifar10 -p data_di
 
 `data` is `cifar10` (read from `data_dir` or Keras's cache, else downloaded), `digits` (scikit-learn's
 bundled handwritten digits as 32x32x3 images, which need no network), or `auto`: CIFAR-10 where every
-task has it or can fetch it, else the digits.
+task has it or can fetch it, else the digits. `source` is where the training reads them from: `arrays` in
+memory, or `parquet`, `tfrecord` or `images`, which each host writes to its temporary folder first. The
+losses are the same.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import shutil
 import socket
 import tarfile
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -35,14 +39,17 @@ CONNECT_TIMEOUT_S = 5.0
         "learning_rate": 1e-3,
         "data": "auto",
         "data_dir": "",
+        "source": "arrays",
     },
 )
 def train(ctx: raydist.TrainContext):
     params = ctx.params
-    images, labels = load_data(ctx, params["data"], params["data_dir"])
+    name, images, labels = load_data(ctx, params["data"], params["data_dir"])
     is_test = np.arange(len(labels)) % 6 == 5
-    train_data = dataset(images[~is_test], labels[~is_test], params["batch_size"], shuffle=True)
-    test_data = dataset(images[is_test], labels[is_test], params["batch_size"], shuffle=False)
+    source = make_source(params["source"], name, images[~is_test], labels[~is_test])
+    train_data = source.batches(global_batch_size=params["batch_size"], seed=1, window_mb=512).map(prepare)
+    test_data = raydist.data.from_arrays(images[is_test], labels[is_test])
+    test_data = test_data.batches(global_batch_size=params["batch_size"], shuffle=False).map(prepare)
     with ctx.strategy.scope():
         model = build_model()
         model.compile(
@@ -71,30 +78,94 @@ def build_model():
     )
 
 
-def dataset(images, labels, batch_size, *, shuffle):
-    data = tf.data.Dataset.from_tensor_slices((images, labels))
-    if shuffle:
-        data = data.shuffle(len(labels), seed=1)
-    return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+def prepare(images, labels):
+    return tf.cast(tf.reshape(images, [-1, 32, 32, 3]), tf.float32) / 255.0, labels
+
+
+def make_source(kind, name, images, labels):
+    """Returns the examples as a source of raydist.data; they are in the order of their labels."""
+    if kind == "arrays":
+        return raydist.data.from_arrays(images, labels)
+    if kind not in WRITERS:
+        raise raydist.SpecError(f"param source is {kind!r}; give arrays, {', '.join(WRITERS)}")
+    folder = Path(tempfile.gettempdir()) / f"raydist-cifar-{os.getuid()}" / f"{name}-{kind}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one task of a host writes, the others wait
+        if not folder.exists():
+            aside = folder.with_name(f"{folder.name}.tmp")
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir()
+            WRITERS[kind](aside, images, labels)
+            aside.rename(folder)
+    if kind == "parquet":
+        source = raydist.data.from_parquet(str(folder), features=["image"], label="label", dtype="uint8")
+    elif kind == "tfrecord":
+        source = raydist.data.from_tfrecord(str(folder), parse=parse_record)
+    else:
+        source = raydist.data.from_images(str(folder))
+    return source
+
+
+def write_parquet(folder, images, labels):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pixels = pa.FixedSizeListArray.from_arrays(pa.array(images.reshape(-1)), images[0].size)
+    table = pa.table({"image": pixels, "label": labels})
+    pq.write_table(table, folder / "images.parquet", row_group_size=1000)
+
+
+def write_tfrecord(folder, images, labels):
+    with tf.io.TFRecordWriter(str(folder / "images.tfrecord")) as writer:
+        for image, label in zip(images, labels, strict=True):
+            image_list = tf.train.BytesList(value=[image.tobytes()])
+            label_list = tf.train.Int64List(value=[int(label)])
+            feature = {
+                "image": tf.train.Feature(bytes_list=image_list),
+                "label": tf.train.Feature(int64_list=label_list),
+            }
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+
+
+def parse_record(record):
+    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+    parsed = tf.io.parse_single_example(record, features)
+    return tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), [32, 32, 3]), parsed["label"]
+
+
+def write_images(folder, images, labels):
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        path = folder / str(label) / f"{number:06d}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(tf.io.encode_png(image).numpy())
+
+
+WRITERS = {"parquet": write_parquet, "tfrecord": write_tfrecord, "images": write_images}
 
 
 def load_data(ctx, data, data_dir):
-    """Returns images `[n, 32, 32, 3]` in 0..1 and labels `[n]`, the same in every task."""
+    """Returns a name, uint8 images `[n, 32, 32, 3]`, and labels `[n]`, sorted, the same in every task."""
     if data not in ("auto", "cifar10", "digits"):
         raise raydist.SpecError(f"param data is {data!r}; give auto, cifar10 or digits")
     if data == "digits" or (data == "auto" and not all_tasks_can(ctx, can_have_cifar10(data_dir))):
         if data == "auto":
             ctx.note("data: scikit-learn's digits, because not every task has CIFAR-10 or can fetch it")
-        return load_digits()
-    return load_cifar10(data_dir)
+        return "digits", *by_label(*load_digits())
+    return "cifar10", *by_label(*load_cifar10(data_dir))
+
+
+def by_label(images, labels):
+    order = np.argsort(labels, kind="stable")
+    return images[order], labels[order]
 
 
 def load_digits():
     from sklearn.datasets import load_digits as load
 
     digits = load()
-    images = tf.image.resize(digits.images[..., np.newaxis] / 16.0, (32, 32)).numpy()
-    return np.repeat(images, 3, axis=-1).astype("float32"), digits.target.astype("int64")
+    images = tf.image.resize(digits.images[..., np.newaxis] * (255 / 16), (32, 32)).numpy()
+    return np.repeat(images.round(), 3, axis=-1).astype("uint8"), digits.target.astype("int64")
 
 
 def load_cifar10(data_dir):
@@ -103,7 +174,7 @@ def load_cifar10(data_dir):
     batches = [pickle.loads((folder / name).read_bytes(), encoding="bytes") for name in names]
     images = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32)
     labels = np.concatenate([batch[b"labels"] for batch in batches])
-    return images.transpose(0, 2, 3, 1).astype("float32") / 255.0, labels.astype("int64")
+    return np.ascontiguousarray(images.transpose(0, 2, 3, 1)), labels.astype("int64")
 
 
 def download_cifar10(data_dir):

@@ -119,8 +119,9 @@ class Layout:
         inputs = tuple(column for column in columns if column.name != label)
         labels = tuple(column for column in columns if column.name == label)
         if features is not None:
+            is_one_list = len(inputs) == 1 and inputs[0].is_list
             for column in inputs:
-                if column.dtype.kind == "O" or column.is_list:
+                if column.dtype.kind == "O" or (column.is_list and not is_one_list):
                     raise DataError(
                         f"column {column.name} is {column.type} and cannot be stacked with others to one "
                         "tensor; give columns=[…] for a dict of tensors"
@@ -140,7 +141,7 @@ class Layout:
 
     def fields(self, widths: Mapping[str, int]) -> tuple[Field, ...]:
         return tuple(
-            Field("features", (len(group),), self.dtype)
+            Field("features", (len(group),) if len(group) > 1 else group[0].shape(widths) or (1,), self.dtype)
             if is_stacked
             else Field(group[0].name, group[0].shape(widths), group[0].dtype)
             for group, is_stacked in zip(self.groups, self.is_stacked, strict=True)
@@ -172,7 +173,7 @@ class Layout:
                 column.values(table.column(column.name), width=column.shape(widths), where=where)
                 for column in group
             ]
-            if is_stacked:
+            if is_stacked and not group[0].is_list:
                 _stack([_joined(chunks) for chunks in parts], array)
             else:
                 at = 0

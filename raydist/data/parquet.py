@@ -139,10 +139,10 @@ def from_parquet(
 ) -> ParquetSource:
     """Returns a source of the rows of Parquet files.
 
-    With `features` an example is `(x, y)`: `x` of shape `[len(features)]`, `y` the label's value; without
-    `label` it is `x`. With `columns`, a dict of a value for each, and with `label` beside them
-    `(dict, y)`. With neither, a dict of all columns but the label. Columns hold numbers, booleans, text or
-    bytes, or lists of numbers of one length.
+    With `features` an example is `(x, y)`: `x` of shape `[len(features)]` (or, of a single column of lists,
+    of their length), `y` the label's value; without `label` it is `x`. With `columns` it is a dict of a value
+    for each, and with `label` beside them `(dict, y)`. With neither it is a dict of all columns but the label.
+    Columns hold numbers, booleans, text or bytes, or lists of numbers of one length.
 
     Args:
       uri: A file, or a folder of which all `.parquet` files are read, or several of these; a path, or

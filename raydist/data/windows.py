@@ -5,7 +5,8 @@ into lanes of almost equal length. Each global batch takes the same number of ex
 a worker that needs a part of each batch reads the lanes of this part alone; the number of lanes is a
 matter of the data, not of the workers, as in MosaicML's canonical nodes. A lane is read window by window,
 a window being several groups, and within a window the examples are permuted. Nothing but a window's groups
-is ever in memory, and any step of any epoch is found without reading what comes before it.
+is ever in memory, and any step of any epoch is found without reading what comes before it. Data that fit
+into one window have the order of data in memory.
 """
 
 from __future__ import annotations
@@ -94,6 +95,9 @@ class WindowedOrder:
         fitting = window_rows // (_GROUPS_PER_WINDOW * largest)
         wanted = min(MAX_LANES, fitting, len(self._sizes) // _GROUPS_PER_WINDOW, steps.batch_size)
         self.num_lanes = 1 if seed is None else max(1, wanted)
+        self._is_whole = seed is not None and steps.num_examples <= window_rows
+        if self._is_whole:
+            self.num_lanes = 1
         self._window_rows = max(1, window_rows // self.num_lanes)
         self._laid_out: dict[int, list[_Lane]] = {}
 
@@ -154,6 +158,12 @@ class WindowedOrder:
 
     def _lay_out(self, epoch: int) -> list[_Lane]:
         order = np.arange(len(self._sizes))
+        if self._seed is not None and self._is_whole:
+            pieces = tuple(Piece(int(group), 0, int(self._sizes[group])) for group in order)
+            whole = Window(
+                epoch=epoch, lane=0, number=0, first=0, pieces=pieces, key=key_of(self._seed, epoch)
+            )
+            return [_Lane([whole], np.zeros(1, np.int64))]
         if self._seed is not None:
             order = permuted(order, len(order), key_of(self._seed, epoch))
         ends = np.cumsum(self._sizes[order])

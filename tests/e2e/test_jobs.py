@@ -50,6 +50,16 @@ def test_auto_falls_back_to_the_digits_and_says_so(raydist: Raydist, tmp_path: P
     assert [note for note in ended.json["notes"] if note.startswith("data: scikit-learn's digits")]
 
 
+def test_cifar_has_the_same_losses_from_every_source(raydist: Raydist) -> None:
+    common = ("-p", "epochs=2", "-p", "data=digits", "--workers", "1", "--json")
+    losses = {}
+    for source in ("arrays", "parquet", "tfrecord", "images"):
+        ended = raydist("submit", str(ROOT / "jobs" / "cifar.py"), "-p", f"source={source}", *common)
+        assert ended.code == 0, ended.err
+        losses[source] = [ended.json["metrics"][name] for name in ("loss", "val_loss")]
+    assert losses == dict.fromkeys(losses, losses["arrays"])
+
+
 def test_folder_of_a_finished_run_tells_everything(raydist: Raydist, tmp_path: Path) -> None:
     job = str(ROOT / "jobs" / "digits.py")
     assert raydist("submit", job, "-p", "epochs=2", "--name", "told").code == 0

@@ -1,0 +1,169 @@
+"""Every number of workers sees the same examples in the same steps, also after failures and resizing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import WaitUntil
+from tests.e2e.conftest import RunningRay, start_raydist
+from tests.support.ray_heads import ray_node
+
+NUM_EXAMPLES, BATCH_SIZE, EPOCHS = 1000, 24, 2
+STEPS_PER_EPOCH = -(-NUM_EXAMPLES // BATCH_SIZE)
+JOB = """
+import json
+import os
+import time
+
+import tensorflow as tf
+
+import raydist
+
+
+@raydist.job(params={"data": "", "records": "", "pause_s": 0.0})
+def train(ctx: raydist.TrainContext):
+    source = raydist.data.from_parquet(ctx.params["data"], columns=["id"])
+    batches = source.batches(global_batch_size=24, seed=3)
+    with ctx.strategy.scope():
+        weight = tf.Variable(1.0)
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        optimizer.build([weight])
+    ctx.restore(optimizer=optimizer, weight=weight)
+    record = open(f"{ctx.params['records']}/{ctx.attempt}-{ctx.task.index}.jsonl", "a", buffering=1)
+
+    def write(ids, step):
+        record.write(json.dumps([int(step), ids.tolist()]) + "\\n")
+        time.sleep(ctx.params["pause_s"])
+        return ids
+
+    def step_fn(batch):
+        ids = tf.numpy_function(write, [batch["id"], optimizer.iterations], tf.int64)
+        with tf.control_dependencies([ids]):
+            optimizer.apply_gradients([(tf.zeros([]), weight)])
+        return {"loss": tf.constant(0.0)}
+
+    ctx.train_steps(step_fn, batches, num_steps=2 * batches.steps_per_epoch, steps_per_call=1)
+"""
+
+
+class Recorded:
+    """Runs of the job, each with what its workers trained on."""
+
+    def __init__(self, running_ray: RunningRay, folder: Path) -> None:
+        self._running_ray = running_ray
+        self._folder = folder
+        (folder / "code").mkdir()
+        (folder / "code" / "job.py").write_text(JOB)
+        (folder / "data").mkdir()
+        for number, ids in enumerate(np.array_split(np.arange(NUM_EXAMPLES), 3)):
+            pq.write_table(pa.table({"id": ids}), folder / "data" / f"{number}.parquet", row_group_size=25)
+
+    def start(self, name: str, *options: str) -> subprocess.Popen[str]:
+        records = self._folder / name
+        records.mkdir()
+        params = ("-p", f"data={self._folder / 'data'}", "-p", f"records={records}")
+        common = ("--name", name, "--json", "--checkpoint-every", "7", *params)
+        return start_raydist(self._running_ray, self._folder, "submit", "code/job.py", *common, *options)
+
+    def end(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err
+        result: dict[str, Any] = json.loads(out)
+        return result
+
+    def status(self, name: str) -> dict[str, Any]:
+        path = self._folder / "raydist_runs" / name / "run.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"steps": 0, "tasks": []}
+        return found
+
+    def steps(self, name: str) -> Iterator[tuple[int, int, list[int]]]:
+        """Yields attempt, step and ids of each global batch, put together from what the workers recorded."""
+        parts: dict[tuple[int, int], dict[int, list[int]]] = {}
+        for path in (self._folder / name).iterdir():
+            attempt, index = map(int, path.stem.split("-"))
+            for line in path.read_text().splitlines():
+                step, ids = json.loads(line)
+                parts.setdefault((attempt, step), {})[index] = ids
+        num_workers = {attempt: 1 + max(map(max, self._of(parts, attempt))) for attempt, _ in parts}
+        for (attempt, step), by_worker in sorted(parts.items()):
+            if len(by_worker) == num_workers[attempt]:  # a killed worker may have missed a step's end
+                yield attempt, step, [one for index in sorted(by_worker) for one in by_worker[index]]
+
+    @staticmethod
+    def _of(
+        parts: dict[tuple[int, int], dict[int, list[int]]], attempt: int
+    ) -> Iterator[dict[int, list[int]]]:
+        return (by_worker for (number, _), by_worker in parts.items() if number == attempt)
+
+
+@pytest.fixture(scope="module")
+def recorded(running_ray: RunningRay, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return Recorded(running_ray, tmp_path_factory.mktemp("order"))
+
+
+@pytest.fixture(scope="module")
+def expected(recorded: Recorded) -> list[list[int]]:
+    """The batches of one process that nothing happens to."""
+    recorded.end(recorded.start("one", "--workers", "1"))
+    return [ids for _, _, ids in recorded.steps("one")]
+
+
+def check(recorded: Recorded, name: str, expected: list[list[int]]) -> None:
+    seen = {}
+    for attempt, step, ids in recorded.steps(name):
+        assert ids == expected[step], (attempt, step)
+        seen[step] = ids
+    assert sorted(seen) == list(range(EPOCHS * STEPS_PER_EPOCH))
+
+
+def test_epoch_is_each_example_once_in_an_order_of_its_own(expected: list[list[int]]) -> None:
+    epochs = expected[:STEPS_PER_EPOCH], expected[STEPS_PER_EPOCH:]
+    for epoch in epochs:
+        assert sorted(one for ids in epoch for one in ids) == list(range(NUM_EXAMPLES))
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("workers", ["2", "3", pytest.param("4", marks=pytest.mark.slow)])
+def test_workers_together_train_on_the_batches_of_one(
+    recorded: Recorded, expected: list[list[int]], workers: str
+) -> None:
+    recorded.end(recorded.start(f"undisturbed-{workers}", "--workers", workers))
+    check(recorded, f"undisturbed-{workers}", expected)
+
+
+def test_killed_worker_changes_no_batch(
+    recorded: Recorded, expected: list[list[int]], wait_until: WaitUntil
+) -> None:
+    process = recorded.start("killed", "--workers", "2", "-p", "pause_s=0.05")
+    wait_until(lambda: process.poll() is not None or recorded.status("killed")["steps"] >= 25, timeout_s=90)
+    pid = next(task["pid"] for task in recorded.status("killed")["tasks"] if task["task"] == "worker/1")
+    os.kill(pid, signal.SIGKILL)
+    assert recorded.end(process)["attempts"] == 2
+    check(recorded, "killed", expected)
+
+
+def test_shrinking_from_3_to_2_workers_changes_no_batch(
+    recorded: Recorded, expected: list[list[int]], running_ray: RunningRay, wait_until: WaitUntil
+) -> None:
+    def num_steps() -> int:
+        return 0 if process.poll() is not None else int(recorded.status("shrunk")["steps"])
+
+    with ray_node(running_ray.address, num_cpus=2, is_lost=True, **running_ray.environ):
+        options = ("--workers", "2:3", "--cpus-per-worker", "2", "-p", "pause_s=0.05")
+        process = recorded.start("shrunk", *options)
+        wait_until(lambda: process.poll() is not None or num_steps() >= 25, timeout_s=120)
+        assert len(recorded.status("shrunk")["tasks"]) == 3
+    result = recorded.end(process)
+    assert [task["task"] for task in result["tasks"]] == ["worker/0", "worker/1"]
+    check(recorded, "shrunk", expected)
