@@ -141,7 +141,7 @@ def from_parquet(
 
     With `features` an example is `(x, y)`: `x` of shape `[len(features)]` (or, of a single column of lists,
     of their length), `y` the label's value; without `label` it is `x`. With `columns` it is a dict of a value
-    for each, and with `label` beside them `(dict, y)`. With neither it is a dict of all columns but the label.
+    for each, and with `label` beside them `(dict, y)`. With neither it is a dict of all but the label.
     Columns hold numbers, booleans, text or bytes, or lists of numbers of one length.
 
     Args:
