@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from raydist.strategies import input_clock
+
 
 class Slice(NamedTuple):
     """One replica's part of a global batch.
@@ -191,7 +193,7 @@ class StepCall:
         if self._num_taken >= self.num_steps:
             raise StopIteration
         self._num_taken += 1
-        return next(self.iterator)
+        return input_clock.next_element(self.iterator)
 
 
 def call_of_steps(
@@ -251,7 +253,7 @@ class _Loop:
 
     def _run_scalars(self, iterator: Any, count: tf.Tensor) -> Any:
         def body(index: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            self._outputs = self._one_step(next(iterator))
+            self._outputs = self._one_step(input_clock.next_element(iterator))
             values = tf.nest.flatten(self._outputs)
             if any(not tf.is_tensor(value) or value.shape.rank != 0 for value in values):
                 raise _NotScalarError
@@ -270,10 +272,10 @@ class _Loop:
         return tf.nest.pack_sequence_as(structure, scalars)
 
     def _run_any(self, iterator: Any, count: tf.Tensor) -> Any:
-        outputs = self._one_step(next(iterator))
+        outputs = self._one_step(input_clock.next_element(iterator))
         _, outputs = tf.while_loop(
             lambda index, outputs: index < count,
-            lambda index, outputs: (index + 1, self._one_step(next(iterator))),
+            lambda index, outputs: (index + 1, self._one_step(input_clock.next_element(iterator))),
             [tf.constant(1), outputs],
             parallel_iterations=1,
         )

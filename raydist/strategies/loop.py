@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import TaskType
-from raydist.strategies import global_batch, train_data
+from raydist.strategies import global_batch, input_clock, train_data
 from raydist.strategies.loop_reports import LoopReports, checked_scalars
 
 if TYPE_CHECKING:
@@ -57,12 +57,15 @@ def train_steps(
     call = _make_call(context.strategy, step_fn)
     iterator = iter(dataset)
     reports = LoopReports(context, done=done, last_step=last_step)
+    report = input_clock.InputReport()
     while (done := reports.done) < last_step:
         count = min(steps_per_call, last_step - done, context.steps_to_checkpoint(done))
         scalars, is_save_wanted = call(iterator, count, context.wants_registered_save(done))
-        reports.completed(count, scalars)
+        if reports.completed(count, scalars):
+            context.record_local(report.update(), step=reports.done, epoch=None)
         if is_save_wanted or context.cadence.is_due(step_before=done, step=done + count):
             context.save_registered()
+    report.finish(context)
     context.save_registered()
     context.checkpoints.finish()
     return reports.metrics
@@ -90,7 +93,7 @@ def _make_call(
 
     @tf.autograph.experimental.do_not_convert
     def one_step(iterator: Any) -> tf.Tensor:
-        outputs = strategy.run(replica_step, args=(next(iterator),))
+        outputs = strategy.run(replica_step, args=(input_clock.next_element(iterator),))
         return tf.add_n(list(strategy.experimental_local_results(outputs)))
 
     @tf.autograph.experimental.do_not_convert

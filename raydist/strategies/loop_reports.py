@@ -37,13 +37,15 @@ class LoopReports:
         self.done = done
         self.metrics: Mapping[str, float] = {}
 
-    def completed(self, count: int, metrics: Mapping[str, float]) -> None:
-        """Takes the means of the scalars over `count` more steps."""
+    def completed(self, count: int, metrics: Mapping[str, float]) -> bool:
+        """Takes the means of the scalars over `count` more steps; returns whether it has reported them."""
         self.done += count
         self.metrics = metrics
         self._context.step = self.done
         self._context.progress.completed(self.done, local_metrics=metrics)
         self._context.checkpoints.check()
-        if time.monotonic() - self._reported_at_s >= REPORT_INTERVAL_S or self.done == self._last_step:
+        is_due = time.monotonic() - self._reported_at_s >= REPORT_INTERVAL_S or self.done == self._last_step
+        if is_due:
             self._reported_at_s = time.monotonic()
             self._context.report_global(metrics, step=self.done)
+        return is_due

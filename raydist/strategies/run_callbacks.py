@@ -18,6 +18,7 @@ from raydist.strategies import (
     resume,
     tensorflow_internals,
 )
+from raydist.strategies.input_clock import InputReport
 
 if TYPE_CHECKING:
     from raydist.strategies.context import TaskContext
@@ -53,6 +54,8 @@ class Counter:
 
     Attributes:
       number: How many `fit`s came before this one. `is_done`: it ended before the checkpoint.
+      epoch_size: Steps of the epoch before, where this process has seen its end. Of an epoch of unknown size
+        a checkpoint may hold all steps, and nothing be left of it when the run resumes there.
     """
 
     def __init__(self, context: TaskContext) -> None:
@@ -67,6 +70,7 @@ class Counter:
         self.epoch = here.epoch if here else 0
         self.step_in_epoch = here.step_in_epoch if here else 0
         self.step_before = self.step
+        self.epoch_size: int | None = None
         self.history: list[Mapping[str, float]] = list(here.history) if here else []
 
     def first_epoch(self, epochs: int) -> int:
@@ -137,6 +141,7 @@ class _Progress:
         self._counter = counter
         self._element_spec = element_spec
         self._reported_at_s = 0.0
+        self._input = InputReport()
 
     def run_around(self, callbacks: Sequence[Any]) -> None:
         """Nothing here depends on the user's callbacks."""
@@ -171,6 +176,7 @@ class _Progress:
             counter.context.checkpoints.restore(counter.state, {"metrics": list(self.model.metrics)})
 
     def on_train_end(self, logs: Any = None) -> None:
+        self._input.finish(self._counter.context)
         # A callback may have ended it early: no step is missed any more.
         self._counter.context.progress.expect(num_steps=self._counter.step, num_epochs=self._counter.epoch)
         if self._counter.history and not self.model.history.epoch:
@@ -195,7 +201,8 @@ class _Progress:
         if now - self._reported_at_s >= LOCAL_REPORT_INTERVAL_S:
             self._reported_at_s = now
             metrics = floats(logs)
-            counter.context.record_local(metrics, step=counter.step, epoch=counter.epoch)
+            measured = {**metrics, **self._input.update()}
+            counter.context.record_local(measured, step=counter.step, epoch=counter.epoch)
         counter.context.progress.completed(counter.step, epoch=counter.epoch, local_metrics=metrics)
         counter.context.checkpoints.check()
 
@@ -205,6 +212,7 @@ class _Progress:
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         counter = self._counter
         metrics = floats(logs)
+        counter.epoch_size = counter.step_in_epoch
         counter.epoch, counter.step_in_epoch = epoch + 1, 0
         resume.epoch_ended()
         counter.history.append(metrics)
@@ -216,7 +224,8 @@ class _Checkpoint:
     """Saves after the user's callbacks have run, so that what they changed is in it."""
 
     raydist_place = 1
-    model: Any  # set by Keras
+    model: Any  # these two are set by Keras
+    params: dict[str, Any]
 
     def __init__(self, counter: Counter) -> None:
         super().__init__()
@@ -225,6 +234,7 @@ class _Checkpoint:
         strategy = counter.context.strategy
         self._is_alone = counter.context.coordinator is None and agreement.is_alone(strategy)
         self._users: Sequence[Any] = ()
+        self._is_put_off = False
 
     def run_around(self, callbacks: Sequence[Any]) -> None:
         """Takes the user's callbacks, whose states are saved and restored."""
@@ -249,10 +259,16 @@ class _Checkpoint:
         counter, context = self._counter, self._counter.context
         is_due = context.cadence.is_due(step_before=counter.step_before, step=counter.step)
         if is_due or (self._is_alone and context.wants_save(counter.step)):
-            self.save()
+            # At an epoch's last step only once the epoch has ended: a run that resumed in between would
+            # have nothing left of it, so neither its values nor its shuffle.
+            if counter.step_in_epoch == (self.params.get("steps") or counter.epoch_size):
+                self._is_put_off = True
+            else:
+                self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._counter.context.cadence.is_due_at_epoch_end(self._counter.epoch):
+        if self._is_put_off or self._counter.context.cadence.is_due_at_epoch_end(self._counter.epoch):
+            self._is_put_off = False
             self.save()
 
     def on_train_end(self, logs: Any = None) -> None:

@@ -19,7 +19,7 @@ from raydist.spec.job import KerasFlavour
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.strategies import keras3, tensorflow_internals
+from raydist.strategies import input_clock, keras3, tensorflow_internals
 from raydist.strategies.after_import import after_import
 from raydist.strategies.agreement import gather_over_workers, is_alone
 from raydist.strategies.build import build_coordinator, build_strategy
@@ -59,6 +59,7 @@ def open_session(
         keras3.mend(sync_batchnorm=assignment.job.sync_batchnorm)
         after_import("tf_keras", functools.partial(_mend_tf_keras, assignment.job.sync_batchnorm))
     strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
+    input_clock.start(strategy)
     # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because
     # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
     keras.utils.set_random_seed(assignment.job.seed)

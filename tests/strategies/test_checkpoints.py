@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 from collections.abc import Callable
@@ -178,6 +179,28 @@ def test_resumed_run_draws_the_random_numbers_of_the_undisturbed_one(
     for task in run_function(target, cluster, storage=tmp_path / "b", attempt=1, job_options=options):
         assert (task.values["restored_step"], task.values["notes"]) == (9, [])
         np.testing.assert_array_equal(task.arrays["drawn"], expected.arrays["drawn"][9:])
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_size_known"),
+    [
+        (Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"), True),
+        pytest.param(Cluster(keras="3"), False, marks=SLOW),
+        # tf_keras cannot end an epoch of unknown size that has no step left.
+        pytest.param(Cluster(keras="legacy"), True, marks=SLOW),
+    ],
+    ids=str,
+)
+def test_run_that_dies_between_the_last_step_and_the_end_of_an_epoch_loses_neither(
+    cluster: Cluster, is_size_known: bool, tmp_path: Path
+) -> None:
+    target, options = f"{FUNCTIONS}:ends_an_epoch", {"checkpoint_every": "7"}  # of 7 steps an epoch
+    run = functools.partial(run_function, target, cluster, job_options=options, is_size_known=is_size_known)
+    [expected, *_] = run(storage=tmp_path / "a")
+    run(storage=tmp_path / "b", crash_in=1)
+    for task in run(storage=tmp_path / "b", attempt=1):
+        np.testing.assert_allclose(task.arrays["losses"], expected.arrays["losses"], atol=1e-6)
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 

@@ -67,3 +67,21 @@ def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str
     [chief] = run_function("tests.support.data_functions:trained_by_workers", cluster, **options)
     assert chief.arrays["seen"].tolist() == [3.0] * 100
     assert len(chief.values["history"]["val_accuracy"]) == 2
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(strategy="multi_worker_mirrored", workers=2),
+        pytest.param(Cluster(strategy="mirrored", devices=2, keras="legacy"), marks=pytest.mark.slow),
+        pytest.param(Cluster(), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_training_that_waits_for_its_data_says_so(cluster: Cluster) -> None:
+    for task in run_function("tests.support.data_functions:slowed_by_its_data", cluster):
+        (note,) = (note for note in task.values["notes"] if "waited for data" in note)
+        assert note.startswith(f"{task.name} waited for data ")
+        # Not each: some of the time a longer loop was traced.
+        assert 0.3 < max(values["input_wait"] for values in task.values["recorded"]) <= 1.0
+        assert 0 < max(values["examples_per_s"] for values in task.values["recorded"]) < 8 / 0.05

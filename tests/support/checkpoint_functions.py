@@ -252,6 +252,27 @@ def random_numbers(ctx: Any, *, crash_at: int | None = None) -> dict[str, Any]:
     }
 
 
+def ends_an_epoch(ctx: Any, *, crash_in: int | None = None, is_size_known: bool = True) -> dict[str, Any]:
+    """Trains three shuffled epochs; raises when epoch `crash_in` has done its last step, before it ends."""
+    import tensorflow as tf
+
+    class Crash(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == crash_in:
+                raise RuntimeError("crashed")
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    shuffled = data() if is_size_known else data().filter(lambda x, y: True)
+    try:
+        history = ctx.fit(model, shuffled, epochs=3, callbacks=[Crash()])
+    except RuntimeError as error:
+        if "crashed" not in str(error):
+            raise
+        return {}
+    return {"weights": flat(model), "losses": np.array(history.history["loss"])}
+
+
 def restored_differently(ctx: Any, *, way: str) -> None:
     """Saves; then worker/1 sees no checkpoint, or gets another weight than the others."""
     import tensorflow as tf

@@ -93,3 +93,36 @@ def trained_by_workers(
         "seen": seen.numpy(),
         "history": {name: list(map(float, values)) for name, values in history.history.items()},
     }
+
+
+def slowed_by_its_data(ctx: Any) -> dict[str, Any]:
+    """Trains on data of which each batch takes 50 ms; returns what was noted, and the local metrics."""
+    import time
+
+    import tensorflow as tf
+
+    from raydist.strategies import input_clock
+
+    input_clock.MIN_TRAINING_S = 1.0
+
+    def slow(x: np.ndarray) -> np.ndarray:
+        time.sleep(0.05)
+        return x
+
+    def read(x: Any, y: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(slow, [x], tf.float32), x.shape), y
+
+    recorded: list[dict[str, float]] = []
+    record = ctx.record_local
+
+    def recording(metrics: dict[str, float], **place: Any) -> None:
+        recorded.append(dict(metrics))
+        record(metrics, **place)
+
+    ctx.record_local = recording
+    dataset = tf.data.Dataset.from_tensor_slices(examples(320)).batch(8).map(read).prefetch(1)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    ctx.fit(model, dataset, epochs=2)
+    notes = list(ctx.progress.status().notes)
+    return {"notes": notes, "recorded": [one for one in recorded if "input_wait" in one]}

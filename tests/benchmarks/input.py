@@ -1,0 +1,156 @@
+"""Input: rows/s from Parquet files to shuffled, training-ready tensors, and what resuming costs.
+
+    python tests/benchmarks/input.py [--rows 2000000] [--rounds 3]
+
+33 float columns in row groups of 16384 rows; batches of 1024 of `([1024, 32], [1024])`. In turn: a bare
+pyarrow scan of all columns, raydist.data shuffled, and Ray Data's `iter_tf_batches` with its local shuffle
+off (which is faster than on). Prints the rates of each round and the ratios of the medians (targets: at
+least 0.35 of the scan, 10 times Ray Data), the peak memory of the process for these data and for a twentieth
+of them, and the longest time to the first batch when resuming at steps all over a set of 10 million rows
+(target: 1 s).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+
+from raydist import data
+
+NUM_FEATURES, BATCH_SIZE, ROWS_PER_GROUP, ROWS_PER_FILE = 32, 1024, 16384, 250_000
+FEATURES = [f"f{number}" for number in range(NUM_FEATURES)]
+
+
+def write(folder: Path, num_rows: int, *, num_features: int = NUM_FEATURES) -> None:
+    rng = np.random.default_rng(0)
+    columns = {
+        f"f{number}": rng.normal(size=ROWS_PER_FILE).astype("float32") for number in range(num_features)
+    }
+    for number, first in enumerate(range(0, num_rows, ROWS_PER_FILE)):
+        size = min(ROWS_PER_FILE, num_rows - first)
+        own = {name: values[:size] for name, values in columns.items()}
+        own["label"] = np.arange(first, first + size).astype("float32")
+        pq.write_table(pa.table(own), folder / f"{number:04}.parquet", row_group_size=ROWS_PER_GROUP)
+
+
+def batches(folder: Path, *, num_features: int = NUM_FEATURES) -> data.Batches:
+    source = data.from_parquet(str(folder), features=FEATURES[:num_features], label="label")
+    return source.batches(global_batch_size=BATCH_SIZE, seed=1)
+
+
+def rate(folder: Path, read: Callable[[], int]) -> float:
+    began_at_s = time.perf_counter()
+    return read() / (time.perf_counter() - began_at_s)
+
+
+def scanned(folder: Path) -> int:
+    return sum(batch.num_rows for batch in pyarrow.dataset.dataset(folder).to_batches())
+
+
+def ours(folder: Path) -> int:
+    return sum(int(y.shape[0]) for _, y in batches(folder).for_epochs(1))
+
+
+def ray_data(folder: Path) -> int:
+    import ray.data
+
+    found = ray.data.read_parquet(str(folder)).iter_tf_batches(batch_size=BATCH_SIZE)
+    return sum(int(batch["label"].shape[0]) for batch in found)
+
+
+def compare(folder: Path, rounds: int) -> None:
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    ways = {"scan": scanned, "raydist": ours, "ray data": ray_data}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds):
+        for name, way in ways.items():
+            rates[name].append(rate(folder, lambda way=way: way(folder)))  # type: ignore[misc]
+        print(
+            f"round {number}: " + ", ".join(f"{name} {found[-1]:,.0f}" for name, found in rates.items()),
+            flush=True,
+        )
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    print(
+        f"rows/s: {medians['scan']:,.0f} scan, {medians['raydist']:,.0f} raydist, "
+        f"{medians['ray data']:,.0f} Ray Data; ratio to the scan {medians['raydist'] / medians['scan']:.2f}, "
+        f"to Ray Data {medians['raydist'] / medians['ray data']:.1f}"
+    )
+    ray.shutdown()
+
+
+def peak_mb(folder: Path) -> float:
+    """Returns the peak memory of a process that reads all of the data once."""
+    code = (
+        f"import sys; sys.argv = ['']; from tests.benchmarks import input as i; i.print_peak({str(folder)!r})"
+    )
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return float(json.loads(output.stdout.splitlines()[-1]))
+
+
+def print_peak(folder: str) -> None:
+    ours(Path(folder))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def resume_s(folder: Path, steps: list[int], **options: Any) -> list[float]:
+    """Returns the seconds from a recipe to its first batch, for each step."""
+    recipe = batches(folder, **options)
+    found = []
+    for step in steps:
+        began_at_s = time.perf_counter()
+        next(iter(recipe.dataset(start_step=step)))
+        found.append(time.perf_counter() - began_at_s)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="raydist-input-"))
+    try:
+        (folder / "all").mkdir()
+        (folder / "few").mkdir()
+        (folder / "long").mkdir()
+        write(folder / "all", options.rows)
+        write(folder / "few", options.rows // 20)
+        compare(folder / "all", options.rounds)
+        few, whole = peak_mb(folder / "few"), peak_mb(folder / "all")
+        print(
+            f"peak memory: {few:.0f} MB for {options.rows // 20:,} rows, {whole:.0f} MB for {options.rows:,}"
+        )
+        write(folder / "long", 10_000_000, num_features=8)
+        steps = [random.Random(0).randrange(10_000_000 // BATCH_SIZE) for _ in range(20)]
+        first, *others = resume_s(folder / "long", [0, *steps], num_features=8)
+        print(
+            f"resuming in 10,000,000 rows: {first:.2f} s at step 0, at 20 others "
+            f"{statistics.median(others):.2f} s, at most {max(others):.2f} s"
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
