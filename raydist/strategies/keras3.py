@@ -409,10 +409,11 @@ def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, global_b
 
 def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCall]]:
     iterator = iter(self._get_iterator())
-    step = 0
+    step, self._start = self._start.step, resume.Start()
     while True:
         count = self._packer.next_count(self.steps_per_execution)
-        self._steps_seen = step + count
+        # Keras takes it for the size of an epoch when the next step finds no data.
+        self._steps_seen = step
         yield step, step + count - 1, global_batch.StepCall(iterator, count, may_end=True)
         step += count
 

@@ -211,6 +211,9 @@ class _Progress:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         counter = self._counter
+        if logs is not None and not logs and counter.step_in_epoch:
+            # Data of unknown size, which ended where the run resumed: the restored metrics have it all.
+            logs.update(self.model.get_metrics_result())
         metrics = floats(logs)
         counter.epoch_size = counter.step_in_epoch
         counter.epoch, counter.step_in_epoch = epoch + 1, 0

@@ -183,23 +183,24 @@ def test_resumed_run_draws_the_random_numbers_of_the_undisturbed_one(
 
 
 @pytest.mark.parametrize(
-    ("cluster", "is_size_known"),
+    ("cluster", "is_size_known", "every"),
     [
-        (Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"), True),
-        pytest.param(Cluster(keras="3"), False, marks=SLOW),
-        # tf_keras cannot end an epoch of unknown size that has no step left.
-        pytest.param(Cluster(keras="legacy"), True, marks=SLOW),
+        (Cluster(strategy="multi_worker_mirrored", workers=2, keras="3"), True, 7),
+        (Cluster(keras="3"), False, 7),
+        pytest.param(Cluster(keras="3"), False, 3, marks=SLOW),
+        pytest.param(Cluster(keras="legacy"), True, 7, marks=SLOW),
     ],
     ids=str,
 )
 def test_run_that_dies_between_the_last_step_and_the_end_of_an_epoch_loses_neither(
-    cluster: Cluster, is_size_known: bool, tmp_path: Path
+    cluster: Cluster, is_size_known: bool, every: int, tmp_path: Path
 ) -> None:
-    target, options = f"{FUNCTIONS}:ends_an_epoch", {"checkpoint_every": "7"}  # of 7 steps an epoch
+    target, options = f"{FUNCTIONS}:ends_an_epoch", {"checkpoint_every": str(every)}  # of 7 steps an epoch
     run = functools.partial(run_function, target, cluster, job_options=options, is_size_known=is_size_known)
     [expected, *_] = run(storage=tmp_path / "a")
     run(storage=tmp_path / "b", crash_in=1)
     for task in run(storage=tmp_path / "b", attempt=1):
+        assert task.values == expected.values == {"steps": 21}
         np.testing.assert_allclose(task.arrays["losses"], expected.arrays["losses"], atol=1e-6)
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 

@@ -270,7 +270,8 @@ def ends_an_epoch(ctx: Any, *, crash_in: int | None = None, is_size_known: bool 
         if "crashed" not in str(error):
             raise
         return {}
-    return {"weights": flat(model), "losses": np.array(history.history["loss"])}
+    losses = np.array(history.history["loss"])
+    return {"weights": flat(model), "losses": losses, "steps": ctx.progress.status().step}
 
 
 def restored_differently(ctx: Any, *, way: str) -> None:
