@@ -62,6 +62,17 @@ class TrainContext(Protocol):
         For those who call `model.fit` themselves.
         """
 
+    def dataset(self, name: str) -> Any:
+        """Returns this worker's share of the `ray.data.Dataset` that the run was given by that name.
+
+        It is Ray Data's `DataIterator`: `iter_tf_batches(...)`, `to_tf(...)`. Each worker gets other rows
+        and equally many. All workers begin a pass together; a new attempt begins at the first row. `fit`
+        takes `to_tf(..., batch_size=...)` with the global batch size.
+
+        Raises:
+          UnsupportedError: The run was given none by that name; or under parameter_server.
+        """
+
     def train_steps(
         self,
         step_fn: Callable[[Any], Mapping[str, Any]],

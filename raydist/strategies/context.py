@@ -12,6 +12,7 @@ from raydist.errors import UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.near import suggest
 from raydist.spec.tasks import TaskType
 from raydist.strategies.cadence import Cadence
 from raydist.strategies.checkpoints import TaskCheckpoints
@@ -63,6 +64,7 @@ class TaskContext:
         self.num_fits = 0  # calls of fit so far
         self.steps_repeated = 0  # by the fits and loops that are done
         self.loop_step = 0  # where the next train_steps begins
+        self._datasets = assignment.datasets
         self._metrics = metrics
         self._registered: dict[str, Any] = {}
 
@@ -99,6 +101,23 @@ class TaskContext:
         from raydist.strategies import fit
 
         return fit.callbacks_of(self)
+
+    def dataset(self, name: str) -> Any:
+        if name in self._datasets:
+            return self._datasets[name]
+        if self.coordinator is not None or self.task.task_type is TaskType.EVALUATOR:
+            raise UnsupportedError(
+                f"ctx.dataset({name!r}) has nothing for {self.task}: under parameter_server each worker "
+                "makes its own data; give ctx.fit a function that reads the files into a tf.data.Dataset"
+            )
+        if not self._datasets:
+            raise UnsupportedError(
+                f"ctx.dataset got {name!r}, and the run was given no datasets; give them in Python, with "
+                f"raydist.run(job, datasets={{{name!r}: ray.data.read_parquet(...)}})"
+            )
+        raise UnsupportedError(
+            f"ctx.dataset got {name!r}, which the run was not given; {suggest(name, self._datasets)}"
+        )
 
     def train_steps(
         self,

@@ -408,8 +408,9 @@ def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, global_b
 
 
 def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCall]]:
+    # Data that TensorFlow shards begin anew after a restore; their steps count on all the same.
+    step, self._start = self._start.step, resume.Start()
     iterator = iter(self._get_iterator())
-    step = 0
     while True:
         count = self._packer.next_count(self.steps_per_execution)
         self._steps_seen = step + count

@@ -11,6 +11,8 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch
 
+AutoShardPolicy = tf.data.experimental.AutoShardPolicy
+
 
 def read_endless(
     train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data", skip: int = 0
@@ -43,14 +45,16 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
 
     Args:
       auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
-        a resumed run then starts its epoch anew, and uneven batches are weighted as TensorFlow does.
+        a resumed run then starts its data anew, and uneven batches are weighted as TensorFlow does.
+        A policy that the data set's own options name goes before it; Ray Data's `to_tf` names `off`.
 
     Raises:
       UnsupportedError: It is none of these.
     """
     if isinstance(train_data, tf.data.Dataset):
-        is_ours = auto_shard == "data" or strategy.num_replicas_in_sync == 1
-        return train_data if is_ours else _sharded_by_tensorflow(train_data, strategy, auto_shard)
+        policy = _policy_of(train_data) or AutoShardPolicy[auto_shard.upper()]
+        is_ours = policy is AutoShardPolicy.DATA or strategy.num_replicas_in_sync == 1
+        return train_data if is_ours else _sharded_by_tensorflow(train_data, strategy, policy)
     if isinstance(train_data, tf.distribute.DistributedDataset):
         return train_data
     if callable(train_data):
@@ -69,9 +73,17 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
     )
 
 
-def _sharded_by_tensorflow(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, policy: str) -> Any:
+def _policy_of(dataset: tf.data.Dataset) -> tf.data.experimental.AutoShardPolicy | None:
+    """Returns the auto-shard policy that the data set's options name; None for none, or the default."""
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return None if policy is AutoShardPolicy.AUTO else policy
+
+
+def _sharded_by_tensorflow(
+    dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, policy: tf.data.experimental.AutoShardPolicy
+) -> Any:
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy.upper()]
+    options.experimental_distribute.auto_shard_policy = policy
     return strategy.experimental_distribute_dataset(dataset.with_options(options))
 
 
