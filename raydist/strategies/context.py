@@ -12,6 +12,7 @@ from raydist.errors import UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
+from raydist.planning.learning_rate import ScaledRate
 from raydist.spec.near import suggest
 from raydist.spec.tasks import TaskType
 from raydist.strategies.cadence import Cadence
@@ -158,8 +159,30 @@ class TaskContext:
     def global_batch_size(self, per_replica: int) -> int:
         return per_replica * self.strategy.num_replicas_in_sync
 
-    def scale_learning_rate(self, base: float, *, base_batch_size: int, batch_size: int) -> float:
-        return base * batch_size / base_batch_size
+    def scale_learning_rate(
+        self,
+        base: float,
+        *,
+        base_batch_size: int,
+        batch_size: int,
+        rule: str = "linear",
+        warmup_steps: int = 0,
+    ) -> Any:
+        rate = ScaledRate(
+            base=base,
+            base_batch_size=base_batch_size,
+            batch_size=batch_size,
+            rule=rule,
+            warmup_steps=warmup_steps,
+        )
+        self.note(f"learning rate {rate}")
+        if not rate.warmup_steps:
+            return rate.scaled
+        # A straight line that ends flat. Keras's own, of the Keras in use, so that the exported model needs
+        # no raydist to be loaded.
+        return tf.keras.optimizers.schedules.PolynomialDecay(
+            rate.base, int(rate.warmup_steps), end_learning_rate=rate.scaled, power=1.0
+        )
 
     def note(self, sentence: str) -> None:
         print(f"raydist: {sentence}", flush=True)  # in the task's log, where it happens
