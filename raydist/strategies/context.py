@@ -19,6 +19,7 @@ from raydist.strategies.cadence import Cadence
 from raydist.strategies.checkpoints import TaskCheckpoints
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
+from raydist.strategies.train_data import naming_mistakes
 
 if TYPE_CHECKING:
     from raydist.strategies.export import ExportFolder
@@ -88,15 +89,16 @@ class TaskContext:
             from raydist.strategies.parameter_server import fit
         else:
             from raydist.strategies.fit import fit
-        return fit(
-            self,
-            model,
-            train_data,
-            epochs=epochs,
-            steps_per_epoch=steps_per_epoch,
-            validation_data=validation_data,
-            callbacks=callbacks,
-        )
+        with naming_mistakes():
+            return fit(
+                self,
+                model,
+                train_data,
+                epochs=epochs,
+                steps_per_epoch=steps_per_epoch,
+                validation_data=validation_data,
+                callbacks=callbacks,
+            )
 
     def callbacks(self) -> list[Any]:
         from raydist.strategies import fit
@@ -130,7 +132,10 @@ class TaskContext:
     ) -> Mapping[str, float]:
         from raydist.strategies import loop
 
-        return loop.train_steps(self, step_fn, train_data, num_steps=num_steps, steps_per_call=steps_per_call)
+        with naming_mistakes():
+            return loop.train_steps(
+                self, step_fn, train_data, num_steps=num_steps, steps_per_call=steps_per_call
+            )
 
     def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
         values = {name: _float(name, value) for name, value in metrics.items()}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import global_batch
+from raydist.strategies import data_sizes, global_batch
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 
@@ -85,6 +87,41 @@ def _sharded_by_tensorflow(
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = policy
     return strategy.experimental_distribute_dataset(dataset.with_options(options))
+
+
+@contextlib.contextmanager
+def naming_mistakes() -> Iterator[None]:
+    """Says what to do about data that TensorFlow or tf_keras refuse, at the latest with the first batch."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, ValueError) as error:
+        remedy = _remedy(str(error))
+        if remedy is None:
+            raise
+        raise UnsupportedError(remedy) from error
+
+
+def _remedy(message: str) -> str | None:
+    if few := re.search(r"only has (\d+) file\(s\).* required (\d+) shards", message):
+        files = "1 file" if few[1] == "1" else f"{few[1]} files"
+        return (
+            f"the data set reads {files}, too few for {few[2]} workers under its auto-shard policy; "
+            "use --auto-shard data, or write at least one file for each worker"
+        )
+    if "unshardable source dataset" in message:
+        return (
+            "the data set reads no files that TensorFlow could divide among the workers, and its "
+            "auto-shard policy is file; use --auto-shard data"
+        )
+    if "When providing an infinite dataset, you must" in message:
+        return data_sizes.ENDLESS
+    if "When providing a distributed dataset, you must" in message:
+        return (
+            "tf_keras needs steps_per_epoch for data that raydist does not cut itself (--auto-shard off, "
+            "auto or file, a function of an InputContext, Ray Data); give it with data that .repeat(), or "
+            "use --keras 3"
+        )
+    return None
 
 
 def takes_input_context(function: Callable[..., Any]) -> bool:
