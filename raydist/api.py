@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 from raydist.controller.result import RunResult
 from raydist.controller.states import RunState
 from raydist.errors import MistakeError, SpecError, StorageError
+from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
 from raydist.run_handle import RunHandle, ThreadedRun, checked
 from raydist.runtime.address import LOCAL, running_address
+from raydist.runtime.datasets import check_datasets, check_resumed, serialize
 from raydist.spec.job import JobSpec, check_run_name
 from raydist.spec.options import find_option
 from raydist.spec.process import this_process
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from raydist.controller.controller import Controller
     from raydist.planning.inventory import Inventory
     from raydist.runtime.connection import Connection
+    from raydist.storage.run_folder import RunFolder
 
 EventHook = Callable[[Mapping[str, Any]], None]
 
@@ -75,6 +78,7 @@ def run(
     config: Config = None,
     params: Mapping[str, Any] | None = None,
     param_texts: Sequence[str] = (),
+    datasets: Mapping[str, Any] | None = None,
     on_event: EventHook | None = None,
     check: bool = True,
     **overrides: Any,
@@ -89,6 +93,7 @@ def run(
       config: A YAML file with JobSpec's field names, or its content.
       params: Typed values for the job's params.
       param_texts: The same as text, `key=value`, as the command line's `-p` has it.
+      datasets: `ray.data.Dataset`s by name. `ctx.dataset(name)` is each worker's share of the stream.
       on_event: Called in this thread with each event, as raydist.controller.journal describes them.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
       **overrides: Fields of JobSpec, which are the command line's options with `_`.
@@ -102,7 +107,13 @@ def run(
     """
     called_at_s = time.monotonic()
     request = read_request(
-        job, config=config, params=params, param_texts=param_texts, overrides=overrides, pickle=_pickle
+        job,
+        config=config,
+        params=params,
+        param_texts=param_texts,
+        overrides=overrides,
+        pickle=_pickle,
+        datasets=check_datasets(datasets),
     )
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event).status()
@@ -119,6 +130,7 @@ def submit(
     config: Config = None,
     params: Mapping[str, Any] | None = None,
     param_texts: Sequence[str] = (),
+    datasets: Mapping[str, Any] | None = None,
     on_event: EventHook | None = None,
     **overrides: Any,
 ) -> RunHandle:
@@ -130,7 +142,13 @@ def submit(
     """
     called_at_s = time.monotonic()
     request = read_request(
-        job, config=config, params=params, param_texts=param_texts, overrides=overrides, pickle=_pickle
+        job,
+        config=config,
+        params=params,
+        param_texts=param_texts,
+        overrides=overrides,
+        pickle=_pickle,
+        datasets=check_datasets(datasets),
     )
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event)
@@ -166,11 +184,10 @@ def _prepare(
 ) -> Controller:
     """Does first what a person may have to mend, then connects; `stack` closes what was opened."""
     from raydist.runtime.code_archive import pack
-    from raydist.storage.run_folder import RunFolder
 
     job, tell = request.job, on_event or _tell_nobody
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
-    folder = RunFolder.claim(job)
+    folder = _claim(request)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     connection, plan = _connect(request, early_plan, stack, tell)
     from raydist.assembly import make_controller  # imports ray, which a mistake told so far has not paid for
@@ -189,18 +206,26 @@ def _prepare(
         driver=this_process(),
         tell=tell,
         ray_s=time.monotonic() - called_at_s,
+        datasets=request.datasets,
     )
+
+
+def _claim(request: Request) -> RunFolder:
+    from raydist.storage.run_folder import RunFolder
+
+    folder = RunFolder.claim(request.job)
+    check_resumed(request.job.name, request.datasets, before=folder.datasets)
+    return folder
 
 
 def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHook | None) -> RunHandle:
     """Checks here all that can be, so that a person hears of it, and gives the run to the cluster."""
     from raydist.runtime.code_archive import pack
-    from raydist.storage.run_folder import RunFolder
 
     job, tell = request.job, on_event or _tell_nobody
     if _will_be_embedded(job.address) or _is_embedded_here():
         raise SpecError(_EMBEDDED_CANNOT_DETACH)
-    RunFolder.claim(job)
+    _claim(request)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     with contextlib.ExitStack() as stack:
         connection, plan = _connect(request, None, stack, tell)
@@ -209,7 +234,13 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
 
         tell(planned_event(plan, ray=connection.source))
         submitted_at_s = time.time() - (time.monotonic() - called_at_s)
-        hand_over(plan, code=code, address=connection.address, submitted_at_s=submitted_at_s)
+        hand_over(
+            plan,
+            code=code,
+            address=connection.address,
+            submitted_at_s=submitted_at_s,
+            datasets=serialize(request.datasets),
+        )
         return _attach_to_own(job, connection)
 
 
@@ -245,7 +276,8 @@ def _connect(
 
 
 def _plan_for(request: Request, inventory: Inventory) -> Plan:
-    return make_plan(request.job, request.sources, inventory, wants_legacy_keras=request.wants_legacy_keras)
+    plan = make_plan(request.job, request.sources, inventory, wants_legacy_keras=request.wants_legacy_keras)
+    return with_data_room(plan) if request.datasets else plan
 
 
 def _will_be_embedded(address: str | None) -> bool:

@@ -15,6 +15,7 @@ from raydist.controller.revival import Revival, describe_history
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runtime.connection import Connection
+from raydist.runtime.datasets import Datasets
 from raydist.runtime.launcher import RayLauncher
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.segments import EventWriter
@@ -35,6 +36,7 @@ def make_controller(
     revival: Revival | None = None,
     owner: str | None = None,
     body: str | None = None,
+    datasets: Datasets | None = None,
 ) -> Controller:
     """Returns the controller of a run that nothing is started of.
 
@@ -44,7 +46,7 @@ def make_controller(
       tell: Called with each event, as raydist.controller.journal describes them.
       ray_s: Seconds that the call had taken already, when Ray was connected.
       revival: Where a run goes on whose controller died; None for one that begins.
-      owner: As `RayTaskGroup.start` has it; `body` likewise.
+      owner: As `RayTaskGroup.start` has it; `body` and `datasets` likewise.
     """
 
     def record(facts: Mapping[str, Any]) -> None:
@@ -57,7 +59,12 @@ def make_controller(
         else:
             events.append(event)
 
-    constants = {"spec": describe_job(plan.job), "plan": describe_plan(plan), "driver": dict(driver)}
+    constants = {
+        "spec": describe_job(plan.job),
+        "plan": describe_plan(plan),
+        "driver": dict(driver),
+        "datasets": sorted(datasets or ()),  # a resume has to give them again
+    }
     machine = (
         RunMachine(plan, first_attempt=folder.first_attempt)
         if revival is None
@@ -66,7 +73,9 @@ def make_controller(
     on_event(planned_event(plan, ray=connection.source))
     return Controller(
         machine,
-        launcher=RayLauncher(plan, connection, code=code, run_uri=folder.uri, owner=owner, body=body),
+        launcher=RayLauncher(
+            plan, connection, code=code, run_uri=folder.uri, owner=owner, body=body, datasets=datasets
+        ),
         clock=SystemClock(),
         places=RunPlaces(storage=folder.uri, task_logs=folder.task_logs),
         record=record,

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from raydist.assembly import make_controller
@@ -22,6 +22,7 @@ from raydist.errors import ClusterError, RaydistError, StorageError, TrainingErr
 from raydist.planning.plan import Plan
 from raydist.runtime import controller_actor, leftovers
 from raydist.runtime.connection import connect
+from raydist.runtime.datasets import deserialize
 from raydist.runtime.pickling import pickle_by_value
 from raydist.runtime.versions import describe_difference, installed_versions
 from raydist.spec.process import this_process
@@ -52,6 +53,7 @@ class Launch:
       submitted_at_s: Unix time.
       versions: Of what has to be the same everywhere, on the submitter's host.
       task_body: As `RayTaskGroup.start` has it.
+      datasets: What `runtime.datasets.serialize` returned; unpickled by a life that drives the run.
     """
 
     plan: Plan
@@ -61,6 +63,7 @@ class Launch:
     submitted_at_s: float
     versions: Mapping[str, str]
     task_body: str | None = None
+    datasets: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def hand_over(
@@ -70,8 +73,13 @@ def hand_over(
     address: str,
     submitted_at_s: float,
     task_body: str | None = None,
+    datasets: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Gives the run to the connected Ray, and returns once it is accepted; raises as `launch` does."""
+    """Gives the run to the connected Ray, and returns once it is accepted; raises as `launch` does.
+
+    Args:
+      datasets: What `runtime.datasets.serialize` returned.
+    """
     launch = Launch(
         plan=plan,
         has_code=code is not None,
@@ -80,6 +88,7 @@ def hand_over(
         submitted_at_s=submitted_at_s,
         versions=installed_versions(),
         task_body=task_body,
+        datasets=datasets or {},
     )
     controller_actor.launch(plan.job.name, body=_BODY, launch=pickle_by_value(launch), code=code)
 
@@ -203,6 +212,7 @@ class DetachedController:
                 revival=revival,
                 owner=launch.owner,
                 body=launch.task_body,
+                datasets=deserialize(launch.datasets),
             )
             if unless_accepted is not None:
                 controller.record_acceptance()

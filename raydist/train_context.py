@@ -62,6 +62,17 @@ class TrainContext(Protocol):
         For those who call `model.fit` themselves.
         """
 
+    def dataset(self, name: str) -> Any:
+        """Returns this worker's share of the `ray.data.Dataset` that the run was given by that name.
+
+        It is Ray Data's `DataIterator`: `iter_tf_batches(...)`, `to_tf(...)`. Each worker gets other rows
+        and equally many. All workers begin a pass together; a new attempt begins at the first row. `fit`
+        takes `to_tf(..., batch_size=...)` with the global batch size.
+
+        Raises:
+          UnsupportedError: The run was given none by that name; or under parameter_server.
+        """
+
     def train_steps(
         self,
         step_fn: Callable[[Any], Mapping[str, Any]],
@@ -98,8 +109,28 @@ class TrainContext(Protocol):
     def global_batch_size(self, per_replica: int) -> int:
         """Returns `per_replica` times the number of replicas."""
 
-    def scale_learning_rate(self, base: float, *, base_batch_size: int, batch_size: int) -> float:
-        """Returns `base * batch_size / base_batch_size`, the linear rule of arXiv 1706.02677."""
+    def scale_learning_rate(
+        self,
+        base: float,
+        *,
+        base_batch_size: int,
+        batch_size: int,
+        rule: str = "linear",
+        warmup_steps: int = 0,
+    ) -> Any:
+        """Returns the learning rate for global batches of `batch_size`; `base` was good for another size.
+
+        It is noted with the run.
+
+        Args:
+          rule: `linear` multiplies by `batch_size / base_batch_size` (arXiv 1706.02677), `sqrt` by its
+            square root (arXiv 1404.5997).
+          warmup_steps: 0 returns a float. More returns a learning rate schedule for an optimizer of the
+            run's Keras: it begins with `base`, rises by as much each step, and stays at the scaled rate.
+
+        Raises:
+          UnsupportedError: A size is not above 0, the rule is unknown, or the warm-up negative.
+        """
 
     def note(self, sentence: str) -> None:
         """Tells the user, in the run's `notes`, what was chosen on their behalf. Said once."""

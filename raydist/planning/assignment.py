@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.tasks import ClusterSpec, TaskId
@@ -22,6 +24,8 @@ class TaskAssignment:
       gpus_per_worker: GPUs that each worker has, whatever this task is.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
       tpu_name: TPU to connect to, for strategy tpu.
+      datasets: This task's share of each dataset that the run was given, by name: Ray Data's
+        `DataIterator`, which only the train function looks into.
     """
 
     task: TaskId
@@ -39,6 +43,7 @@ class TaskAssignment:
     address: str | None = None
     devices: int | None = None
     tpu_name: str | None = None
+    datasets: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_chief(self) -> bool:

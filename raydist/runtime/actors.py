@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.planning.assignment import TaskAssignment
+from raydist.runtime.datasets import Datasets, DatasetSplits
 from raydist.runtime.mailbox import Mailbox
 from raydist.runtime.placement import Placement
 from raydist.runtime.remains import Remains, Remnant
@@ -44,6 +45,7 @@ class ActorSet:
         self._placement = placement
         self._home = home
         self._mailbox: Any = None
+        self._splits = DatasetSplits({})
         self._actor_class = ray.remote(TaskActor)  # once: each such class is shipped to the workers
         self._remains = Remains(home=home)
         self.mailbox_name = f"raydist-mailbox-{uuid.uuid4().hex}"
@@ -122,6 +124,12 @@ class ActorSet:
     def is_placed(self) -> bool:
         """Whether Ray has found room for all tasks; asks Ray, and waits for nothing."""
         return self._placement.is_ready()
+
+    def split(self, datasets: Datasets, hellos: Mapping[TaskId, Hello]) -> dict[TaskId, dict[str, Any]]:
+        """Begins to stream the datasets to the workers; returns each worker's share of each."""
+        workers = [task for task in self._setups if task.task_type is TaskType.WORKER]  # by their index
+        self._splits = DatasetSplits.start(datasets, node_ids=[hellos[task].node_id for task in workers])
+        return {task: self._splits.share_of(task.index) for task in workers}
 
     def open_mailbox(self) -> None:
         """Starts the mailbox, on the driver's host: it shares the driver's fate. Tasks find it by name."""
@@ -229,6 +237,7 @@ class ActorSet:
     def _release(self) -> None:
         if self._mailbox is not None:
             ray.kill(self._mailbox)
+        self._splits.stop()
         self._placement.remove()
 
     def _create_actor(self, setup: TaskSetup, *, node_id: str | None) -> Any:

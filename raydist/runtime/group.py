@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from raydist.planning.tf_config import make_assignments
 from raydist.runtime import ray_internals
 from raydist.runtime.actors import ActorSet
 from raydist.runtime.connection import Connection
+from raydist.runtime.datasets import Datasets
 from raydist.runtime.ledger import Ledger
 from raydist.runtime.leftovers import new_owner
 from raydist.runtime.log_capture import LogTarget
@@ -61,6 +63,7 @@ class RayTaskGroup:
         self._attempt = attempt
         self._run_uri = run_uri
         self._code: Any = None
+        self._datasets: Datasets = {}
         self._versions: dict[str, str] = {}
         self._assignments: dict[TaskId, TaskAssignment] = {}
         self._hellos: dict[Any, TaskId] = {}
@@ -89,6 +92,7 @@ class RayTaskGroup:
         proof: StorageProof | None = None,
         owner: str | None = None,
         body: str | None = None,
+        datasets: Datasets | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RayTaskGroup:
         """Asks Ray for every process, and returns without waiting for any.
@@ -101,6 +105,7 @@ class RayTaskGroup:
           owner: Marks what the processes leave on their hosts, for a controller that is brought back and
             clears up (runtime.leftovers); None for a controller whose death is its run's end.
           body: `package.module:Class` of every task's TaskBody; None for raydist's own.
+          datasets: The `ray.data.Dataset`s to stream to the workers, by name.
         """
         started_at_s = clock()
         owner = owner or new_owner()
@@ -129,6 +134,7 @@ class RayTaskGroup:
         ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)
         group = cls(plan, actors, ledger, attempt=attempt, run_uri=run_uri)
         group._can_see_nodes = not connection.is_client
+        group._datasets = datasets or {}
         with contextlib.ExitStack() as on_error:
             on_error.callback(group.stop)
             group._hellos = actors.greet()
@@ -289,6 +295,9 @@ class RayTaskGroup:
         self._assignments = make_assignments(
             self._plan, addresses, attempt=self._attempt, run_uri=self._run_uri
         )
+        if self._datasets:
+            for task, share in self._actors.split(self._datasets, self._ledger.hellos).items():
+                self._assignments[task] = dataclasses.replace(self._assignments[task], datasets=share)
         for task, handle in self._actors.handles.items():
             run = handle.run.remote(self._assignments[task], self._code, self._actors.mailbox_name)
             self._runs[run] = task

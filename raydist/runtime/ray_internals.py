@@ -136,6 +136,15 @@ def draining_nodes() -> frozenset[str]:
     return frozenset(ray_state.state.get_draining_nodes())
 
 
+def kill_split_coordinator(share: Any) -> None:
+    """Ends the actor that reads for all shares of one `Dataset.streaming_split`.
+
+    It would end by itself once no share is left, but the arguments of tasks that were killed are not
+    forgotten at once, and there is no call for it.
+    """
+    ray.kill(share._coord_actor)
+
+
 def cluster_can_grow() -> bool:
     """Whether an autoscaler may add nodes: by the status that it leaves in Ray's key-value store.
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ class Request:
       job: With a storage that any folder can open.
       sources: Where each option was set.
       wants_legacy_keras: Whether the job's source imports tf_keras.
+      datasets: `ray.data.Dataset`s for the workers, by name; no part of the job, which is plain data.
     """
 
     job: JobSpec
     sources: Mapping[str, Source]
     wants_legacy_keras: bool
+    datasets: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_request(
@@ -46,6 +48,7 @@ def read_request(
     param_texts: Sequence[str],
     overrides: Mapping[str, Any],
     pickle: Callable[[object], bytes],
+    datasets: Mapping[str, Any] | None = None,
 ) -> Request:
     """Returns the request; raises MistakeError for what cannot be read.
 
@@ -55,6 +58,7 @@ def read_request(
       params: Typed values, above those of `config`; `param_texts` (`key=value`) above these.
       overrides: The options that were given, the highest layer.
       pickle: Pickles a function by value, where no module has it.
+      datasets: Checked already.
     """
     layer = (
         dict(config) if isinstance(config, Mapping) else {} if config is None else read_config(Path(config))
@@ -79,6 +83,7 @@ def read_request(
         job=dataclasses.replace(resolved.job, storage=_absolute(resolved.job.storage)),
         sources=resolved.sources,
         wants_legacy_keras=definition.wants_legacy_keras,
+        datasets=datasets or {},
     )
 
 

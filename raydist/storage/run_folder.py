@@ -29,6 +29,7 @@ class RunFolder:
       uri: The folder.
       record: Replaces run.json.
       first_attempt: Number of the first attempt, which is not 0 for a run that is resumed.
+      datasets: Names of the datasets that a run which is resumed was given.
     """
 
     def __init__(self, storage: Storage, layout: RunLayout, *, first_attempt: int) -> None:
@@ -37,6 +38,7 @@ class RunFolder:
         self.uri = storage.uri(layout.run)
         self.record = RunRecordStore(storage, layout)
         self.first_attempt = first_attempt
+        self.datasets: tuple[str, ...] = ()
 
     @classmethod
     def claim(cls, job: JobSpec, *, now: Callable[[], float] = time.time) -> RunFolder:
@@ -59,6 +61,7 @@ class RunFolder:
             record = folder.record.read()
             _check_is_over(record, now())
             folder.first_attempt = int(record["attempts"])
+            folder.datasets = tuple(record.get("datasets", ()))
         return folder
 
     @classmethod

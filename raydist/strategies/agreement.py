@@ -32,12 +32,7 @@ def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]
 
 def gather_over_workers(strategy: tf.distribute.Strategy, values: Sequence[int]) -> list[list[int]]:
     """Returns each worker's numbers, in the order of the workers, the same in each. A collective."""
-
-    def one(own: tf.Tensor) -> tf.Tensor:
-        return tf.distribute.get_replica_context().all_gather(own + 0, axis=0)
-
-    gather = tf.function(lambda local: strategy.run(one, args=(local,)), autograph=False)
-    gathered = gather(tf.constant([list(values)], tf.int64))
+    gathered = _traced_gather(strategy)(tf.constant([list(values)], tf.int64))
     rows: list[list[int]] = strategy.experimental_local_results(gathered)[0].numpy().tolist()
     return rows[:: len(strategy.extended.worker_devices)]
 
@@ -47,6 +42,14 @@ def odd_workers(rows: Sequence[Sequence[int]]) -> list[int]:
     counts = Counter(map(tuple, rows))
     right = max(counts, key=lambda row: (counts[row], row == tuple(rows[0])))
     return [index for index, row in enumerate(rows) if tuple(row) != right]
+
+
+@functools.cache
+def _traced_gather(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
+    def one(own: tf.Tensor) -> tf.Tensor:
+        return tf.distribute.get_replica_context().all_gather(own + 0, axis=0)
+
+    return tf.function(lambda local: strategy.run(one, args=(local,)), autograph=False)
 
 
 @functools.cache  # a process has one such strategy; a trace costs more than many collectives

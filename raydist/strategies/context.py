@@ -12,11 +12,14 @@ from raydist.errors import UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
+from raydist.planning.learning_rate import ScaledRate
+from raydist.spec.near import suggest
 from raydist.spec.tasks import TaskType
 from raydist.strategies.cadence import Cadence
 from raydist.strategies.checkpoints import TaskCheckpoints
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
+from raydist.strategies.train_data import naming_mistakes
 
 if TYPE_CHECKING:
     from raydist.strategies.export import ExportFolder
@@ -66,6 +69,7 @@ class TaskContext:
         self.num_fits = 0  # calls of fit so far
         self.steps_repeated = 0  # by the fits and loops that are done
         self.loop_step = 0  # where the next train_steps begins
+        self._datasets = assignment.datasets
         self._metrics = metrics
         self._registered: dict[str, Any] = {}
 
@@ -88,20 +92,38 @@ class TaskContext:
             from raydist.strategies.parameter_server import fit
         else:
             from raydist.strategies.fit import fit
-        return fit(
-            self,
-            model,
-            train_data,
-            epochs=epochs,
-            steps_per_epoch=steps_per_epoch,
-            validation_data=validation_data,
-            callbacks=callbacks,
-        )
+        with naming_mistakes():
+            return fit(
+                self,
+                model,
+                train_data,
+                epochs=epochs,
+                steps_per_epoch=steps_per_epoch,
+                validation_data=validation_data,
+                callbacks=callbacks,
+            )
 
     def callbacks(self) -> list[Any]:
         from raydist.strategies import fit
 
         return fit.callbacks_of(self)
+
+    def dataset(self, name: str) -> Any:
+        if name in self._datasets:
+            return self._datasets[name]
+        if self.coordinator is not None or self.task.task_type is TaskType.EVALUATOR:
+            raise UnsupportedError(
+                f"ctx.dataset({name!r}) has nothing for {self.task}: under parameter_server each worker "
+                "makes its own data; give ctx.fit a function that reads the files into a tf.data.Dataset"
+            )
+        if not self._datasets:
+            raise UnsupportedError(
+                f"ctx.dataset got {name!r}, and the run was given no datasets; give them in Python, with "
+                f"raydist.run(job, datasets={{{name!r}: ray.data.read_parquet(...)}})"
+            )
+        raise UnsupportedError(
+            f"ctx.dataset got {name!r}, which the run was not given; {suggest(name, self._datasets)}"
+        )
 
     def train_steps(
         self,
@@ -113,7 +135,10 @@ class TaskContext:
     ) -> Mapping[str, float]:
         from raydist.strategies import loop
 
-        return loop.train_steps(self, step_fn, train_data, num_steps=num_steps, steps_per_call=steps_per_call)
+        with naming_mistakes():
+            return loop.train_steps(
+                self, step_fn, train_data, num_steps=num_steps, steps_per_call=steps_per_call
+            )
 
     def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
         values = {name: _float(name, value) for name, value in metrics.items()}
@@ -142,8 +167,30 @@ class TaskContext:
     def global_batch_size(self, per_replica: int) -> int:
         return per_replica * self.strategy.num_replicas_in_sync
 
-    def scale_learning_rate(self, base: float, *, base_batch_size: int, batch_size: int) -> float:
-        return base * batch_size / base_batch_size
+    def scale_learning_rate(
+        self,
+        base: float,
+        *,
+        base_batch_size: int,
+        batch_size: int,
+        rule: str = "linear",
+        warmup_steps: int = 0,
+    ) -> Any:
+        rate = ScaledRate(
+            base=base,
+            base_batch_size=base_batch_size,
+            batch_size=batch_size,
+            rule=rule,
+            warmup_steps=warmup_steps,
+        )
+        self.note(f"learning rate {rate}")
+        if not rate.warmup_steps:
+            return rate.scaled
+        # A straight line that ends flat. Keras's own, of the Keras in use, so that the exported model needs
+        # no raydist to be loaded.
+        return tf.keras.optimizers.schedules.PolynomialDecay(
+            rate.base, int(rate.warmup_steps), end_learning_rate=rate.scaled, power=1.0
+        )
 
     def note(self, sentence: str) -> None:
         print(f"raydist: {sentence}", flush=True)  # in the task's log, where it happens

@@ -186,6 +186,10 @@ class StepCall:
         self.may_end = may_end
         self._num_taken = 0
 
+    def begin(self, num_steps: int, *, may_end: bool) -> None:
+        """Makes it the data of the next call."""
+        self.num_steps, self.may_end, self._num_taken = num_steps, may_end, 0
+
     def __iter__(self) -> StepCall:
         return self
 

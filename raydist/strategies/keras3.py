@@ -28,6 +28,7 @@ from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch, packing, replacement, resume
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
+from raydist.strategies.data_sizes import check_sizes
 from raydist.strategies.replacement import Replacement
 
 VERSION = "3.15"
@@ -359,6 +360,7 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
         self._distribute_strategy = distribute_strategy
         self._start = resume.take_start()
         dataset = self.data_adapter.get_tf_dataset()
+        check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
         agree = functools.partial(means_over_workers, distribute_strategy)
         is_static = global_batch.has_static_batch(dataset)
         self._packer = packing.take_packer(self.steps_per_execution, agree, is_batch_static=is_static)
@@ -408,12 +410,13 @@ def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, global_b
 
 
 def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCall]]:
-    iterator = iter(self._get_iterator())
+    # Data that TensorFlow shards begin anew after a restore; their steps count on all the same.
     step, self._start = self._start.step, resume.Start()
+    iterator = iter(self._get_iterator())
     while True:
-        count = self._packer.next_count(self.steps_per_execution)
-        # Keras takes it for the size of an epoch when the next step finds no data.
+        # Keras takes it for the number of batches when this call finds none left.
         self._steps_seen = step
+        count = self._packer.next_count(self.steps_per_execution)
         yield step, step + count - 1, global_batch.StepCall(iterator, count, may_end=True)
         step += count
 

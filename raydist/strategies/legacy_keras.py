@@ -23,6 +23,7 @@ from raydist.errors import UnsupportedError
 from raydist.strategies import global_batch, packing, replacement, resume
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
+from raydist.strategies.data_sizes import check_sizes
 from raydist.strategies.replacement import Replacement
 
 VERSION = "2.21"
@@ -329,6 +330,8 @@ def _configure_dataset(
     if class_weight:
         dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
     self._inferred_steps = self._infer_steps(steps_per_epoch, dataset)
+    if distribute:
+        check_sizes(strategy, dataset, num_steps=self._inferred_steps)
     if distribute and not data_adapter._is_distributed_dataset(dataset):
         # Only a new iterator for each epoch surely takes no more than there is.
         endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
@@ -370,7 +373,8 @@ def _steps(self: Any) -> Iterator[int]:
         count = self._raydist_packer.next_count(left)
         if count < asked:
             self._steps_per_execution.assign(count)  # `predict` reads it
-        self._raydist_call.num_steps = count
+        # In a graph, part of a step (the optimizer's count) has run before its data turn out to have ended.
+        self._raydist_call.begin(count, may_end=self._inferred_steps is None)
         self._step_increment = count - 1
         yield self._current_step
         self._current_step += count

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.strategies import global_batch, recipes
+from raydist.strategies import data_sizes, global_batch, recipes
+
+AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 
 
 def read_endless(
@@ -46,7 +50,8 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
 
     Args:
       auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
-        a resumed run then starts its epoch anew, and uneven batches are weighted as TensorFlow does.
+        a resumed run then starts its data anew, and uneven batches are weighted as TensorFlow does.
+        A policy that the data set's own options name goes before it; Ray Data's `to_tf` names `off`.
 
     Raises:
       UnsupportedError: It is none of these.
@@ -54,8 +59,9 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
     if isinstance(train_data, Batches):
         return recipes.distribute(train_data if train_data.epochs else train_data.for_epochs(1), strategy)
     if isinstance(train_data, tf.data.Dataset):
-        is_ours = auto_shard == "data" or strategy.num_replicas_in_sync == 1
-        return train_data if is_ours else _sharded_by_tensorflow(train_data, strategy, auto_shard)
+        policy = _policy_of(train_data) or AutoShardPolicy[auto_shard.upper()]
+        is_ours = policy is AutoShardPolicy.DATA or strategy.num_replicas_in_sync == 1
+        return train_data if is_ours else _sharded_by_tensorflow(train_data, strategy, policy)
     if isinstance(train_data, tf.distribute.DistributedDataset):
         return train_data
     if callable(train_data):
@@ -74,10 +80,53 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
     )
 
 
-def _sharded_by_tensorflow(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, policy: str) -> Any:
+def _policy_of(dataset: tf.data.Dataset) -> tf.data.experimental.AutoShardPolicy | None:
+    """Returns the auto-shard policy that the data set's options name; None for none, or the default."""
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return None if policy is AutoShardPolicy.AUTO else policy
+
+
+def _sharded_by_tensorflow(
+    dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, policy: tf.data.experimental.AutoShardPolicy
+) -> Any:
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy.upper()]
+    options.experimental_distribute.auto_shard_policy = policy
     return strategy.experimental_distribute_dataset(dataset.with_options(options))
+
+
+@contextlib.contextmanager
+def naming_mistakes() -> Iterator[None]:
+    """Says what to do about data that TensorFlow or tf_keras refuse, at the latest with the first batch."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, ValueError) as error:
+        remedy = _remedy(str(error))
+        if remedy is None:
+            raise
+        raise UnsupportedError(remedy) from error
+
+
+def _remedy(message: str) -> str | None:
+    if few := re.search(r"only has (\d+) file\(s\).* required (\d+) shards", message):
+        files = "1 file" if few[1] == "1" else f"{few[1]} files"
+        return (
+            f"the data set reads {files}, too few for {few[2]} workers under its auto-shard policy; "
+            "use --auto-shard data, or write at least one file for each worker"
+        )
+    if "unshardable source dataset" in message:
+        return (
+            "the data set reads no files that TensorFlow could divide among the workers, and its "
+            "auto-shard policy is file; use --auto-shard data"
+        )
+    if "When providing an infinite dataset, you must" in message:
+        return data_sizes.ENDLESS
+    if "When providing a distributed dataset, you must" in message:
+        return (
+            "tf_keras needs steps_per_epoch for data that raydist does not cut itself (--auto-shard off, "
+            "auto or file, a function of an InputContext, Ray Data); give it with data that .repeat(), or "
+            "use --keras 3"
+        )
+    return None
 
 
 def takes_input_context(function: Callable[..., Any]) -> bool:

@@ -128,3 +128,12 @@ def test_local_config_gives_the_plan_that_it_describes(
     config = next(path for path in CONFIGS if path.stem == name)
     printed = json.loads(raydist("plan", str(job_file()), "-c", str(config), "--json")[1])
     assert (printed["strategy"], len(printed["tasks"])) == (strategy, num_tasks)
+
+
+def test_plan_shows_the_batch_of_each_replica_and_the_scaled_rate(raydist: Run, job_file: Write) -> None:
+    job = job_file(
+        '@raydist.job(workers=3, params={"batch_size": 64, "base_batch_size": 64, "learning_rate": 0.1})'
+    )
+    _, out, _ = raydist("plan", str(job), "--address", "local", "-p", "batch_size=128")
+    assert "batch      128 examples a step: uneven, 43 on 2 replicas, 42 on 1\n" in out
+    assert "rate       0.2: 0.1 for batches of 64, scaled by the linear rule to 128\n" in out

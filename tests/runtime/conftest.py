@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,7 @@ def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable
             body: str = COUNTING,
             code: bytes | None = None,
             proof: StorageProof | None = None,
+            datasets: Mapping[str, Any] | None = None,
         ) -> Drive:
             group = RayTaskGroup.start(
                 plan,
@@ -127,6 +128,7 @@ def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable
                 run_uri=str(tmp_path / "run"),
                 proof=proof,
                 body=body,
+                datasets=datasets,
             )
             stack.callback(group.stop)
             return Drive(group, tmp_path)

@@ -144,3 +144,19 @@ def test_storage_that_fails_does_not_hide_what_the_train_function_raised(tmp_pat
     lines = str(caught.value).splitlines()
     assert lines[-1].endswith("ValueError: the user's own mistake")
     assert "the last metrics are lost: cannot write" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [Cluster(**TWO_WORKERS), Cluster(keras="legacy")],  # type: ignore[arg-type]
+    ids=str,
+)
+def test_learning_rate_warms_up_and_travels_with_the_model(cluster: Cluster) -> None:
+    for task in run_function(f"{FUNCTIONS}:warmed_up", cluster):
+        assert task.values["rates"] == pytest.approx([0.1, 0.175, 0.25, 0.325, 0.4, 0.4])
+        assert task.values["loaded"]["end_learning_rate"] == pytest.approx(0.4)
+        assert task.values["float"] == pytest.approx(0.2)
+        assert (
+            "learning rate 0.4: 0.1 for batches of 4, scaled by the linear rule to 16, "
+            "over 4 steps of warm-up" in task.values["notes"]
+        )

@@ -515,3 +515,33 @@ def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
         model.compile(keras.optimizers.SGD(0.1), "mse")
     ctx.fit(model, data, epochs=10)  # enough calls that steps would be packed
     return {"weights": np.concatenate([weight.ravel() for weight in model.get_weights()])}
+
+
+def warmed_up(ctx: Any) -> dict[str, Any]:
+    """Trains 6 steps with a warm-up of 4 from 0.1 to 0.4; returns each step's learning rate."""
+    import tempfile
+
+    import tensorflow as tf
+
+    rate = ctx.scale_learning_rate(0.1, base_batch_size=4, batch_size=16, warmup_steps=4)
+    rates = []
+
+    class Rates(tf.keras.callbacks.Callback):
+        takes_packed_steps = False
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            rates.append(float(rate(self.model.optimizer.iterations.numpy())))
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+        model.compile(tf.keras.optimizers.SGD(rate), loss="sparse_categorical_crossentropy")
+    ctx.fit(model, tf.data.Dataset.from_tensor_slices(examples(96)).batch(16), epochs=1, callbacks=[Rates()])
+    path = f"{tempfile.mkdtemp()}/model.keras"  # every task: saving is a collective in tf_keras
+    model.save(path)
+    loaded = tf.keras.models.load_model(path).optimizer
+    return {
+        "rates": rates,
+        "loaded": loaded.get_config()["learning_rate"]["config"],
+        "float": ctx.scale_learning_rate(0.1, base_batch_size=4, batch_size=16, rule="sqrt"),
+        "notes": list(ctx.progress.status().notes),
+    }

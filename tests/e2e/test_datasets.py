@@ -1,0 +1,150 @@
+"""raydist.run(datasets=...) from a script: Ray Data streams to the workers, through a death and a resume."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import BIN, RunningRay
+
+JOB = """
+import os
+import signal
+
+import tensorflow as tf
+
+import raydist
+
+
+@raydist.job(workers=2, params={"epochs": 3, "kill_at": -1, "name": "train"})
+def train(ctx: raydist.TrainContext):
+    data = ctx.dataset(ctx.params["name"]).to_tf("x", "y", batch_size=16)
+
+    class Death(tf.keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.steps == ctx.params["kill_at"] and ctx.attempt == 0 and not ctx.is_chief:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with ctx.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+        model.compile(tf.keras.optimizers.SGD(0.1), loss="mse", metrics=["mae"])
+    ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Death()])
+    ctx.report({"bias": float(model.get_weights()[1][0])}, step=ctx.step)
+"""
+
+SCRIPT = """
+import json
+import sys
+
+import numpy as np
+import ray
+
+import raydist
+
+address, storage, data, do = sys.argv[1:]
+ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+if do == "write":
+    x = np.random.default_rng(0).normal(size=(320, 4)).astype("float32")
+    ray.data.from_numpy(x).map_batches(
+        lambda batch: {"x": batch["data"], "y": batch["data"].sum(axis=1, keepdims=True) + 1}
+    ).write_parquet(data)
+    raise SystemExit
+
+datasets = {"train": ray.data.read_parquet(data)}
+ask = json.loads(do)
+told = {}
+try:
+    handle = raydist.submit("job.py", storage=storage, datasets=datasets, address=address, **ask)
+    result = handle.result(timeout_s=120)
+    told = {
+        "state": result.state.value,
+        "attempts": result.attempts,
+        "steps": result.steps,
+        "metrics": dict(result.metrics),
+    }
+except raydist.RaydistError as error:
+    told["error"] = str(error)
+from ray._private import state
+told["coordinators"] = sum(
+    one["ActorClassName"] == "SplitCoordinator" and one["State"] != "DEAD" for one in state.actors().values()
+)
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def script(running_ray: RunningRay, tmp_path: Path) -> Any:
+    """Runs the script with what `raydist.submit` is to be given; returns what it told."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "job.py").write_text(JOB)
+
+    def run(do: dict[str, Any] | str) -> dict[str, Any]:
+        text = do if isinstance(do, str) else json.dumps(do)
+        command = [sys.executable, "script.py", running_ray.address, str(tmp_path / "runs")]
+        ended = subprocess.run(
+            [*command, str(tmp_path / "data"), text],
+            cwd=tmp_path,
+            env=dict(running_ray.environ),
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout.splitlines()[-1]) if ended.stdout.strip() else {}
+
+    run("write")
+    return run
+
+
+def test_killed_worker_costs_an_attempt_and_leaves_nothing_of_the_stream(script: Any) -> None:
+    # 160 rows for each worker, 8 of them a step.
+    told = script({"name": "killed", "params": {"kill_at": 30}})
+    assert (told["state"], told["attempts"]) == ("SUCCEEDED", 2)
+    # The second epoch had 10 steps in it; with the first row begins a whole pass.
+    assert told["steps"] == 60
+    assert told["metrics"]["bias"] == pytest.approx(1.0, abs=0.05)
+    assert told["coordinators"] == 0
+
+
+def test_resume_needs_the_datasets_again(script: Any, running_ray: RunningRay, tmp_path: Path) -> None:
+    assert script({"name": "again", "params": {"epochs": 1}})["state"] == "SUCCEEDED"
+    ended = subprocess.run(
+        [
+            BIN / "raydist",
+            "resume",
+            "again",
+            "--address",
+            running_ray.address,
+            "--storage",
+            tmp_path / "runs",
+        ],
+        cwd=tmp_path,
+        env=dict(running_ray.environ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 2
+    assert 'raydist.run(job, name="again", resume=True, datasets={"train": ...})' in ended.stderr
+    more = script({"name": "again", "resume": True, "params": {"epochs": 2}})
+    assert (more["state"], more["steps"]) == ("SUCCEEDED", 40)
+
+
+def test_detached_run_reads_what_it_was_given(script: Any) -> None:
+    told = script({"name": "far", "detach": True, "params": {"epochs": 1}})
+    assert (told["state"], told["steps"], told["coordinators"]) == ("SUCCEEDED", 20, 0)
+
+
+def test_unknown_name_is_told_with_those_there_are(script: Any) -> None:
+    told = script({"name": "unknown", "params": {"name": "trian"}})
+    assert "ctx.dataset got 'trian', which the run was not given; did you mean train?" in told["error"]
+    refused = script({"name": "ps", "strategy": "parameter_server", "ps": 1})
+    assert "under parameter_server no worker runs the train function" in refused["error"]

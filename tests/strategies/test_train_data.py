@@ -1,0 +1,90 @@
+"""Data on which the workers could come apart: handled, or refused before the first step; never a hang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.awkward_data import write_files
+from tests.support.processes import Cluster, TaskProcess, run_function
+
+FIT = "tests.support.awkward_data:fit_each"
+KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
+NOT_AS_MANY = "UnsupportedError: the data set has not as many batches on each worker: "
+
+
+def two_workers(keras: str) -> Cluster:
+    return Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+
+
+def result(task: TaskProcess, case: str) -> dict[str, Any]:
+    found: dict[str, Any] = task.values["results"][case]
+    return found
+
+
+@pytest.mark.parametrize("keras", KERASES)
+def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> None:
+    refused = {
+        "endless": "has no end, so no epoch would have one; give steps_per_epoch",
+        "other steps": "steps_per_epoch differs between the workers: worker/0 8, worker/1 7; give all",
+        "uneven": f"{NOT_AS_MANY}worker/0 10, worker/1 7; each step needs all of them",
+        "uneven with steps": f"{NOT_AS_MANY}worker/0 10, worker/1 7",
+        "uneven shares": f"{NOT_AS_MANY}worker/0 20, worker/1 14",
+        "arrays": "train_data is tuple; give a tf.data.Dataset batched with the global batch size",
+    }
+    if keras == "legacy":
+        refused["uneven shares"] = "tf_keras needs steps_per_epoch for data that raydist does not cut itself"
+    for task in run_function(FIT, two_workers(keras), cases=list(refused)):
+        for case, message in refused.items():
+            assert message in result(task, case)["error"], case
+
+
+@pytest.mark.parametrize("keras", KERASES)
+def test_data_without_a_known_end_train_like_those_with_one(keras: str) -> None:
+    cases = ["even", "generator", "endless with steps", "model.fit on arrays"]
+    [alone] = run_function(FIT, Cluster(keras=keras), cases=cases)
+    for task in run_function(FIT, two_workers(keras), cases=cases):
+        for case in cases:
+            num_steps = 1 if case == "model.fit on arrays" else 8
+            assert result(task, case) == {"error": "", "steps": [num_steps, num_steps]}, case
+            np.testing.assert_allclose(task.arrays[case], alone.arrays[case], atol=1e-5, err_msg=case)
+
+
+def test_epoch_lasts_until_the_last_worker_has_no_batch() -> None:
+    steps = {"uneven generators": 10, "uneven generated shares": 20, "even shares": 8}
+    first, second = run_function(FIT, two_workers("3"), cases=list(steps))
+    for case, num_steps in steps.items():
+        assert result(first, case) == result(second, case) == {"error": "", "steps": [num_steps] * 2}, case
+        np.testing.assert_array_equal(first.arrays[case], second.arrays[case])
+
+
+@pytest.mark.parametrize("auto_shard", ["file", pytest.param("auto", marks=pytest.mark.slow)])
+def test_fewer_files_than_workers_are_named(tmp_path: Path, auto_shard: str) -> None:
+    write_files(tmp_path, 64)
+    tasks = run_function(
+        FIT, two_workers("3"), cases=["files"], folder=str(tmp_path), job_options={"auto_shard": auto_shard}
+    )
+    told = [result(task, "files")["error"] for task in tasks]
+    # One of them finds out; the others are told by TensorFlow that it is gone.
+    [named] = [error for error in told if error.startswith("UnsupportedError")]
+    assert "reads 1 file, too few for 2 workers under its auto-shard policy; use --auto-shard data" in named
+
+
+def test_files_of_different_sizes_are_all_read(tmp_path: Path) -> None:
+    write_files(tmp_path, 40, 24)
+    tasks = run_function(
+        FIT, two_workers("3"), cases=["files"], folder=str(tmp_path), job_options={"auto_shard": "file"}
+    )
+    for task in tasks:
+        assert result(task, "files") == {"error": "", "steps": [10, 10]}
+
+
+def test_data_without_files_are_refused_under_the_policy_for_files() -> None:
+    for task in run_function(
+        FIT, two_workers("3"), cases=["even", "generator"], job_options={"auto_shard": "file"}
+    ):
+        for case in ("even", "generator"):
+            assert "reads no files that TensorFlow could divide" in result(task, case)["error"]
