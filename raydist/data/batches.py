@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from isal import isal_zlib
+
 from raydist.data.cached import CachedSource
 from raydist.data.failures import data_error_in
 from raydist.data.reader import Reader
@@ -112,6 +114,11 @@ class Batches:
     def for_epochs(self, epochs: int | None) -> Batches:
         """Returns the recipe that ends after so many epochs; None: never."""
         return dataclasses.replace(self, epochs=epochs)
+
+    def fingerprint(self) -> int:
+        """Returns a number, below 2**32, that differs in all likelihood where the batches do."""
+        told = f"{self.source.fingerprint()} {self.steps} {self.seed} {self.window_bytes}"
+        return int(isal_zlib.crc32(told.encode()))
 
     def without_maps(self) -> Batches:
         """Returns the recipe before any `map`, which can be sent to another process."""

@@ -37,6 +37,9 @@ class CachedSource(Source):
     def __len__(self) -> int:
         return len(self._source)
 
+    def fingerprint(self) -> int:
+        return self._source.fingerprint()
+
     @property
     def num_bytes(self) -> int:
         return self._source.num_bytes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from isal import isal_zlib
+
 from raydist.errors import DataError, StorageError
 from raydist.storage.filesystem import FoundFile, Storage
 
@@ -58,9 +60,10 @@ class DataFiles:
         """Returns what changes with the content: size, and time of change in nanoseconds since 1970."""
         return self.size(number), self._files[number][1].modified_ns
 
-    def identity(self, number: int) -> tuple[str, int]:
-        """Returns what is alike on every host that sees the same file."""
-        return self.key(number), self.size(number)
+    def fingerprint(self) -> int:
+        """Returns a number for the names and sizes of all files, below 2**32."""
+        told = "\n".join(f"{self.key(number)} {self.size(number)}" for number in range(len(self)))
+        return int(isal_zlib.crc32(told.encode()))
 
     def uri(self, number: int) -> str:
         storage, file = self._files[number]

@@ -50,6 +50,9 @@ class ImageSource(TakenSource):
     def num_bytes(self) -> int:
         return max(1, self._files.size(0))
 
+    def fingerprint(self) -> int:
+        return self._files.fingerprint()
+
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         with ThreadPoolExecutor(_READ_THREADS, "raydist-images") as pool:
             found = list(pool.map(self._content, rows.tolist()))

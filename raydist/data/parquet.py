@@ -74,6 +74,9 @@ class ParquetSource(GroupedSource):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
+    def fingerprint(self) -> int:
+        return self._files.fingerprint()
+
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
         tables = (
             (self._table(piece.group).slice(piece.first, piece.num_rows), self._where(piece.group))

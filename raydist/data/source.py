@@ -47,6 +47,13 @@ class Source(abc.ABC):
         Only for a source with groups. Raises DataError, naming file, group and column.
         """
 
+    @abc.abstractmethod
+    def fingerprint(self) -> int:
+        """Returns a number that differs, in all likelihood, where the examples or their order do.
+
+        Below 2**32, and alike on every host that sees the same data.
+        """
+
     @property
     def num_bytes(self) -> int:
         """The size of one example in memory, estimated where it is not fixed."""

@@ -58,6 +58,9 @@ class TFRecordSource(GroupedSource):
     def num_bytes(self) -> int:
         return self._num_bytes
 
+    def fingerprint(self) -> int:
+        return self._files.fingerprint()
+
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
         records: list[bytes] = []
         for piece in pieces:

@@ -9,14 +9,20 @@ import tensorflow as tf
 from raydist.data import pipeline
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
+from raydist.strategies import agreement
 from raydist.strategies.global_batch import Slice
 
 
 def distribute(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:
     """Returns the batches from a step of the run on, as a distributed data set.
 
-    Elements are `Slice`s, or bare batches where every replica has as many examples in every step.
+    Elements are `Slice`s, or bare batches where every replica has as many examples in every step. A
+    collective.
+
+    Raises:
+      UnsupportedError: The workers have not the same batches; in each worker.
     """
+    _check_agreement(recipe, strategy, start_step)
     is_even = pipeline.has_equal_parts(recipe, strategy.num_replicas_in_sync)
 
     def own(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -36,6 +42,20 @@ def check_length(recipe: Batches, num_steps: int) -> None:
             f"train_data are batches of {recipe.epochs} {'epoch' if recipe.epochs == 1 else 'epochs'}, "
             f"{recipe.num_steps} steps, and {num_steps} steps are to be trained; leave out "
             "batches(epochs=…), and they go on as long as needed"
+        )
+
+
+def _check_agreement(recipe: Batches, strategy: tf.distribute.Strategy, start_step: int) -> None:
+    if agreement.is_alone(strategy):
+        return
+    rows = agreement.gather_over_workers(strategy, [recipe.fingerprint(), start_step])
+    odd = agreement.odd_workers(rows)
+    if odd:
+        named = ", ".join(f"worker/{index}" for index in odd)
+        raise UnsupportedError(
+            f"{named} {'has' if len(odd) == 1 else 'have'} other batches than the others: the examples, "
+            "their order, the seed or the batch size differ; each worker has to make the same source, as it reads "
+            "its own part of each batch (arrays from a random generator need a fixed seed)"
         )
 
 

@@ -69,6 +69,12 @@ def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str
     assert len(chief.values["history"]["val_accuracy"]) == 2
 
 
+def test_workers_with_different_data_are_named() -> None:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2)
+    for task in run_function("tests.support.data_functions:different_data", cluster):
+        assert task.values["error"].startswith("UnsupportedError: worker/1 has other batches than the others")
+
+
 @pytest.mark.parametrize(
     "cluster",
     [

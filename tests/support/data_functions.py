@@ -95,6 +95,20 @@ def trained_by_workers(
     }
 
 
+def different_data(ctx: Any) -> dict[str, Any]:
+    """Trains on examples of which each worker has other ones; returns what that is answered with."""
+    import tensorflow as tf
+
+    x, y = examples(64, seed=ctx.task.index)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    try:
+        ctx.fit(model, data.from_arrays(x, y).batches(global_batch_size=8), epochs=1)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": ""}
+
+
 def slowed_by_its_data(ctx: Any) -> dict[str, Any]:
     """Trains on data of which each batch takes 50 ms; returns what was noted, and the local metrics."""
     import time
