@@ -54,8 +54,8 @@ def _check_agreement(recipe: Batches, strategy: tf.distribute.Strategy, start_st
         named = ", ".join(f"worker/{index}" for index in odd)
         raise UnsupportedError(
             f"{named} {'has' if len(odd) == 1 else 'have'} other batches than the others: the examples, "
-            "their order, the seed or the batch size differ; each worker has to make the same source, as it reads "
-            "its own part of each batch (arrays from a random generator need a fixed seed)"
+            "their order, the seed or the batch size differ; each worker has to make the same source, as it "
+            "reads its own part of each batch (arrays from a random generator need a fixed seed)"
         )
 
 
