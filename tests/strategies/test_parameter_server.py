@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.processes import Cluster, run_function, started
+from tests.support.processes import Cluster, run_function, started, wait_for_step
 
 FUNCTIONS = "tests.support.parameter_server_functions"
 SHARDED = {"partitioner": "fixed_shards:2"}
@@ -144,15 +144,6 @@ def test_killed_worker_costs_no_step(tmp_path: Path) -> None:
     # A worker may die between a step and its being counted.
     assert abs(values["iterations"] - 4500 - values["steps_repeated"]) <= 1
     assert values["history"]["val_rmse"][-1] == pytest.approx(values["val_rmse_by_hand"], rel=1e-5)
-
-
-def wait_for_step(storage: Path, chief: Any) -> None:
-    """Waits until metrics of a step are stored, which happens every second."""
-    deadline = time.monotonic() + 60
-    while not list(storage.rglob("metrics/*.parquet")):
-        assert chief.process.poll() is None, chief.text()
-        assert time.monotonic() < deadline, chief.text()
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(("keras", "options"), [("3", {}), ("legacy", SHARDED)], ids=["keras 3", "sharded"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.data_functions import write_parquet
-from tests.support.processes import Cluster, run_function
+from tests.support.processes import Cluster, run_function, started, wait_for_step
 
 TARGET = "tests.support.data_functions:trained"
 # The last batch has one example, fewer than replicas.
@@ -67,6 +69,24 @@ def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str
     [chief] = run_function("tests.support.data_functions:trained_by_workers", cluster, **options)
     assert chief.arrays["seen"].tolist() == [3.0] * 100
     assert len(chief.values["history"]["val_accuracy"]) == 2
+
+
+def test_steps_of_a_worker_that_died_are_given_to_another_one(tmp_path: Path) -> None:
+    cluster = Cluster(strategy="parameter_server", workers=2, ps=1)
+    options = {"kind": "arrays", "count": 100, "batch_size": 12, "epochs": 500, "steps_per_call": 30}
+    target = "tests.support.data_functions:trained_by_workers"
+    with started(target, cluster, storage=tmp_path, **options) as [chief, worker, *_]:
+        wait_for_step(tmp_path, chief)
+        worker.kill()
+        time.sleep(0.5)
+        worker.start()
+        assert chief.process.wait(timeout=200) == 0, chief.text()
+        values = json.loads((chief.folder / "values.json").read_text())
+        with np.load(chief.folder / "arrays.npz") as arrays:
+            seen = arrays["seen"]
+    assert seen.min() >= 500
+    # A worker may die between a step and its being counted.
+    assert seen.sum() - 500 * 100 <= 12 * (values["steps_repeated"] + 1)
 
 
 def test_workers_with_different_data_are_named() -> None:

@@ -64,7 +64,14 @@ def trained(
 
 
 def trained_by_workers(
-    ctx: Any, *, kind: str, folder: str | None = None, count: int, batch_size: int, epochs: int
+    ctx: Any,
+    *,
+    kind: str,
+    folder: str | None = None,
+    count: int,
+    batch_size: int,
+    epochs: int,
+    steps_per_call: int = 2,
 ) -> dict[str, Any]:
     """Trains under ParameterServer; returns how often each example was seen, and the validation's metrics."""
     import tensorflow as tf
@@ -86,10 +93,12 @@ def trained_by_workers(
         seen.assign_add(tf.tensor_scatter_nd_add(tf.zeros(count), rows[:, None], tf.ones_like(x[:, 0])))
         return {"size": tf.cast(tf.shape(y)[0], tf.float32)}
 
-    ctx.train_steps(step_fn, recipe, num_steps=epochs * recipe.steps_per_epoch, steps_per_call=2)
+    ctx.train_steps(step_fn, recipe, num_steps=epochs * recipe.steps_per_epoch, steps_per_call=steps_per_call)
+    steps_repeated = ctx.progress.status().steps_repeated
     wide = recipe.map(lambda x, y: (tf.tile(x, [1, 6]) / count, y))
     history = ctx.fit(model, wide, epochs=2, validation_data=wide)
     return {
+        "steps_repeated": steps_repeated,
         "seen": seen.numpy(),
         "history": {name: list(map(float, values)) for name, values in history.history.items()},
     }

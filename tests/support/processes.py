@@ -132,6 +132,15 @@ def run_function(
     return tasks
 
 
+def wait_for_step(storage: Path, chief: TaskProcess) -> None:
+    """Waits until metrics of a step are stored, which happens every second."""
+    deadline = time.monotonic() + 60
+    while not list(storage.rglob("metrics/*.parquet")):
+        assert chief.process.poll() is None, chief.text()
+        assert time.monotonic() < deadline, chief.text()
+        time.sleep(0.05)
+
+
 @contextmanager
 def started(
     target: str,
