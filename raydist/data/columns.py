@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,11 +21,41 @@ _BLOCK_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column that is read: its Arrow type, and what stands in for its nulls."""
+    """A column that is read.
+
+    Attributes:
+      type: The Arrow type; of a dictionary column (pandas' categories) that of its values.
+      default: An Arrow scalar of this type that stands in for nulls; None where a null is an error.
+    """
 
     name: str
     type: pa.DataType
     default: Any = None
+
+    @classmethod
+    def of(cls, name: str, kind: pa.DataType, default: Any, *, where: str) -> Column:
+        """Returns the column; raises DataError for a type that is no tensor's, or a default not of it."""
+        column = cls(name=name, type=_plain(kind))
+        inner = column.type.value_type if column.is_list else column.type
+        is_number = pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
+        if not is_number and (column.is_list or not _is_text(inner)):
+            raise DataError(
+                f"column {name} of {where} is {kind}, which is no tensor's type; write numbers, booleans, "
+                "text, bytes, or lists of numbers"
+            )
+        return column if default is None else dataclasses.replace(column, default=column._scalar(default))
+
+    def _scalar(self, default: Any) -> pa.Scalar:
+        try:
+            scalar = pa.scalar(default, self.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise DataError(self._refused(default)) from error
+        if pa.types.is_integer(self.type) and scalar.as_py() != default:
+            raise DataError(self._refused(default))
+        return scalar
+
+    def _refused(self, default: Any) -> str:
+        return f"defaults has {default!r} for column {self.name}, which is {self.type}; give one of that type"
 
     @property
     def is_list(self) -> bool:
@@ -53,14 +84,15 @@ class Column:
         return dtype
 
     def check(self, schema: pa.Schema, *, where: str) -> None:
-        """Raises DataError unless a file's schema has the column with this type."""
+        """Raises DataError unless a schema has the column, with a type that makes the same tensors."""
         index = schema.get_field_index(self.name)
         if index < 0:
             raise DataError(_missing(self.name, schema, where))
-        if schema.field(index).type != self.type:
+        kind = schema.field(index).type
+        if _tensor_type(kind) != _tensor_type(self.type):
             raise DataError(
-                f"column {self.name} is {schema.field(index).type} in {where}, and {self.type} in the first "
-                "file; write the files with one schema"
+                f"column {self.name} is {kind} in {where}, and {self.type} where the data begin; write all "
+                "with one schema"
             )
 
     def refuse_nulls(self, count: int, *, where: str) -> NoReturn:
@@ -71,6 +103,8 @@ class Column:
 
     def values(self, column: pa.ChunkedArray, *, width: tuple[int, ...], where: str) -> list[np.ndarray]:
         """Returns the values, one array for each chunk."""
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(self.type)
         if column.null_count:
             if self.default is None:
                 self.refuse_nulls(column.null_count, where=where)
@@ -82,8 +116,11 @@ class Column:
             return np.asarray(chunk.to_numpy(zero_copy_only=False))
         values = chunk.flatten()
         if values.null_count:
-            self.refuse_nulls(values.null_count, where=where)
-        lengths = set(chunk.value_lengths().unique().to_pylist())
+            raise DataError(
+                f"column {self.name} has nulls ({values.null_count}) inside of its lists in {where}; write "
+                "numbers there"
+            )
+        lengths = set(pc.list_value_length(chunk).unique().to_pylist())
         if lengths - set(width):
             raise DataError(
                 f"column {self.name} has lists of {', '.join(map(str, sorted(lengths | set(width))))} values "
@@ -181,10 +218,12 @@ class Layout:
                     at += len(chunk)
 
 
-def width_of(column: pa.ChunkedArray) -> int:
-    """Returns the length of the lists of a column, which every row must share."""
-    lengths = pc.list_value_length(column).drop_null()
-    return int(lengths[0].as_py()) if len(lengths) else 0
+def width_of(column: Column, table: pa.Table) -> int:
+    """Returns the length of the lists of a column, which every row must share, by the first rows."""
+    lengths = pc.list_value_length(table.column(column.name)).drop_null()
+    if len(lengths):
+        return int(lengths[0].as_py())
+    return 0 if column.default is None else len(column.default)
 
 
 def choose(
@@ -203,7 +242,9 @@ def choose(
         raise DataError(f"{where}: features and columns are lists of names, and not empty; got {wanted!r}")
     if len(set(names)) < len(names):
         raise DataError(f"{where}: a column is named twice in {names}")
-    if label is not None and label not in names:
+    if label is not None and wanted is not None and label in names:
+        raise DataError(f"{where}: column {label} is the label, and named among {names} too; name it once")
+    if label is not None:
         names.append(label)
     for name in defaults:
         if name not in names:
@@ -213,18 +254,19 @@ def choose(
         index = schema.get_field_index(name)
         if index < 0:
             raise DataError(_missing(name, schema, where))
-        kind = schema.field(index).type
-        column = Column(name=name, type=kind, default=defaults.get(name))
-        inner = kind.value_type if column.is_list else kind
-        if not (
-            pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
-        ) and not (_is_text(inner) and not column.is_list):
-            raise DataError(
-                f"column {name} of {where} is {kind}, which is no tensor's type; write numbers, booleans, "
-                "text, bytes, or lists of numbers"
-            )
-        found.append(column)
+        found.append(Column.of(name, schema.field(index).type, defaults.get(name), where=where))
     return tuple(found)
+
+
+def stacked_type(dtype: Any) -> np.dtype[Any]:
+    """Returns the type of stacked features; raises DataError for one that is no number's."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind not in "biuf":
+        raise DataError(f"dtype is {dtype!r}; give a type of numbers, such as 'float32' or 'int64'")
+    return found
 
 
 def _joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
@@ -241,6 +283,20 @@ def _stack(values: Sequence[np.ndarray], out: np.ndarray) -> None:
 
 def _missing(name: str, schema: pa.Schema, where: str) -> str:
     return f"{where} has no column {name}; {suggest(name, schema.names)}"
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _tensor_type(kind: pa.DataType) -> object:
+    """Returns what is alike for types that make the same tensors, such as string and large_string."""
+    kind = _plain(kind)
+    if _is_text(kind):
+        return "text"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "list", kind.value_type
+    return kind
 
 
 def _is_text(kind: pa.DataType) -> bool:
