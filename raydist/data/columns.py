@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -24,18 +25,21 @@ class Column:
     """A column that is read.
 
     Attributes:
-      type: The Arrow type; of a dictionary column (pandas' categories) that of its values.
+      type: The Arrow type; of a dictionary column (pandas' categories) that of its values, of a tensor
+        column (Arrow's own, and Ray Data's of NumPy arrays) that of the lists that it is stored as.
+      tensor_shape: Of a tensor column's rows; None for others.
       default: An Arrow scalar of this type that stands in for nulls; None where a null is an error.
     """
 
     name: str
     type: pa.DataType
+    tensor_shape: tuple[int, ...] | None = None
     default: Any = None
 
     @classmethod
     def of(cls, name: str, kind: pa.DataType, default: Any, *, where: str) -> Column:
         """Returns the column; raises DataError for a type that is no tensor's, or a default not of it."""
-        column = cls(name=name, type=_plain(kind))
+        column = cls(name=name, type=_plain(kind), tensor_shape=_tensor_shape(kind))
         inner = column.type.value_type if column.is_list else column.type
         is_number = pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
         if not is_number and (column.is_list or not _is_text(inner)):
@@ -64,13 +68,15 @@ class Column:
     @property
     def needs_width(self) -> bool:
         """Whether the length of its lists shows only in the data."""
-        return self.is_list and not self._is_fixed_list
+        return self.is_list and not self._is_fixed_list and self.tensor_shape is None
 
     @property
     def _is_fixed_list(self) -> bool:
         return bool(pa.types.is_fixed_size_list(self.type))
 
     def shape(self, widths: Mapping[str, int]) -> tuple[int, ...]:
+        if self.tensor_shape is not None:
+            return self.tensor_shape
         if not self.is_list:
             return ()
         return (self.type.list_size if self._is_fixed_list else widths[self.name],)
@@ -89,7 +95,7 @@ class Column:
         if index < 0:
             raise DataError(_missing(self.name, schema, where))
         kind = schema.field(index).type
-        if _tensor_type(kind) != _tensor_type(self.type):
+        if (_tensor_type(kind), _tensor_shape(kind)) != (_tensor_type(self.type), self.tensor_shape):
             raise DataError(
                 f"column {self.name} is {kind} in {where}, and {self.type} where the data begin; write all "
                 "with one schema"
@@ -101,17 +107,19 @@ class Column:
             f"defaults={{{self.name!r}: …}}, or write the file without"
         )
 
-    def values(self, column: pa.ChunkedArray, *, width: tuple[int, ...], where: str) -> list[np.ndarray]:
+    def values(self, column: pa.ChunkedArray, *, shape: tuple[int, ...], where: str) -> list[np.ndarray]:
         """Returns the values, one array for each chunk."""
         if pa.types.is_dictionary(column.type):
             column = column.cast(self.type)
+        if self.tensor_shape is not None:
+            column = pa.chunked_array([chunk.storage for chunk in column.chunks], self.type)
         if column.null_count:
             if self.default is None:
                 self.refuse_nulls(column.null_count, where=where)
             column = column.fill_null(self.default)
-        return [self._array(chunk, width, where) for chunk in column.chunks]
+        return [self._array(chunk, shape, where) for chunk in column.chunks]
 
-    def _array(self, chunk: pa.Array, width: tuple[int, ...], where: str) -> np.ndarray:
+    def _array(self, chunk: pa.Array, shape: tuple[int, ...], where: str) -> np.ndarray:
         if not self.is_list:
             return np.asarray(chunk.to_numpy(zero_copy_only=False))
         values = chunk.flatten()
@@ -121,12 +129,13 @@ class Column:
                 "numbers there"
             )
         lengths = set(pc.list_value_length(chunk).unique().to_pylist())
-        if lengths - set(width):
+        length = math.prod(shape)
+        if lengths - {length}:
             raise DataError(
-                f"column {self.name} has lists of {', '.join(map(str, sorted(lengths | set(width))))} values "
+                f"column {self.name} has lists of {', '.join(map(str, sorted(lengths | {length})))} values "
                 f"in {where}; every row needs as many: pad them when the file is written"
             )
-        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(chunk), *width)
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(chunk), *shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +215,7 @@ class Layout:
         """Writes a table's rows into one array `[rows, ...]` for each field."""
         for array, group, is_stacked in zip(arrays, self.groups, self.is_stacked, strict=True):
             parts = [
-                column.values(table.column(column.name), width=column.shape(widths), where=where)
+                column.values(table.column(column.name), shape=column.shape(widths), where=where)
                 for column in group
             ]
             if is_stacked:
@@ -286,7 +295,19 @@ def _missing(name: str, schema: pa.Schema, where: str) -> str:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind if _tensor_shape(kind) is None else kind.storage_type
+
+
+def _tensor_shape(kind: pa.DataType) -> tuple[int, ...] | None:
+    if not isinstance(kind, pa.BaseExtensionType):
+        return None
+    permutation = getattr(kind, "permutation", None)
+    if permutation is not None and list(permutation) != sorted(permutation):
+        return None
+    shape = getattr(kind, "shape", None)
+    return None if shape is None else tuple(shape)
 
 
 def _tensor_type(kind: pa.DataType) -> object:

@@ -102,6 +102,15 @@ def test_pieces_of_groups_are_sliced_with_their_lists(tmp_path: Path) -> None:
     assert v.tolist() == f.tolist() == [vectors[number] for number in n]
 
 
+def test_arrow_tensors_keep_their_shape(tmp_path: Path) -> None:
+    images = np.arange(3 * 2 * 4, dtype="uint8").reshape(3, 2, 4)
+    write(tmp_path, image=pa.FixedShapeTensorArray.from_numpy_ndarray(images), rows_per_group=2)
+    source = data.from_parquet(str(tmp_path))
+    assert source.fields[0].shape == (2, 4)
+    assert np.array_equal(rows(source)[0], images)
+    assert np.array_equal(source.read([Piece(0, 1, 2)])[0], images[1:2])
+
+
 def test_empty_lists_and_empty_groups(tmp_path: Path) -> None:
     with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("v", pa.list_(pa.int64()))])) as writer:
         for count in (0, 2, 0, 3):
