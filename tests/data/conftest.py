@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faulty_http import FaultyProxy, faulty_proxy
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 
 
@@ -30,3 +31,11 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     folder = tmp_path_factory.mktemp("index")
     monkeypatch.setenv("RAYDIST_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def proxy(s3_endpoint: str, s3_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """Stands before the S3 server of `s3_uri`; passes everything on until a test says otherwise."""
+    with faulty_proxy(s3_endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield proxy
