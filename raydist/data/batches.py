@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -56,8 +57,8 @@ class Batches:
         global_batch_size = _checked_int("global_batch_size", global_batch_size, 1)
         if epochs is not None:
             epochs = _checked_int("epochs", epochs, 1)
-        if not window_mb > 0:
-            raise DataError(f"window_mb is {window_mb!r}; it has to be more than 0")
+        if not isinstance(window_mb, numbers.Real) or not 0 < window_mb < math.inf:
+            raise DataError(f"window_mb is {window_mb!r}; it has to be a number of MB, more than 0")
         seed = _checked_int("seed", seed, -(2**63))
         if seed >= 2**63:
             raise DataError(f"seed is {seed}; it has to be less than 2**63")

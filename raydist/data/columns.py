@@ -44,8 +44,8 @@ class Column:
         is_number = pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
         if not is_number and (column.is_list or not _is_text(inner)):
             raise DataError(
-                f"column {name} of {where} is {kind}, which is no tensor's type; write numbers, booleans, "
-                "text, bytes, or lists of numbers"
+                f"column {name} of {where} is {kind}, which is no tensor's type; name the other columns in "
+                "columns=[…], or write it as numbers, booleans, text, bytes, or lists of numbers"
             )
         return column if default is None else dataclasses.replace(column, default=column._scalar(default))
 

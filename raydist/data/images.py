@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -100,23 +101,40 @@ class ImageSource(TakenSource):
         content = self._files.content(row)
         if not any(content.startswith(magic) for magic in _MAGIC):
             raise DataError(f"{self._files.uri(row)} is no PNG, JPEG, GIF or BMP; move it out of the folder")
-        if _is_cut_off(content):
-            raise DataError(f"image {self._files.uri(row)} is cut off; write it again, or remove it")
+        if not _is_whole(content):
+            raise DataError(
+                f"image {self._files.uri(row)} is cut off or damaged; write it again, or remove it"
+            )
         return content
 
 
-def _is_cut_off(content: bytes) -> bool:
-    """Whether a PNG's or JPEG's last marker is missing; TensorFlow would not say which file it is."""
+def _is_whole(content: bytes) -> bool:
+    """Whether a PNG's checksums are right and a JPEG has its end: TensorFlow would not say which file it is."""
     if content.startswith(b"\x89PNG"):
-        return b"IEND" not in content
-    if not content.startswith(b"\xff\xd8"):
-        return False
+        return _is_whole_png(content)
+    return not content.startswith(b"\xff\xd8") or _has_jpeg_end(content)
+
+
+def _is_whole_png(content: bytes) -> bool:
+    at, kind = 8, b""
+    while kind != b"IEND":
+        if len(content) < at + 12:
+            return False
+        length = int.from_bytes(content[at : at + 4], "big")
+        kind, end = content[at + 4 : at + 8], at + 8 + length
+        if zlib.crc32(memoryview(content)[at + 4 : end]) != int.from_bytes(content[end : end + 4], "big"):
+            return False
+        at = end + 4
+    return True
+
+
+def _has_jpeg_end(content: bytes) -> bool:
     at = 2
     # Segments, each with its length, up to the first scan; a thumbnail in one has an end of its own.
     while content[at : at + 1] == b"\xff" and content[at + 1 : at + 2] != b"\xda":
         is_fill = content[at + 1 : at + 2] == b"\xff"
         at += 1 if is_fill else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    return content.find(b"\xff\xd9", at) < 0
+    return content.find(b"\xff\xd9", at) >= 0
 
 
 def from_images(uri: str, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:

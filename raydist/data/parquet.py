@@ -99,13 +99,14 @@ class ParquetSource(GroupedSource):
 
     def _table(self, group: int, names: Sequence[str] | None = None) -> pa.Table:
         number, group_in_file = self._groups[group]
-        self._files.check(number)
         names = names or [column.name for column in self._columns]
 
         def read() -> pa.Table:
             with self._lock:
                 opened, self._opened = self._opened, None
-                if opened is None or opened[0] != number:
+                if opened is not None and opened[0] == number:
+                    self._files.check(number)
+                else:
                     # One at a time: the groups of a window come file by file only where they are not mixed.
                     opened = number, pq.ParquetFile(self._files.open(number), pre_buffer=True)
                 table = opened[1].read_row_group(group_in_file, columns=names)

@@ -101,7 +101,7 @@ def from_tfrecord(uri: str | Sequence[str], *, parse: Callable[[Any], Any] | Non
     """Returns a source of the records of TFRecord files.
 
     The first time that a host sees a file, the places of its records are looked up and kept below
-    `RAYDIST_CACHE` (default `~/.cache/raydist`).
+    `RAYDIST_CACHE` (default `~/.cache/raydist`). The checksums of the records are not looked at.
 
     Args:
       uri: A file, or a folder of which all files are read, or several of these.

@@ -52,9 +52,10 @@ def test_bad_files_are_named(folder: Path) -> None:
     (folder / "dog/2.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"dog/2\.png is no PNG, JPEG, GIF or BMP; move it out"):
         data.from_images(str(folder)).take(np.array([3]))
-    (folder / "dog/2.png").write_bytes(whole[:-9])
-    with pytest.raises(DataError, match=r"image .*dog/2\.png is cut off; write it again, or remove it"):
-        data.from_images(str(folder)).take(np.array([3]))
+    for bad in (whole[:-9], whole[:-1], whole[:8], whole[:50] + b"?" + whole[51:]):
+        (folder / "dog/2.png").write_bytes(bad)
+        with pytest.raises(DataError, match=r"image .*dog/2\.png is cut off or damaged; write it again"):
+            data.from_images(str(folder)).take(np.array([3]))
 
 
 # A JPEG's segments with a thumbnail, which has an end of its own, a scan, and its end.

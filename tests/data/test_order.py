@@ -313,6 +313,8 @@ def test_steps_are_read_in_a_moment_from_far_on() -> None:
         ),
         ({"epochs": 0}, "epochs is 0"),
         ({"window_mb": 0}, "window_mb is 0"),
+        ({"window_mb": "64"}, "window_mb is '64'; it has to be a number of MB"),
+        ({"window_mb": float("inf")}, "window_mb is inf"),
         ({"seed": 2**63}, "seed is 9223372036854775808; it has to be less than"),
         ({"seed": True}, "seed is True"),
         ({"seed": "7"}, "seed is '7'"),

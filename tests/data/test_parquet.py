@@ -241,7 +241,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "timestamp": (
         {"t": pa.array([1], pa.timestamp("us"))},
         {},
-        r"column t of .*part-0\.parquet is timestamp\[us\], which is no tensor's type; write numbers",
+        r"column t of .*part-0\.parquet is timestamp\[us\], which is no tensor's type; name the other",
     ),
     "decimal": ({"d": pa.array([1], pa.decimal128(5, 2))}, {}, "column d of .* is decimal128"),
     "struct": ({"s": pa.array([{"x": 1}])}, {}, "column s of .* is struct"),
