@@ -109,7 +109,7 @@ class ImageSource(TakenSource):
 
 
 def _is_whole(content: bytes) -> bool:
-    """Whether a PNG's checksums are right and a JPEG has its end: TensorFlow would not say which file it is."""
+    """Whether a PNG's checksums are right and a JPEG has its end; TensorFlow would not name the file."""
     if content.startswith(b"\x89PNG"):
         return _is_whole_png(content)
     return not content.startswith(b"\xff\xd8") or _has_jpeg_end(content)

@@ -74,7 +74,7 @@ class ParquetSource(GroupedSource):
         self._text_bytes = self._bytes_of_text(footers)
 
     def _forget(self) -> None:
-        # A ParquetFile is not to be read by two threads at once.
+        # A ParquetFile is not to be read by two threads at once: who reads takes it out of `_opened`.
         self._lock = threading.Lock()
         self._opened: tuple[int, pq.ParquetFile] | None = None
 
@@ -104,14 +104,14 @@ class ParquetSource(GroupedSource):
         def read() -> pa.Table:
             with self._lock:
                 opened, self._opened = self._opened, None
-                if opened is not None and opened[0] == number:
-                    self._files.check(number)
-                else:
-                    # One at a time: the groups of a window come file by file only where they are not mixed.
-                    opened = number, pq.ParquetFile(self._files.open(number), pre_buffer=True)
-                table = opened[1].read_row_group(group_in_file, columns=names)
-                self._opened = opened  # only now: after an error it is opened anew
-                return table
+            if opened is not None and opened[0] == number:
+                self._files.check(number)
+            else:
+                # One at a time: the groups of a window come file by file only where they are not mixed.
+                opened = number, pq.ParquetFile(self._files.open(number), pre_buffer=True)
+            table = opened[1].read_row_group(group_in_file, columns=names)
+            self._opened = opened  # only now: after an error it is opened anew
+            return table
 
         try:
             table = self._files.reading(number, read)
