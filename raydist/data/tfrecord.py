@@ -79,8 +79,18 @@ class TFRecordSource(GroupedSource):
         if self._signature is None:
             traced = tf.function(self._parse).get_concrete_function(tf.TensorSpec([], tf.string))
             self._signature = tf.nest.map_structure(_spec_of, traced.structured_outputs)
+        signature = self._signature
         # A tf.function, so that autograph reads it, as in `tf.data.Dataset.map`.
-        return tf.map_fn(tf.function(self._parse), records, fn_output_signature=self._signature)
+        parse = tf.function(self._parse)
+
+        def parsed() -> Any:
+            return tf.map_fn(parse, records, fn_output_signature=signature)
+
+        if all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(signature)):
+            return parsed()
+        # A part without examples, of which map_fn would have to know the shape.
+        is_empty = tf.equal(tf.size(records), 0)
+        return tf.cond(is_empty, lambda: tf.nest.map_structure(_empty, signature), parsed)
 
     def _records(self, number: int, starts: np.ndarray) -> list[bytes]:
         begin, end = int(starts[0]), int(starts[-1])
@@ -184,6 +194,13 @@ def _no_record(uri: str, at: int) -> str:
         f"{uri} does not begin with a TFRecord; is it one, and not compressed? Compressed files cannot be "
         "read from the middle: write them without, or as Parquet"
     )
+
+
+def _empty(spec: Any) -> Any:
+    import tensorflow as tf
+
+    shape = [] if spec.shape.rank is None else [size or 0 for size in spec.shape]
+    return tf.zeros([0, *shape], spec.dtype)
 
 
 def _spec_of(value: Any) -> Any:

@@ -70,6 +70,7 @@ def test_records_and_images_are_decoded(found: dict[str, Any], folder: Path) -> 
         [{"n": ["int64", [40, 5]], "pair": ["int64", [[40, 41], [5, 6]]]}, ["string", ["40", "5"]]],
     ]
     assert found["records again"]
+    assert found["parts of records"] == [[2, 1], [1, 0], [1, 0]]
     assert found["images"] == [[100, 101], [2, 4, 6, 3], "uint8", ["int64", [0, 1]]]
     assert found["small"] == [[2, 2, 3, 3], [2, 2, 3, 3]]
     assert found["gray"] == [3, 2, 3, 1]

@@ -158,6 +158,17 @@ def records_and_images(folder: str) -> dict[str, Any]:
     Path(path).unlink()
     second = [_plain(next(iterator)) for _ in range(2)]
 
+    with tf.io.TFRecordWriter(path) as writer:
+        for number in range(5):
+            writer.write(np.full(3, number, np.int32).tobytes())
+    # Its static shape is [None], and of the last batch the second and third pipeline have nothing.
+    raw = data.from_tfrecord(path, parse=lambda record: (tf.io.decode_raw(record, tf.int32), record))
+    batches = raw.batches(global_batch_size=4, shuffle=False, epochs=1)
+    shapes = [
+        [batch[0].shape[0] for batch in batches.dataset(tf.distribute.InputContext(3, number, 3))]
+        for number in range(3)
+    ]
+
     images = Path(folder) / "images"
     for label, name in enumerate(["ant", "bee"]):
         (images / name).mkdir(parents=True)
@@ -172,6 +183,7 @@ def records_and_images(folder: str) -> dict[str, Any]:
     return {
         "records": first,
         "records again": second == first,
+        "parts of records": shapes,
         "images": [np.unique(alike[0][1]).tolist(), np.shape(alike[0][1]), alike[0][0], alike[1]],
         "small": [np.shape(_plain(next(iter(small)))[0][1]), small.dataset().element_spec[0].shape.as_list()],
         "unequal": _error_of(unequal),
