@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tests.e2e.conftest import Ended
 
@@ -36,15 +37,18 @@ def write_with_a_null(path: Path) -> None:
     pq.write_table(table, path, row_group_size=8, write_statistics=False)
 
 
+@pytest.mark.parametrize(
+    "options", [(), ("--strategy", "parameter_server", "--ps", "1")], ids=["mirrored", "parameter_server"]
+)
 def test_null_that_no_statistics_show_ends_the_run_with_one_sentence(
-    raydist: Callable[..., Ended], tmp_path: Path
+    raydist: Callable[..., Ended], tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "job.py").write_text(JOB)
     path = tmp_path / "train.parquet"
     write_with_a_null(path)
-    ended = raydist("submit", str(folder / "job.py"), "-p", f"data={path}", "--json")
+    ended = raydist("submit", str(folder / "job.py"), "-p", f"data={path}", "--json", *options)
     assert ended.code == 2, ended.err
     error = ended.json["error"]
     assert error["type"] == "DataError"
