@@ -34,6 +34,7 @@ class DataFiles:
 
         Raises:
           DataError: There are none, or a URI cannot be listed.
+          StorageError: Storage does not answer.
         """
         self._uris = [uris] if isinstance(uris, str) else list(uris)
         self._files: list[tuple[int, FoundFile]] = []
@@ -145,7 +146,7 @@ def _listed(uri: str, what: str) -> list[FoundFile]:
     try:
         return Storage.open(uri).find_files()
     except StorageError as error:
-        raise DataError(f"{what} {error}") from error
+        _raise_as_data_error(error, what)
 
 
 def _is_the_same(before: FoundFile, now: FoundFile) -> bool:
@@ -159,8 +160,8 @@ def _is_the_same(before: FoundFile, now: FoundFile) -> bool:
     return before.modified_ns // _SECOND_NS == now.modified_ns // _SECOND_NS
 
 
-def _raise_as_data_error(error: StorageError) -> NoReturn:
+def _raise_as_data_error(error: StorageError, what: str = "the input") -> NoReturn:
     """Raises what storage says of one file as a DataError, unless it may pass by itself."""
     if error.__cause__ is not None and is_transient(error.__cause__):
         raise error
-    raise DataError(f"the input {error}") from error
+    raise DataError(f"{what} {error}") from error

@@ -77,9 +77,12 @@ class ParquetSource(GroupedSource):
         # A ParquetFile is not to be read by two threads at once: who reads takes it out of `_opened`.
         self._lock = threading.Lock()
         self._opened: tuple[int, pq.ParquetFile] | None = None
+        # Of the file that was opened last: a footer of many groups is tens of MB, and slow to parse.
+        self._footer_of_last: tuple[int, pq.FileMetaData] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_opened")}
+        left_out = ("_lock", "_opened", "_footer_of_last")
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -108,7 +111,7 @@ class ParquetSource(GroupedSource):
                 self._files.check(number)
             else:
                 # One at a time: the groups of a window come file by file only where they are not mixed.
-                opened = number, pq.ParquetFile(self._files.open(number), pre_buffer=True)
+                opened = number, self._open(number)
             table = opened[1].read_row_group(group_in_file, columns=names)
             self._opened = opened  # only now: after an error it is opened anew
             return table
@@ -122,6 +125,13 @@ class ParquetSource(GroupedSource):
                 f"{self._where(group)} has {table.num_rows} rows, not {self.group_sizes[group]} as before"
             )
         return table
+
+    def _open(self, number: int) -> pq.ParquetFile:
+        last = self._footer_of_last
+        footer = last[1] if last is not None and last[0] == number else None
+        file = pq.ParquetFile(self._files.open(number), metadata=footer, pre_buffer=True)
+        self._footer_of_last = number, file.metadata
+        return file
 
     def _footer(self, number: int) -> pq.FileMetaData:
         def read() -> pq.FileMetaData:

@@ -69,6 +69,9 @@ def test_store_that_stays_away_is_a_storage_error(
     proxy.choose = lambda request: Fault.SLOW_DOWN
     with pytest.raises(StorageError, match=r"cannot read .*data\.parquet: .* try later"):
         whole(source)
+    monkeypatch.setattr(filesystem, "SHORT_PATIENCE_S", 1.0)
+    with pytest.raises(StorageError, match=r"cannot read .*/a: .* try later"):
+        data.from_parquet(f"{s3_uri}/a")
     proxy.choose = lambda request: None
     assert len(whole(source)[0]) == NUM_ROWS
 

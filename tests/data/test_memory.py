@@ -15,17 +15,20 @@ ROWS_PER_GROUP = 2000
 # 32 features: 256 kB a row group as float32.
 NUM_FEATURES = 32
 
-# Prints by how much two epochs raised the process's peak, in MB.
+# Prints by how much two epochs raised the process's peak, in MB; the first block has pyarrow import pandas.
 READ = """
-import resource, sys
+import sys
+from pathlib import Path
 from raydist import data
 
 def peak_mb():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    # Not getrusage's, which begins with that of the process that started this one.
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1000
 
 source = data.from_parquet(sys.argv[1], features=[f"f{n}" for n in range(32)])
 batches = source.batches(global_batch_size=500, seed=1, window_mb=4)
 reader = batches.reader()
+reader.block(0, 1, 0, 500)
 before = peak_mb()
 for step in range(2 * batches.steps_per_epoch):
     [x] = reader.block(step, 1, 0, 500)
@@ -53,10 +56,10 @@ def growth_mb(folder: Path, table: pa.Table, num_groups: int) -> float:
 
 
 def test_twenty_times_the_data_take_no_more_memory(tmp_path: Path, table: pa.Table) -> None:
-    """10 MB and 205 MB, through windows of 4 MB."""
+    """10 MB and 205 MB, through windows of 4 MB; measured: 2 and 4 MB more than after the first block."""
     few, many = growth_mb(tmp_path, table, 40), growth_mb(tmp_path, table, 800)
     assert many < few + 10, (few, many)
-    assert many < 30
+    assert many < 20
 
 
 EXIT = """
