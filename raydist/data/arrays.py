@@ -11,6 +11,9 @@ from raydist.data.fields import Field, leaves, names_of, with_leaves
 from raydist.data.source import TakenSource
 from raydist.errors import DataError
 
+# Examples by whose texts the size of all is estimated.
+_SAMPLED = 256
+
 
 def from_arrays(x: Any, y: Any = None) -> ArraySource:
     """Returns a source of the rows of arrays, the same in every task.
@@ -29,21 +32,27 @@ class ArraySource(TakenSource):
     """Arrays whose rows are the examples."""
 
     def __init__(self, structure: Any) -> None:
-        self._arrays = [np.asarray(array) for array in leaves(structure)]
+        names = names_of(structure)
+        self._arrays = [_array(name, one) for name, one in zip(names, leaves(structure), strict=True)]
         self.structure = with_leaves(structure, range(len(self._arrays)))
         fields = []
-        for name, array in zip(names_of(structure), self._arrays, strict=True):
+        for name, array in zip(names, self._arrays, strict=True):
             if array.ndim == 0:
                 raise DataError(f"from_arrays got {array!r} for {name}; give arrays whose rows are examples")
             if len(array) != len(self._arrays[0]):
                 raise DataError(
-                    f"from_arrays got {len(self._arrays[0])} rows of {names_of(structure)[0]} and "
+                    f"from_arrays got {len(self._arrays[0])} rows of {names[0]} and "
                     f"{len(array)} of {name}; give as many of each"
                 )
             fields.append(Field(name, array.shape[1:], _checked_type(name, array)))
         if not fields or not len(self._arrays[0]):
             raise DataError("from_arrays got no examples")
         self.fields = tuple(fields)
+        self._text_bytes = sum(_bytes_of_text(array) for array in self._arrays if array.dtype.kind == "O")
+
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes + self._text_bytes
 
     def __len__(self) -> int:
         return len(self._arrays[0])
@@ -67,10 +76,25 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
+def _array(name: str, value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of several lengths
+        raise DataError(f"from_arrays got no array for {name}: {error}; give rows of one length") from error
+    # TensorFlow knows but this machine's byte order.
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _bytes_of_text(array: np.ndarray) -> int:
+    """Returns the bytes of an example's texts, by the first ones."""
+    first = array[:_SAMPLED].reshape(-1)
+    return sum(map(len, first)) // min(len(array), _SAMPLED)
+
+
 def _checked_type(name: str, array: np.ndarray) -> np.dtype[Any]:
     if array.dtype.kind in "SU":
         return np.dtype(object)
-    if array.dtype.kind in "biufc":
+    if array.dtype.kind in "biufc" and array.dtype.char not in "gG":  # long doubles are no tensor's
         return array.dtype
     if array.dtype.kind == "O" and all(isinstance(one, (str, bytes)) for one in array.reshape(-1)):
         return array.dtype

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,13 +56,14 @@ class Batches:
         window_mb: float,
     ) -> Batches:
         """See `Source.batches`."""
-        _check_at_least("global_batch_size", global_batch_size, 1)
+        global_batch_size = _checked_int("global_batch_size", global_batch_size, 1)
         if epochs is not None:
-            _check_at_least("epochs", epochs, 1)
-        if not window_mb > 0:
-            raise DataError(f"window_mb is {window_mb!r}; it has to be more than 0")
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise DataError(f"seed is {seed!r}; give an int, alike in every task")
+            epochs = _checked_int("epochs", epochs, 1)
+        if not isinstance(window_mb, numbers.Real) or not 0 < window_mb < math.inf:
+            raise DataError(f"window_mb is {window_mb!r}; it has to be a number of MB, more than 0")
+        seed = _checked_int("seed", seed, -(2**63))
+        if seed >= 2**63:
+            raise DataError(f"seed is {seed}; it has to be less than 2**63")
         if len(source) < global_batch_size:
             raise DataError(
                 f"global_batch_size is {global_batch_size}, and the source has {len(source)} examples, fewer "
@@ -100,8 +103,7 @@ class Batches:
 
     def prefetch(self, num_batches: int) -> Batches:
         """Returns the recipe that makes so many batches ahead; without, tf.data chooses their number."""
-        _check_at_least("prefetch", num_batches, 1)
-        return dataclasses.replace(self, num_prefetched=num_batches)
+        return dataclasses.replace(self, num_prefetched=_checked_int("prefetch", num_batches, 1))
 
     def cache_examples(self) -> Batches:
         """Returns the recipe that keeps each example in memory once it was read, as the source holds it.
@@ -109,6 +111,8 @@ class Batches:
         Unlike `tf.data.Dataset.cache` it freezes no order: each epoch is shuffled anew. A worker that
         has part of each batch comes to hold all examples after some epochs.
         """
+        if isinstance(self.source, CachedSource):
+            return self
         return dataclasses.replace(self, source=CachedSource(self.source))
 
     def for_epochs(self, epochs: int | None) -> Batches:
@@ -143,19 +147,20 @@ class Batches:
         """
         from raydist.data import pipeline
 
-        _check_at_least("start_step", start_step, 0)
+        start_step = _checked_int("start_step", start_step, 0)
         if self.num_steps is not None and start_step > self.num_steps:
             raise DataError(f"start_step is {start_step}, and the data end after {self.num_steps} steps")
         return pipeline.dataset(self, pipeline.Part.of(input_context), start_step=start_step)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the global batches; raises DataError where the source cannot be read."""
+        """Yields the global batches; raises DataError or StorageError where the source cannot be read."""
         try:
             yield from self.dataset()
         except Exception as error:
             raise (data_error_in(error) or error) from None
 
 
-def _check_at_least(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def _checked_int(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise DataError(f"{name} is {value!r}; it has to be an int of at least {least}")
+    return int(value)  # NumPy's ints overflow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,11 +22,44 @@ _BLOCK_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column that is read: its Arrow type, and what stands in for its nulls."""
+    """A column that is read.
+
+    Attributes:
+      type: The Arrow type; of a dictionary column (pandas' categories) that of its values, of a tensor
+        column (Arrow's own, and Ray Data's of NumPy arrays) that of the lists that it is stored as.
+      tensor_shape: Of a tensor column's rows; None for others.
+      default: An Arrow scalar of this type that stands in for nulls; None where a null is an error.
+    """
 
     name: str
     type: pa.DataType
+    tensor_shape: tuple[int, ...] | None = None
     default: Any = None
+
+    @classmethod
+    def of(cls, name: str, kind: pa.DataType, default: Any, *, where: str) -> Column:
+        """Returns the column; raises DataError for a type that is no tensor's, or a default not of it."""
+        column = cls(name=name, type=_plain(kind), tensor_shape=_tensor_shape(kind))
+        inner = column.type.value_type if column.is_list else column.type
+        is_number = pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
+        if not is_number and (column.is_list or not _is_text(inner)):
+            raise DataError(
+                f"column {name} of {where} is {kind}, which is no tensor's type; name the other columns in "
+                "columns=[…], or write it as numbers, booleans, text, bytes, or lists of numbers"
+            )
+        return column if default is None else dataclasses.replace(column, default=column._scalar(default))
+
+    def _scalar(self, default: Any) -> pa.Scalar:
+        try:
+            scalar = pa.scalar(default, self.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise DataError(self._refused(default)) from error
+        if pa.types.is_integer(self.type) and scalar.as_py() != default:
+            raise DataError(self._refused(default))
+        return scalar
+
+    def _refused(self, default: Any) -> str:
+        return f"defaults has {default!r} for column {self.name}, which is {self.type}; give one of that type"
 
     @property
     def is_list(self) -> bool:
@@ -33,13 +68,15 @@ class Column:
     @property
     def needs_width(self) -> bool:
         """Whether the length of its lists shows only in the data."""
-        return self.is_list and not self._is_fixed_list
+        return self.is_list and not self._is_fixed_list and self.tensor_shape is None
 
     @property
     def _is_fixed_list(self) -> bool:
         return bool(pa.types.is_fixed_size_list(self.type))
 
     def shape(self, widths: Mapping[str, int]) -> tuple[int, ...]:
+        if self.tensor_shape is not None:
+            return self.tensor_shape
         if not self.is_list:
             return ()
         return (self.type.list_size if self._is_fixed_list else widths[self.name],)
@@ -53,14 +90,15 @@ class Column:
         return dtype
 
     def check(self, schema: pa.Schema, *, where: str) -> None:
-        """Raises DataError unless a file's schema has the column with this type."""
+        """Raises DataError unless a schema has the column, with a type that makes the same tensors."""
         index = schema.get_field_index(self.name)
         if index < 0:
             raise DataError(_missing(self.name, schema, where))
-        if schema.field(index).type != self.type:
+        kind = schema.field(index).type
+        if (_tensor_type(kind), _tensor_shape(kind)) != (_tensor_type(self.type), self.tensor_shape):
             raise DataError(
-                f"column {self.name} is {schema.field(index).type} in {where}, and {self.type} in the first "
-                "file; write the files with one schema"
+                f"column {self.name} is {kind} in {where}, and {self.type} where the data begin; write all "
+                "with one schema"
             )
 
     def refuse_nulls(self, count: int, *, where: str) -> NoReturn:
@@ -69,27 +107,35 @@ class Column:
             f"defaults={{{self.name!r}: …}}, or write the file without"
         )
 
-    def values(self, column: pa.ChunkedArray, *, width: tuple[int, ...], where: str) -> list[np.ndarray]:
+    def values(self, column: pa.ChunkedArray, *, shape: tuple[int, ...], where: str) -> list[np.ndarray]:
         """Returns the values, one array for each chunk."""
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(self.type)
+        if self.tensor_shape is not None:
+            column = pa.chunked_array([chunk.storage for chunk in column.chunks], self.type)
         if column.null_count:
             if self.default is None:
                 self.refuse_nulls(column.null_count, where=where)
             column = column.fill_null(self.default)
-        return [self._array(chunk, width, where) for chunk in column.chunks]
+        return [self._array(chunk, shape, where) for chunk in column.chunks]
 
-    def _array(self, chunk: pa.Array, width: tuple[int, ...], where: str) -> np.ndarray:
+    def _array(self, chunk: pa.Array, shape: tuple[int, ...], where: str) -> np.ndarray:
         if not self.is_list:
             return np.asarray(chunk.to_numpy(zero_copy_only=False))
         values = chunk.flatten()
         if values.null_count:
-            self.refuse_nulls(values.null_count, where=where)
-        lengths = set(chunk.value_lengths().unique().to_pylist())
-        if lengths - set(width):
             raise DataError(
-                f"column {self.name} has lists of {', '.join(map(str, sorted(lengths | set(width))))} values "
+                f"column {self.name} has nulls ({values.null_count}) inside of its lists in {where}; write "
+                "numbers there"
+            )
+        lengths = set(pc.list_value_length(chunk).unique().to_pylist())
+        length = math.prod(shape)
+        if lengths - {length}:
+            raise DataError(
+                f"column {self.name} has lists of {', '.join(map(str, sorted(lengths | {length})))} values "
                 f"in {where}; every row needs as many: pad them when the file is written"
             )
-        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(chunk), *width)
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(chunk), *shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +216,7 @@ class Layout:
         """Writes a table's rows into one array `[rows, ...]` for each field."""
         for array, group, is_stacked in zip(arrays, self.groups, self.is_stacked, strict=True):
             parts = [
-                column.values(table.column(column.name), width=column.shape(widths), where=where)
+                column.values(table.column(column.name), shape=column.shape(widths), where=where)
                 for column in group
             ]
             if is_stacked and not group[0].is_list:
@@ -182,10 +228,12 @@ class Layout:
                     at += len(chunk)
 
 
-def width_of(column: pa.ChunkedArray) -> int:
-    """Returns the length of the lists of a column, which every row must share."""
-    lengths = pc.list_value_length(column).drop_null()
-    return int(lengths[0].as_py()) if len(lengths) else 0
+def width_of(column: Column, table: pa.Table) -> int:
+    """Returns the length of the lists of a column, which every row must share, by the first rows."""
+    lengths = pc.list_value_length(table.column(column.name)).drop_null()
+    if len(lengths):
+        return int(lengths[0].as_py())
+    return 0 if column.default is None else len(column.default)
 
 
 def choose(
@@ -204,7 +252,9 @@ def choose(
         raise DataError(f"{where}: features and columns are lists of names, and not empty; got {wanted!r}")
     if len(set(names)) < len(names):
         raise DataError(f"{where}: a column is named twice in {names}")
-    if label is not None and label not in names:
+    if label is not None and wanted is not None and label in names:
+        raise DataError(f"{where}: column {label} is the label, and named among {names} too; name it once")
+    if label is not None:
         names.append(label)
     for name in defaults:
         if name not in names:
@@ -214,18 +264,19 @@ def choose(
         index = schema.get_field_index(name)
         if index < 0:
             raise DataError(_missing(name, schema, where))
-        kind = schema.field(index).type
-        column = Column(name=name, type=kind, default=defaults.get(name))
-        inner = kind.value_type if column.is_list else kind
-        if not (
-            pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
-        ) and not (_is_text(inner) and not column.is_list):
-            raise DataError(
-                f"column {name} of {where} is {kind}, which is no tensor's type; write numbers, booleans, "
-                "text, bytes, or lists of numbers"
-            )
-        found.append(column)
+        found.append(Column.of(name, schema.field(index).type, defaults.get(name), where=where))
     return tuple(found)
+
+
+def stacked_type(dtype: Any) -> np.dtype[Any]:
+    """Returns the type of stacked features; raises DataError for one that is no number's."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind not in "biuf":
+        raise DataError(f"dtype is {dtype!r}; give a type of numbers, such as 'float32' or 'int64'")
+    return found
 
 
 def _joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
@@ -242,6 +293,32 @@ def _stack(values: Sequence[np.ndarray], out: np.ndarray) -> None:
 
 def _missing(name: str, schema: pa.Schema, where: str) -> str:
     return f"{where} has no column {name}; {suggest(name, schema.names)}"
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind if _tensor_shape(kind) is None else kind.storage_type
+
+
+def _tensor_shape(kind: pa.DataType) -> tuple[int, ...] | None:
+    if not isinstance(kind, pa.BaseExtensionType):
+        return None
+    permutation = getattr(kind, "permutation", None)
+    if permutation is not None and list(permutation) != sorted(permutation):
+        return None
+    shape = getattr(kind, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
+def _tensor_type(kind: pa.DataType) -> object:
+    """Returns what is alike for types that make the same tensors, such as string and large_string."""
+    kind = _plain(kind)
+    if _is_text(kind):
+        return "text"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "list", kind.value_type
+    return kind
 
 
 def _is_text(kind: pa.DataType) -> bool:

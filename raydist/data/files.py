@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
+import pyarrow as pa
 from isal import isal_zlib
 
 from raydist.errors import DataError, StorageError
+from raydist.storage.failures import is_transient
 from raydist.storage.filesystem import FoundFile, Storage
+
+_SECOND_NS = 10**9
+
+Result = TypeVar("Result")
 
 
 class DataFiles:
@@ -29,12 +35,13 @@ class DataFiles:
 
         Raises:
           DataError: There are none, or a URI cannot be listed.
+          StorageError: Storage does not answer.
         """
         self._uris = [uris] if isinstance(uris, str) else list(uris)
         self._files: list[tuple[int, FoundFile]] = []
         self._storages: dict[int, Storage] = {}
         for number, uri in enumerate(self._uris):
-            found = _listed(self._storage(number), what)
+            found = _listed(uri, what)
             wanted = [file for file in found if not file.key or is_wanted(file.key)]
             if not wanted:
                 raise DataError(f"{what} found no files at {uri}; give a file, or a folder that holds some")
@@ -74,13 +81,39 @@ class DataFiles:
 
         Raises:
           DataError: It is gone, or has changed since it was found.
+          StorageError: Storage does not answer.
         """
         self.check(number)
         storage, file = self._files[number]
         try:
             return self._storage(storage).open_input(file.key)
         except StorageError as error:
-            raise DataError(f"the input {error}") from error
+            _raise_as_data_error(error)
+
+    def reading(self, number: int, read: Callable[[], Result]) -> Result:
+        """Returns what `read` returns, which opens a file and reads it; called again while storage is away.
+
+        Raises StorageError where storage stays away; other errors are what `read` raises.
+        """
+        storage, file = self._files[number]
+        return self._storage(storage).reading(file.key, read)
+
+    def content(self, number: int, first: int = 0, end: int | None = None) -> bytes:
+        """Returns a file's bytes from `first` to `end`, or fewer where it has no more.
+
+        Raises DataError or StorageError, as `open` does.
+        """
+
+        def read() -> bytes:
+            with self.open(number) as file:
+                file.seek(first)
+                content: bytes = file.read() if end is None else file.read(end - first)
+                return content
+
+        try:
+            return self.reading(number, read)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"cannot read the input {self.uri(number)}: {first_line(error)}") from error
 
     def check(self, number: int) -> None:
         """Raises DataError where a file is gone, or has changed since it was found."""
@@ -88,25 +121,49 @@ class DataFiles:
         try:
             now = self._storage(storage).look_at(file.key)
         except StorageError as error:
-            raise DataError(f"the input {error}") from error
+            _raise_as_data_error(error)
         if now is None:
             raise DataError(
                 f"input file {self.uri(number)} is gone since the run began; put it back, and resume"
             )
-        if now != file:
+        if not _is_the_same(file, now):
             raise DataError(
                 f"input file {self.uri(number)} has changed since it was opened: it had {file.size_bytes} "
-                f"bytes, now {now.size_bytes}; the order of examples holds only for data that stay the same"
+                f"bytes, and has {now.size_bytes} written later; the order of examples holds only for data "
+                "that stay the same"
             )
 
     def _storage(self, number: int) -> Storage:
         if number not in self._storages:
-            self._storages[number] = Storage.open(self._uris[number])
+            self._storages[number] = Storage.open(self._uris[number]).patient()
         return self._storages[number]
 
 
-def _listed(storage: Storage, what: str) -> list[FoundFile]:
+def first_line(error: BaseException) -> str:
+    """Returns what pyarrow says, without the places in its source."""
+    return str(error).strip().partition("\n")[0]
+
+
+def _listed(uri: str, what: str) -> list[FoundFile]:
     try:
-        return storage.find_files()
+        return Storage.open(uri).find_files()
     except StorageError as error:
-        raise DataError(f"{what} {error}") from error
+        _raise_as_data_error(error, what)
+
+
+def _is_the_same(before: FoundFile, now: FoundFile) -> bool:
+    if before.size_bytes != now.size_bytes:
+        return False
+    if before.modified_ns is None or now.modified_ns is None:
+        return True
+    if before.modified_ns % _SECOND_NS and now.modified_ns % _SECOND_NS:
+        return before.modified_ns == now.modified_ns
+    # S3 has milliseconds in a list (MinIO fills them in), and none in what it says of one object.
+    return before.modified_ns // _SECOND_NS == now.modified_ns // _SECOND_NS
+
+
+def _raise_as_data_error(error: StorageError, what: str = "the input") -> NoReturn:
+    """Raises what storage says of one file as a DataError, unless it may pass by itself."""
+    if error.__cause__ is not None and is_transient(error.__cause__):
+        raise error
+    raise DataError(f"{what} {error}") from error

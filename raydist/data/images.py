@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from raydist.data.failures import asserted
 from raydist.data.fields import Field
 from raydist.data.files import DataFiles
 from raydist.data.source import TakenSource
@@ -32,7 +34,11 @@ class ImageSource(TakenSource):
     structure = (0, 1, 2)
 
     def __init__(self, uri: str, *, size: tuple[int, int] | None, channels: int) -> None:
+        if channels not in (1, 3, 4):
+            raise DataError(f"from_images got channels={channels!r}; give 1, 3 or 4")
         self._files = DataFiles(uri, what="from_images", is_wanted=lambda key: "/" in key)
+        if not self._files.key(0):
+            raise DataError(f"from_images got the file {uri}; give a folder that holds one for each class")
         self._size = size
         self._channels = channels
         folders = [self._files.key(number).partition("/")[0] for number in range(len(self._files))]
@@ -48,7 +54,7 @@ class ImageSource(TakenSource):
 
     @property
     def num_bytes(self) -> int:
-        return max(1, self._files.size(0))
+        return max(1, sum(map(self._files.size, range(len(self)))) // len(self))
 
     def fingerprint(self) -> int:
         return self._files.fingerprint()
@@ -77,8 +83,10 @@ class ImageSource(TakenSource):
                 resized = tf.image.resize(image, self._size, antialias=True)
                 return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, 255.0), tf.uint8)
             is_alike = tf.reduce_all(tf.equal(tf.shape(image), shape))
-            message = f"not of shape {list(shape)} as the first one; give from_images(size=(height, width))"
-            with tf.control_dependencies([tf.Assert(is_alike, ["image", path, tf.shape(image), message])]):
+            other = tf.strings.format("{}", tf.shape(image))
+            first = f", and not {list(shape)} as the first one; give from_images(size=(height, width))"
+            message = tf.strings.join([asserted("image "), path, " has the shape ", other, first])
+            with tf.control_dependencies([tf.Assert(is_alike, [message])]):
                 return tf.ensure_shape(image, shape)
 
         spec = tf.TensorSpec(shape, tf.uint8)
@@ -93,11 +101,43 @@ class ImageSource(TakenSource):
         return int(height), int(width), int(channels)
 
     def _content(self, row: int) -> bytes:
-        with self._files.open(row) as file:
-            content: bytes = file.read()
+        content = self._files.content(row)
         if not any(content.startswith(magic) for magic in _MAGIC):
             raise DataError(f"{self._files.uri(row)} is no PNG, JPEG, GIF or BMP; move it out of the folder")
+        if not _is_whole(content):
+            raise DataError(
+                f"image {self._files.uri(row)} is cut off or damaged; write it again, or remove it"
+            )
         return content
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether a PNG's checksums are right and a JPEG has its end; TensorFlow would not name the file."""
+    if content.startswith(b"\x89PNG"):
+        return _is_whole_png(content)
+    return not content.startswith(b"\xff\xd8") or _has_jpeg_end(content)
+
+
+def _is_whole_png(content: bytes) -> bool:
+    at, kind = 8, b""
+    while kind != b"IEND":
+        if len(content) < at + 12:
+            return False
+        length = int.from_bytes(content[at : at + 4], "big")
+        kind, end = content[at + 4 : at + 8], at + 8 + length
+        if zlib.crc32(memoryview(content)[at + 4 : end]) != int.from_bytes(content[end : end + 4], "big"):
+            return False
+        at = end + 4
+    return True
+
+
+def _has_jpeg_end(content: bytes) -> bool:
+    at = 2
+    # Segments, each with its length, up to the first scan; a thumbnail in one has an end of its own.
+    while content[at : at + 1] == b"\xff" and content[at + 1 : at + 2] != b"\xda":
+        is_fill = content[at + 1 : at + 2] == b"\xff"
+        at += 1 if is_fill else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return content.find(b"\xff\xd9", at) >= 0
 
 
 def from_images(uri: str, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from raydist.data import columns as arrow_columns
 from raydist.data.fields import Field
-from raydist.data.files import DataFiles
+from raydist.data.files import DataFiles, first_line
 from raydist.data.source import GroupedSource
 from raydist.data.windows import Piece
 from raydist.errors import DataError
@@ -34,7 +35,7 @@ class ParquetSource(GroupedSource):
         defaults: Mapping[str, Any],
     ) -> None:
         self._files = DataFiles(uris, what="from_parquet", is_wanted=_is_parquet)
-        self._opened: tuple[int, pq.ParquetFile] | None = None
+        self._forget()
         with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self._files)), "raydist-footers") as pool:
             footers = list(pool.map(self._footer, range(len(self._files))))
         schema = footers[0].schema.to_arrow_schema()
@@ -47,7 +48,7 @@ class ParquetSource(GroupedSource):
             where=self._files.uri(0),
         )
         self._layout = arrow_columns.Layout.of(
-            self._columns, features=features, label=label, dtype=np.dtype(dtype)
+            self._columns, features=features, label=label, dtype=arrow_columns.stacked_type(dtype)
         )
         self.structure = self._layout.structure
         for number, footer in enumerate(footers):
@@ -65,14 +66,31 @@ class ParquetSource(GroupedSource):
                 f"from_parquet found no rows in {len(self._files)} files, {self._files.uri(0)} first"
             )
         self._widths = {
-            column.name: arrow_columns.width_of(self._table(0, [column.name]).column(0))
+            column.name: arrow_columns.width_of(column, self._table(0, [column.name]))
             for column in self._columns
             if column.needs_width
         }
         self.fields: tuple[Field, ...] = self._layout.fields(self._widths)
+        self._text_bytes = self._bytes_of_text(footers)
+
+    def _forget(self) -> None:
+        # A ParquetFile is not to be read by two threads at once: who reads takes it out of `_opened`.
+        self._lock = threading.Lock()
+        self._opened: tuple[int, pq.ParquetFile] | None = None
+        # Of the file that was opened last: a footer of many groups is tens of MB, and slow to parse.
+        self._footer_of_last: tuple[int, pq.FileMetaData] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        left_out = ("_lock", "_opened", "_footer_of_last")
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes + self._text_bytes
 
     def fingerprint(self) -> int:
         return self._files.fingerprint()
@@ -87,29 +105,57 @@ class ParquetSource(GroupedSource):
 
     def _table(self, group: int, names: Sequence[str] | None = None) -> pa.Table:
         number, group_in_file = self._groups[group]
-        self._files.check(number)
-        try:
-            opened = self._opened
-            if opened is None or opened[0] != number:
+        names = names or [column.name for column in self._columns]
+
+        def read() -> pa.Table:
+            with self._lock:
+                opened, self._opened = self._opened, None
+            if opened is not None and opened[0] == number:
+                self._files.check(number)
+            else:
                 # One at a time: the groups of a window come file by file only where they are not mixed.
-                opened = number, pq.ParquetFile(self._files.open(number), pre_buffer=True)
-                self._opened = opened
-            names = names or [column.name for column in self._columns]
+                opened = number, self._open(number)
             table = opened[1].read_row_group(group_in_file, columns=names)
+            self._opened = opened  # only now: after an error it is opened anew
+            return table
+
+        try:
+            table = self._files.reading(number, read)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"cannot read {self._where(group)}: {_first_line(error)}") from error
+            raise DataError(f"cannot read {self._where(group)}: {first_line(error)}") from error
         if table.num_rows != self.group_sizes[group]:
             raise DataError(
                 f"{self._where(group)} has {table.num_rows} rows, not {self.group_sizes[group]} as before"
             )
         return table
 
+    def _open(self, number: int) -> pq.ParquetFile:
+        last = self._footer_of_last
+        footer = last[1] if last is not None and last[0] == number else None
+        file = pq.ParquetFile(self._files.open(number), metadata=footer, pre_buffer=True)
+        self._footer_of_last = number, file.metadata
+        return file
+
     def _footer(self, number: int) -> pq.FileMetaData:
-        try:
+        def read() -> pq.FileMetaData:
             with self._files.open(number) as file:
                 return pq.ParquetFile(file).metadata
+
+        try:
+            return self._files.reading(number, read)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self._files.uri(number)} is no Parquet file: {_first_line(error)}") from error
+            raise DataError(f"{self._files.uri(number)} is no Parquet file: {first_line(error)}") from error
+
+    def _bytes_of_text(self, footers: Sequence[pq.FileMetaData]) -> int:
+        """Returns the bytes of a row's texts, by what the footers say of the chunks before compression."""
+        names = {column.name for column in self._columns if column.dtype.kind == "O"}
+        num_bytes = sum(
+            chunk.total_uncompressed_size
+            for number, group in (self._groups if names else ())
+            for chunk in map(footers[number].row_group(group).column, range(footers[number].num_columns))
+            if chunk.path_in_schema in names
+        )
+        return int(num_bytes) // len(self)
 
     def _check_footer(self, number: int, footer: pq.FileMetaData) -> None:
         uri = self._files.uri(number)
@@ -168,7 +214,3 @@ def from_parquet(
 
 def _is_parquet(key: str) -> bool:
     return key.endswith((".parquet", ".parq", ".pq"))
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

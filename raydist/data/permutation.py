@@ -12,6 +12,8 @@ import math
 import numpy as np
 
 _ROUNDS = 6
+# Up to here a network has few permutations to choose from, of three elements but the rotations.
+_SORTED_SIZE = 64
 _MASK = (1 << 64) - 1
 
 
@@ -25,9 +27,13 @@ def permuted(positions: np.ndarray, size: int, key: int) -> np.ndarray:
     Returns:
       int64 `[n]`.
     """
-    columns = max(1, math.isqrt(size))
-    rows = -(-size // columns)
     keys = _round_keys(key)
+    if size <= _SORTED_SIZE:
+        hashes = _mixed(_mixed(np.arange(size, dtype=np.uint64), keys[0]), keys[1])
+        order: np.ndarray = np.argsort(hashes, kind="stable")
+        return np.asarray(order[positions], np.int64)
+    columns = math.isqrt(size)
+    rows = -(-size // columns)
     values = _once(positions.astype(np.uint64), rows, columns, keys)
     while (outside := values >= size).any():
         values[outside] = _once(values[outside], rows, columns, keys)
@@ -35,7 +41,7 @@ def permuted(positions: np.ndarray, size: int, key: int) -> np.ndarray:
 
 
 def key_of(*parts: int) -> int:
-    """Returns a key made of several numbers, such as a seed and an epoch."""
+    """Returns a key made of several numbers of 64 bits, such as a seed and an epoch."""
     key = 0
     for part in parts:
         key = _mix(key ^ (part & _MASK))
@@ -53,11 +59,16 @@ def _once(values: np.ndarray, rows: int, columns: int, keys: list[int]) -> np.nd
 
 
 def _hash(values: np.ndarray, key: int) -> np.ndarray:
-    """SplitMix64's finalizer (Steele et al., OOPSLA 2014), cut to 32 bits so that sums do not overflow."""
+    """Returns hashes of 32 bits, so that sums do not overflow."""
+    return _mixed(values, key) >> np.uint64(32)
+
+
+def _mixed(values: np.ndarray, key: int) -> np.ndarray:
+    """SplitMix64's finalizer (Steele et al., OOPSLA 2014)."""
     hashed = values + np.uint64(key)
     hashed = (hashed ^ (hashed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashed = (hashed ^ (hashed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (hashed ^ (hashed >> np.uint64(31))) >> np.uint64(32)
+    return hashed ^ (hashed >> np.uint64(31))
 
 
 def _round_keys(key: int) -> list[int]:

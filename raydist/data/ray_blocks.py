@@ -39,30 +39,49 @@ class RayBlockSource(GroupedSource):
             raise DataError("from_ray_dataset got a dataset without rows")
         first = self._table(0)
         self._columns = arrow_columns.choose(
-            first.schema, features=features, label=label, columns=columns, defaults=defaults, where="block 0"
+            first.schema, features=features, label=label, columns=columns, defaults=defaults, where=_where(0)
         )
-        layout = arrow_columns.Layout.of(self._columns, features=features, label=label, dtype=np.dtype(dtype))
+        layout = arrow_columns.Layout.of(
+            self._columns, features=features, label=label, dtype=arrow_columns.stacked_type(dtype)
+        )
         self._layout, self.structure = layout, layout.structure
         self._widths = {
-            column.name: arrow_columns.width_of(first.column(column.name))
+            column.name: arrow_columns.width_of(column, first)
             for column in self._columns
             if column.needs_width
         }
         self.fields = layout.fields(self._widths)
+        texts = [column.name for column in self._columns if column.dtype.kind == "O"]
+        self._text_bytes = first.select(texts).nbytes // first.num_rows if texts else 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        from ray import cloudpickle
+
+        # ObjectRefs are for Ray's own pickle; where it is loaded, they keep the blocks alive.
+        return {**self.__dict__, "_refs": cloudpickle.dumps(self._refs)}  # type: ignore[no-untyped-call]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from ray import cloudpickle
+
+        self.__dict__.update(state, _refs=cloudpickle.loads(state["_refs"]))
+
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes + self._text_bytes
 
     def fingerprint(self) -> int:
         return int(isal_zlib.crc32(self.group_sizes.tobytes()))
 
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
-        tables = (
-            (
-                self._table(piece.group).slice(piece.first, piece.num_rows),
-                f"block {piece.group} of the Ray dataset",
-            )
-            for piece in pieces
-        )
+        tables = ((self._piece(piece), _where(piece.group)) for piece in pieces)
         num_rows = sum(piece.num_rows for piece in pieces)
         return self._layout.read(tables, num_rows, fields=self.fields, widths=self._widths)
+
+    def _piece(self, piece: Piece) -> Any:
+        table = self._table(piece.group)
+        for column in self._columns:
+            column.check(table.schema, where=_where(piece.group))
+        return table.slice(piece.first, piece.num_rows)
 
     def _table(self, group: int) -> Any:
         import ray
@@ -71,7 +90,7 @@ class RayBlockSource(GroupedSource):
             return ray.get(self._refs[group])
         except ray.exceptions.RayError as error:
             raise DataError(
-                f"block {group} of the Ray dataset is lost: {str(error).strip().partition(chr(10))[0]}; it "
+                f"{_where(group)} is lost: {str(error).strip().partition(chr(10))[0]}; it "
                 "lived on a host that is gone"
             ) from error
 
@@ -103,6 +122,10 @@ def from_ray_dataset(
     return RayBlockSource(
         dataset, features=features, label=label, columns=columns, dtype=dtype, defaults=dict(defaults or {})
     )
+
+
+def _where(group: int) -> str:
+    return f"block {group} of the Ray dataset"
 
 
 def _num_rows(table: Any) -> int:

@@ -39,7 +39,7 @@ class Reader:
         """Returns the examples `first` to `end` of each batch of some steps.
 
         Args:
-          step: The first step, of the run. The batches of all of them have one size.
+          step: The first step, of the run. All of them are of one epoch, with batches of one size.
 
         Returns:
           One array `[num_steps, end - first, ...]` for each field of the source.
@@ -110,7 +110,7 @@ class _Windows:
         following = self._order.after(window)
         kept = {key, _key_of(following)}
         for other in [other for other in self._loads if other[1] == window.lane and other not in kept]:
-            del self._loads[other]
+            self._loads.pop(other).drop()
         if _key_of(following) not in self._loads and (self._epochs is None or following.epoch < self._epochs):
             self._loads[_key_of(following)] = self._read_ahead(following)
         return arrays
@@ -120,9 +120,9 @@ class _Windows:
         with self._queue_lock:
             self._queue.append(load)
             if not self._is_loading:
-                self._is_loading = True
                 # A daemon that ends with its queue: a process that has to end waits for no storage.
                 threading.Thread(target=self._load_queue, name="raydist-data", daemon=True).start()
+                self._is_loading = True
         return load
 
     def _load_queue(self) -> None:
@@ -133,6 +133,7 @@ class _Windows:
                     return
                 load = self._queue.popleft()
             load.run(self._source)
+            del load  # else a window that is no longer needed would stay until the next one is read
 
 
 class _Load:
@@ -142,9 +143,16 @@ class _Load:
         self._window = window
         self._lock = threading.Lock()
         self._arrays: list[np.ndarray] | None = None
+        self._is_dropped = False
+
+    def drop(self) -> None:
+        """Says that nobody will ask for it: if it still waits to be read ahead, it is not read."""
+        self._is_dropped = True
 
     def run(self, source: Source) -> None:
         """Reads, unless it is read; an error is left to `result`, which tries once more."""
+        if self._is_dropped:
+            return
         try:
             self.result(source)
         except Exception:  # whatever the source raises, the thread that needs the window raises it

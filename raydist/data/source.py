@@ -81,8 +81,10 @@ class Source(abc.ABC):
           global_batch_size: Examples per step, over all replicas.
           shuffle: False keeps the source's own order in every epoch.
           epochs: After so many the data end; None lets them go on for ever.
+          seed: An int of 64 bits, alike in every task.
           drop_remainder: Leaves out the examples of an epoch that do not fill a batch, other ones in
-            each epoch. Otherwise an epoch's last batch is smaller, and weighs what it holds.
+            each epoch where they are shuffled. Otherwise an epoch's last batch is smaller, and weighs
+            what it holds.
           window_mb: How much a source in groups (Parquet, TFRecord, Ray Data) mixes at once, in MB of
             examples in memory; twice as much is held, as the next window is read ahead. At least one
             group, whatever its size.

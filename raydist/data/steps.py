@@ -35,6 +35,11 @@ class Steps:
         return 0 if self.drop_remainder else self.num_examples % self.batch_size
 
     @property
+    def is_whole(self) -> bool:
+        """Whether an epoch has every example."""
+        return not self.drop_remainder or self.num_examples % self.batch_size == 0
+
+    @property
     def is_uniform(self) -> bool:
         return self.last_size == 0
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from raydist.data.files import DataFiles
 from raydist.data.source import GroupedSource
 from raydist.data.windows import Piece
 from raydist.errors import DataError
+from raydist.storage.local_files import write_aside
 
 # A record: its length (uint64), a checksum of that (uint32), the content, and a checksum of it (uint32);
 # tensorflow/core/lib/io/record_writer.h.
@@ -78,16 +80,24 @@ class TFRecordSource(GroupedSource):
         if self._parse is None:
             return records
         if self._signature is None:
-            spec = tf.TensorSpec([], tf.string)
-            traced = tf.function(self._parse, autograph=False).get_concrete_function(spec)
+            traced = tf.function(self._parse).get_concrete_function(tf.TensorSpec([], tf.string))
             self._signature = tf.nest.map_structure(_spec_of, traced.structured_outputs)
-        return tf.map_fn(self._parse, records, fn_output_signature=self._signature)
+        signature = self._signature
+        # A tf.function, so that autograph reads it, as in `tf.data.Dataset.map`.
+        parse = tf.function(self._parse)
+
+        def parsed() -> Any:
+            return tf.map_fn(parse, records, fn_output_signature=signature)
+
+        if all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(signature)):
+            return parsed()
+        # A part without examples, of which map_fn would have to know the shape.
+        is_empty = tf.equal(tf.size(records), 0)
+        return tf.cond(is_empty, lambda: tf.nest.map_structure(_empty, signature), parsed)
 
     def _records(self, number: int, starts: np.ndarray) -> list[bytes]:
         begin, end = int(starts[0]), int(starts[-1])
-        with self._files.open(number) as file:
-            file.seek(begin)
-            content = file.read(end - begin)
+        content = self._files.content(number, begin, end)
         records = []
         for start, stop in zip(starts[:-1] - begin, starts[1:] - begin, strict=True):
             length = int(stop - start) - _HEADER.size - _FOOTER_BYTES
@@ -104,7 +114,7 @@ def from_tfrecord(uri: str | Sequence[str], *, parse: Callable[[Any], Any] | Non
     """Returns a source of the records of TFRecord files.
 
     The first time that a host sees a file, the places of its records are looked up and kept below
-    `RAYDIST_CACHE` (default `~/.cache/raydist`).
+    `RAYDIST_CACHE` (default `~/.cache/raydist`). The checksums of the records are not looked at.
 
     Args:
       uri: A file, or a folder of which all files are read, or several of these.
@@ -132,25 +142,33 @@ def _groups_of(starts: np.ndarray) -> list[tuple[int, int]]:
 def _index_of(files: DataFiles, number: int) -> np.ndarray:
     """Returns where each record of a file begins, and where the last one ends, int64 `[records + 1]`."""
     place = _cache_place(files.uri(number), files.version(number))
-    try:
-        with place.open("rb") as file:
-            kept: np.ndarray = np.load(file, allow_pickle=False)
+    if place is not None and (kept := _kept(place, files.size(number))) is not None:
         return kept
-    except (OSError, ValueError):
-        starts = _scan(files, number)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        aside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-        with aside.open("wb") as file:
-            np.save(file, starts)
-        aside.replace(place)
-    except OSError:  # a home that cannot be written to: it is built again the next time
-        return starts
+    starts = _scan(files, number)
+    if place is not None:
+        # Where it cannot be written to, the index is built again the next time.
+        with suppress(OSError):
+            write_aside(place, lambda file: np.save(file, starts), is_durable=False)
     return starts
 
 
-def _cache_place(uri: str, version: tuple[int, int | None]) -> Path:
-    folder = os.environ.get("RAYDIST_CACHE") or Path.home() / ".cache" / "raydist"
+def _kept(place: Path, size: int) -> np.ndarray | None:
+    try:
+        with place.open("rb") as file:
+            kept: np.ndarray = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    is_whole = kept.dtype == np.int64 and kept.ndim == 1 and len(kept) and kept[-1] == size
+    return kept if is_whole else None
+
+
+def _cache_place(uri: str, version: tuple[int, int | None]) -> Path | None:
+    folder = os.environ.get("RAYDIST_CACHE")
+    if not folder:
+        try:
+            folder = str(Path.home() / ".cache" / "raydist")
+        except RuntimeError:  # a user without a home, as containers have
+            return None
     name = hashlib.sha256(f"{uri} {version}".encode()).hexdigest()[:32]
     return Path(folder) / "tfrecord" / f"{name}.npy"
 
@@ -158,27 +176,34 @@ def _cache_place(uri: str, version: tuple[int, int | None]) -> Path:
 def _scan(files: DataFiles, number: int) -> np.ndarray:
     size, uri = files.size(number), files.uri(number)
     starts, at = [0], 0
-    with files.open(number) as file:
-        begin, content = 0, b""
-        while at < size:
-            if not begin <= at <= begin + len(content) - _HEADER.size:
-                file.seek(at)
-                begin, content = at, file.read(_READ_BYTES)
-            if len(content) < at - begin + _HEADER.size:
-                raise DataError(_no_record(uri, at))
-            length, _ = _HEADER.unpack_from(content, at - begin)
-            at += _HEADER.size + length + _FOOTER_BYTES
-            if at > size:
-                raise DataError(_no_record(uri, starts[-1]))
-            starts.append(at)
+    begin, content = 0, b""
+    while at < size:
+        if not begin <= at <= begin + len(content) - _HEADER.size:
+            begin, content = at, files.content(number, at, at + _READ_BYTES)
+        if len(content) < at - begin + _HEADER.size:
+            raise DataError(_no_record(uri, at))
+        length, _ = _HEADER.unpack_from(content, at - begin)
+        at += _HEADER.size + length + _FOOTER_BYTES
+        if at > size:
+            raise DataError(_no_record(uri, starts[-1]))
+        starts.append(at)
     return np.array(starts, np.int64)
 
 
 def _no_record(uri: str, at: int) -> str:
+    if at:
+        return f"{uri} is cut off, or damaged: the record at byte {at} does not end in it; write it again"
     return (
-        f"{uri} has no TFRecord at byte {at}; is it one, and not compressed? Compressed files cannot be read "
-        "from the middle: write them without, or as Parquet"
+        f"{uri} does not begin with a TFRecord; is it one, and not compressed? Compressed files cannot be "
+        "read from the middle: write them without, or as Parquet"
     )
+
+
+def _empty(spec: Any) -> Any:
+    import tensorflow as tf
+
+    shape = [] if spec.shape.rank is None else [size or 0 for size in spec.shape]
+    return tf.zeros([0, *shape], spec.dtype)
 
 
 def _spec_of(value: Any) -> Any:

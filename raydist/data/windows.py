@@ -7,6 +7,9 @@ matter of the data, not of the workers, as in MosaicML's canonical nodes. A lane
 a window being several groups, and within a window the examples are permuted. Nothing but a window's groups
 is ever in memory, and any step of any epoch is found without reading what comes before it. Data that fit
 into one window have the order of data in memory.
+
+Where an epoch leaves a remainder out, the row begins anywhere inside of its first group, whose rows before
+that end the row: so each example is left out at some time, also where there is but one group.
 """
 
 from __future__ import annotations
@@ -95,8 +98,8 @@ class WindowedOrder:
         fitting = window_rows // (_GROUPS_PER_WINDOW * largest)
         wanted = min(MAX_LANES, fitting, len(self._sizes) // _GROUPS_PER_WINDOW, steps.batch_size)
         self.num_lanes = 1 if seed is None else max(1, wanted)
-        self._is_whole = seed is not None and steps.num_examples <= window_rows
-        if self._is_whole:
+        self._fits = seed is not None and steps.num_examples <= window_rows
+        if self._fits:
             self.num_lanes = 1
         self._window_rows = max(1, window_rows // self.num_lanes)
         self._laid_out: dict[int, list[_Lane]] = {}
@@ -157,25 +160,38 @@ class WindowedOrder:
         return lanes
 
     def _lay_out(self, epoch: int) -> list[_Lane]:
-        order = np.arange(len(self._sizes))
-        if self._seed is not None and self._is_whole:
-            pieces = tuple(Piece(int(group), 0, int(self._sizes[group])) for group in order)
-            whole = Window(
-                epoch=epoch, lane=0, number=0, first=0, pieces=pieces, key=key_of(self._seed, epoch)
+        if self._seed is not None and self._fits:
+            pieces = tuple(
+                Piece(group, 0, int(self._sizes[group])) for group in np.flatnonzero(self._sizes).tolist()
             )
+            key = key_of(self._seed, epoch)
+            whole = Window(epoch=epoch, lane=0, number=0, first=0, pieces=pieces, key=key)
             return [_Lane([whole], np.zeros(1, np.int64))]
-        if self._seed is not None:
-            order = permuted(order, len(order), key_of(self._seed, epoch))
-        ends = np.cumsum(self._sizes[order])
+        row = self._row(epoch)
+        ends = np.cumsum([piece.num_rows for piece in row])
         lanes, first = [], 0
         for number, size in enumerate(self._lane_sizes()):
-            windows = self._windows_of(epoch, number, order, ends, first, first + size)
+            windows = self._windows_of(epoch, number, row, ends, first, first + size)
             lanes.append(_Lane(windows, np.array([window.first for window in windows])))
             first += size
         return lanes
 
+    def _row(self, epoch: int) -> list[Piece]:
+        """Returns the groups of an epoch in their order, the empty ones left out."""
+        groups = np.flatnonzero(self._sizes)
+        if self._seed is None:
+            return [Piece(group, 0, int(self._sizes[group])) for group in groups.tolist()]
+        key = key_of(self._seed, epoch)
+        groups = groups[permuted(np.arange(len(groups)), len(groups), key)]
+        first, *rest = [Piece(group, 0, int(self._sizes[group])) for group in groups.tolist()]
+        if self.steps.is_whole:
+            return [first, *rest]
+        [begin] = permuted(np.zeros(1, np.int64), first.num_rows, key_of(key, 0)).tolist()
+        head, tail = Piece(first.group, begin, first.end), Piece(first.group, 0, begin)
+        return [head, *rest, tail] if begin else [head, *rest]
+
     def _windows_of(
-        self, epoch: int, lane: int, order: np.ndarray, ends: np.ndarray, first: int, end: int
+        self, epoch: int, lane: int, row: list[Piece], ends: np.ndarray, first: int, end: int
     ) -> list[Window]:
         """Cuts a lane, the rows `first` to `end` of the epoch, into windows of whole groups."""
         windows: list[Window] = []
@@ -195,14 +211,14 @@ class WindowedOrder:
         at = first
         number = int(np.searchsorted(ends, first, side="right"))
         while at < end:
-            group, group_end = int(order[number]), int(ends[number])
-            stop = min(end, group_end)
-            begin = group_end - int(self._sizes[group])
+            piece, piece_end = row[number], int(ends[number])
+            stop = min(end, piece_end)
             if pieces and num_rows + stop - at > self._window_rows:
                 close()
-            if stop > at:
-                pieces.append(Piece(group, at - begin, stop - begin))
-                num_rows += stop - at
+            # Of a row's place, minus this, comes the row of the group.
+            offset = piece_end - piece.end
+            pieces.append(Piece(piece.group, at - offset, stop - offset))
+            num_rows += stop - at
             at, number = stop, number + 1
         close()
         return windows

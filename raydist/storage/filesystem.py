@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raydist.errors import StorageError
-from raydist.storage.failures import storage_error, storage_errors
+from raydist.storage.failures import is_transient, storage_error, storage_errors
 from raydist.storage.local_files import write_aside
 from raydist.storage.redaction import redact
 from raydist.storage.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
@@ -28,6 +28,7 @@ from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, with_limits
 _CHUNK_BYTES = 8 * 1024 * 1024
 _SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _TEMPORARY_PATTERN = re.compile(r"\..*\.tmp")
+_HIDDEN_PATTERN = re.compile(r"(?:^|/)[._]")
 # Google's client tries by itself, for a quarter of an hour unless told otherwise.
 _DEFAULT_QUERIES = {
     # Lets S3 write a small object with one request instead of the three of a multipart upload.
@@ -191,7 +192,7 @@ class Storage:
             for one in infos
             if one.type is pafs.FileType.File
         ]
-        return sorted(file for file in found if not any(part[0] in "._" for part in file.key.split("/")))
+        return sorted(file for file in found if not _HIDDEN_PATTERN.search(file.key))
 
     def look_at(self, key: str) -> FoundFile | None:
         """Returns what a file is now; None where there is none."""
@@ -217,6 +218,18 @@ class Storage:
     def open_input(self, key: str) -> Any:
         """Opens `key` for random access (a `pyarrow.NativeFile`, whose own errors stay pyarrow's)."""
         return self._try("read", key, lambda: self._filesystem.open_input_file(self._path(key)))
+
+    def reading(self, key: str, read: Callable[[], Result]) -> Result:
+        """Returns what `read` returns, which reads `key` by itself and is called again where that may help.
+
+        StorageError is what might have passed by itself and did not; other errors stay pyarrow's.
+        """
+        try:
+            return self._retry.call(read)
+        except (OSError, pa.ArrowException) as error:
+            if is_transient(error):
+                raise storage_error("read", self.uri(key), error) from error
+            raise
 
     def write_bytes(self, key: str, data: bytes, *, is_durable: bool = False) -> None:
         """Creates or replaces a file, whole or not at all; folders are made as needed.
