@@ -18,6 +18,8 @@ from raydist.data.source import Source
 from raydist.data.steps import Steps
 from raydist.errors import DataError
 
+_WINDOW_MB = 64.0
+_WINDOW_EXAMPLES = 1 << 19
 Map = Callable[..., Any]
 
 
@@ -53,12 +55,14 @@ class Batches:
         shuffle: bool,
         epochs: int | None,
         drop_remainder: bool,
-        window_mb: float,
+        window_mb: float | None,
     ) -> Batches:
         """See `Source.batches`."""
         global_batch_size = _checked_int("global_batch_size", global_batch_size, 1)
         if epochs is not None:
             epochs = _checked_int("epochs", epochs, 1)
+        if window_mb is None:
+            window_mb = min(_WINDOW_MB, _WINDOW_EXAMPLES * source.num_bytes / 1e6)
         if not isinstance(window_mb, numbers.Real) or not 0 < window_mb < math.inf:
             raise DataError(f"window_mb is {window_mb!r}; it has to be a number of MB, more than 0")
         seed = _checked_int("seed", seed, -(2**63))

@@ -73,7 +73,7 @@ class Source(abc.ABC):
         shuffle: bool = True,
         epochs: int | None = None,
         drop_remainder: bool = False,
-        window_mb: float = 64.0,
+        window_mb: float | None = None,
     ) -> Batches:
         """Returns the recipe of global batches: epoch and seed alone decide their order.
 
@@ -87,7 +87,8 @@ class Source(abc.ABC):
             what it holds.
           window_mb: How much a source in groups (Parquet, TFRecord, Ray Data) mixes at once, in MB of
             examples in memory; twice as much is held, as the next window is read ahead. At least one
-            group, whatever its size.
+            group, whatever its size. None: 64 MB, or less where that is more than half a million
+            examples, as a run that resumes waits for its windows.
 
         Raises:
           DataError: The source has fewer examples than one batch, or an argument is out of its range.
