@@ -44,6 +44,10 @@ class CachedSource(Source):
     def num_bytes(self) -> int:
         return self._source.num_bytes
 
+    @property
+    def decodes(self) -> bool:
+        return self._source.decodes
+
     def decode(self, values: Sequence[Any]) -> Any:
         return self._source.decode(values)
 

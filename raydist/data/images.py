@@ -67,6 +67,10 @@ class ImageSource(TakenSource):
         paths[:] = [self._files.uri(row).encode() for row in rows.tolist()]
         return [contents, paths, self._labels[rows]]
 
+    @property
+    def decodes(self) -> bool:
+        return True
+
     def decode(self, values: Sequence[Any]) -> Any:
         import tensorflow as tf
 

@@ -115,22 +115,28 @@ class BlockReader:
 def dataset(recipe: Batches, part: Part, *, start_step: int) -> tf.data.Dataset:
     """Returns the batches of a pipeline's replicas, in turn, from a step on."""
     read = in_this_process(BlockReader(recipe, part, stands_in=False))
-    found = elements(recipe, part, start_step=start_step, read=read)
-    return finished(recipe, found.map(lambda batch, num_examples, num_global: batch))
+    return elements(recipe, part, start_step=start_step, read=read, finish=without_counts)
 
 
-def finished(recipe: Batches, found: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the data set as it is handed out: made ahead."""
-    return found.prefetch(recipe.num_prefetched or tf.data.AUTOTUNE)
+def without_counts(batch: Any, num_examples: tf.Tensor, num_global: tf.Tensor) -> Any:
+    """Returns the batch: a `finish` of `elements`."""
+    return batch
 
 
 def elements(
-    recipe: Batches, part: Part, *, start_step: Any, read: ReadOp, end_step: Any = None
+    recipe: Batches,
+    part: Part,
+    *,
+    start_step: Any,
+    read: ReadOp,
+    finish: Callable[[Any, tf.Tensor, tf.Tensor], Any],
+    end_step: Any = None,
 ) -> tf.data.Dataset:
-    """Returns `(batch, num_examples, num_global)` for each replica of a part, in turn, from a step on.
+    """Returns an element for each replica of a part, in turn, from a step on, made ahead.
 
     Args:
       start_step: An int or a scalar int64 tensor; likewise `end_step`, by default the recipe's end.
+      finish: Makes the element of `(batch, num_examples, num_global)`.
     """
     if end_step is None:
         end_step = recipe.num_steps
@@ -149,9 +155,10 @@ def elements(
         return replicas[0] if part.num_local == 1 else tuple(replicas)
 
     first_block, skipped = Blocks.of(recipe, part).locate(start_step)
-    # Not `unbatch`, which ends the process with a segmentation fault at a replica without examples.
-    found = tf.data.Dataset.range(first_block, _LAST_BLOCK).map(read_block).flat_map(_one_by_one)
-    found = found.skip(skipped)
+    # The next block is put together while the steps of this one are taken. Not `unbatch`, which ends
+    # the process with a segmentation fault at a replica without examples.
+    blocks = tf.data.Dataset.range(first_block, _LAST_BLOCK).map(read_block).prefetch(1)
+    found = blocks.flat_map(_one_by_one).skip(skipped)
     found = found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     if end_step is not None:
         found = found.take(end_step - start_step)
@@ -161,18 +168,29 @@ def elements(
     @tf.autograph.experimental.do_not_convert
     def decode(*values: tf.Tensor) -> Any:
         *fields, num_examples, num_global = values
-        return recipe.source.decode(fields), num_examples, num_global
+        decoded = recipe.source.decode(fields), num_examples, num_global
+        return decoded if recipe.maps else finish(*decoded)
 
-    found = found.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    for function in recipe.maps:
-        found = found.map(_on_batch(function), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return found
+    # Handing fields on is not worth a thread.
+    is_work = recipe.source.decodes
+    found = found.map(decode, **(_IN_PARALLEL if is_work else {}))
+    for number, function in enumerate(recipe.maps, start=1):
+        apply = _on_batch(function, finish if number == len(recipe.maps) else _with_counts)
+        found = found.map(apply, **_IN_PARALLEL)
+    return found.prefetch(recipe.num_prefetched or tf.data.AUTOTUNE)
 
 
-def _on_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+_IN_PARALLEL = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
+
+
+def _with_counts(*element: Any) -> tuple[Any, ...]:
+    return element
+
+
+def _on_batch(function: Callable[..., Any], finish: Callable[..., Any]) -> Callable[..., Any]:
     def apply(batch: Any, num_examples: tf.Tensor, num_global: tf.Tensor) -> Any:
         changed = function(*batch) if isinstance(batch, tuple) else function(batch)
-        return changed, num_examples, num_global
+        return finish(changed, num_examples, num_global)
 
     return apply
 

@@ -59,6 +59,11 @@ class Source(abc.ABC):
         """The size of one example in memory, estimated where it is not fixed."""
         return max(1, sum(field.num_bytes for field in self.fields))
 
+    @property
+    def decodes(self) -> bool:
+        """Whether `decode` is more than a change of structure."""
+        return False
+
     def decode(self, values: Sequence[Any]) -> Any:
         """Turns tensors `[n, ...]`, one for each field, into a batch. Runs in a TensorFlow graph."""
         from raydist.data.fields import with_leaves

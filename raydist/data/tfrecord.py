@@ -73,6 +73,10 @@ class TFRecordSource(GroupedSource):
         array[:] = records
         return [array]
 
+    @property
+    def decodes(self) -> bool:
+        return True
+
     def decode(self, values: Sequence[Any]) -> Any:
         import tensorflow as tf
 

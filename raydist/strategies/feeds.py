@@ -63,7 +63,11 @@ class StepFeed:
 
     def dataset(self, first_step: Any, end_step: Any) -> tf.data.Dataset:
         """Returns the global batches of some steps; ints, or scalar int64 tensors inside a closure."""
-        found = pipeline.elements(
-            self._recipe, pipeline.Part(), start_step=first_step, end_step=end_step, read=self._read
+        return pipeline.elements(
+            self._recipe,
+            pipeline.Part(),
+            start_step=first_step,
+            end_step=end_step,
+            read=self._read,
+            finish=pipeline.without_counts,
         )
-        return pipeline.finished(self._recipe, found.map(lambda batch, *counts: batch))

@@ -28,9 +28,8 @@ def distribute(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step:
     def own(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         part = pipeline.Part.of(input_context)
         read = pipeline.in_this_process(pipeline.BlockReader(recipe, part, stands_in=True))
-        found = pipeline.elements(recipe, part, start_step=start_step, read=read)
-        found = found.map((lambda batch, *counts: batch) if is_even else _as_slice)
-        return pipeline.finished(recipe, found)
+        finish = pipeline.without_counts if is_even else _as_slice
+        return pipeline.elements(recipe, part, start_step=start_step, read=read, finish=finish)
 
     return strategy.distribute_datasets_from_function(own)
 

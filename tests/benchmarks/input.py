@@ -96,9 +96,9 @@ def compare(folder: Path, rounds: int) -> None:
     medians = {name: statistics.median(found) for name, found in rates.items()}
     print(
         f"rows/s: {medians['scan']:,.0f} scan, {medians['raydist']:,.0f} raydist, "
-        f"{medians['shuffled']:,.0f} Ray Data, {medians['unshuffled']:,.0f} without its shuffle; ratio to the "
-        f"scan {medians['raydist'] / medians['scan']:.2f}, to Ray Data "
-        f"{medians['raydist'] / medians['shuffled']:.1f}, without {medians['raydist'] / medians['unshuffled']:.1f}"
+        f"{medians['shuffled']:,.0f} Ray Data, {medians['unshuffled']:,.0f} without its shuffle; "
+        f"ratio to the scan {medians['raydist'] / medians['scan']:.2f}, to Ray Data "
+        f"{medians['raydist'] / medians['shuffled']:.1f} and {medians['raydist'] / medians['unshuffled']:.1f}"
     )
     ray.shutdown()
 
