@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.strategies import keras3, models, resume, train_data
 from raydist.strategies.run_callbacks import floats
@@ -34,6 +35,8 @@ def follow(context: TaskContext, model: Any, validation_data: Any) -> Any:
     models.check(model, context.strategy)
     if isinstance(validation_data, (tuple, list)):
         validation_data = function_of(validation_data)
+    # tf_keras wants the number of steps of a distributed data set.
+    num_steps = validation_data.steps_per_epoch if isinstance(validation_data, Batches) else None
     validation_data = train_data.read(validation_data, context.strategy, auto_shard=context.auto_shard)
     _build(library, model, validation_data)
     history = library.callbacks.History()
@@ -48,18 +51,20 @@ def follow(context: TaskContext, model: Any, validation_data: Any) -> Any:
         state = context.checkpoints.newest_after(seen_step)
         seen_step = seen_step if state is None else state.step
         if state is not None and state.fit == number:
-            _evaluate(context, model, validation_data, state, history)
+            _evaluate(context, model, validation_data, state, history, num_steps=num_steps)
         elif is_last or (state is not None and state.fit > number):
             return history
         else:
             context.orders.finish.wait(POLL_S)
 
 
-def _evaluate(context: TaskContext, model: Any, data: Any, state: SavedState, history: Any) -> None:
+def _evaluate(
+    context: TaskContext, model: Any, data: Any, state: SavedState, history: Any, *, num_steps: int | None
+) -> None:
     found_at_s = time.time()
     context.checkpoints.restore(state, {"model": model})
     # The data are read anew each time, so a generator or a shuffle begins at its beginning.
-    logs = floats(model.evaluate(data, verbose=0, return_dict=True))
+    logs = floats(model.evaluate(data, steps=num_steps, verbose=0, return_dict=True))
     lag_steps = max(0, context.checkpoints.newest_step() - state.step)
     metrics = {f"val_{name}": value for name, value in logs.items()}
     lag = {"evaluator_lag_steps": float(lag_steps), "evaluator_lag_s": time.time() - found_at_s}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,18 @@ def test_steps_of_a_worker_that_died_are_given_to_another_one(tmp_path: Path) ->
     assert seen.min() >= 500
     # A worker may die between a step and its being counted.
     assert seen.sum() - 500 * 100 <= 12 * (values["steps_repeated"] + 1)
+
+
+@pytest.mark.parametrize("keras", ["legacy", pytest.param("3", marks=pytest.mark.slow)])
+def test_evaluator_evaluates_each_example_of_batches(keras: str, tmp_path: Path) -> None:
+    cluster = Cluster(strategy="parameter_server", workers=1, ps=1, keras=keras, evaluator=True)
+    target, options = "tests.support.data_functions:evaluated_beside", {"evaluator": "true"}
+    with started(target, cluster, storage=tmp_path, job_options=options) as [chief, evaluator, *_]:
+        assert chief.process.wait(timeout=120) == 0, chief.text()
+        evaluator.process.send_signal(signal.SIGUSR2)  # what Order.FINISH does in a task
+        assert evaluator.process.wait(timeout=60) == 0, evaluator.text()
+        values = json.loads((evaluator.folder / "values.json").read_text())
+    assert values["found"][-1] == pytest.approx(values["loss"], rel=1e-5)
 
 
 def test_workers_with_different_data_are_named() -> None:
