@@ -15,13 +15,12 @@ _DECISIVE_UNDER_PARAMETER_SERVER = (TaskType.CHIEF, TaskType.EVALUATOR)
 def has_succeeded(strategy: Strategy, states: Mapping[TaskId, TaskState]) -> bool:
     """Whether the attempt whose tasks, all that are needed, are in `states` has done its work.
 
-    Synchronous training is done when every task has returned: a run with a dead worker is no success.
+    Synchronous training is done when every worker has returned: a run with a dead one is no success.
+    Data workers never return.
     """
-    return all(
-        state is TaskState.FINISHED
-        for task, state in states.items()
-        if strategy is not Strategy.PARAMETER_SERVER or task.task_type in _DECISIVE_UNDER_PARAMETER_SERVER
-    )
+    is_asynchronous = strategy is Strategy.PARAMETER_SERVER
+    decisive = _DECISIVE_UNDER_PARAMETER_SERVER if is_asynchronous else (TaskType.WORKER,)
+    return all(state is TaskState.FINISHED for task, state in states.items() if task.task_type in decisive)
 
 
 def servers(strategy: Strategy, tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
