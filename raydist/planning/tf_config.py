@@ -41,7 +41,8 @@ def placeholder_addresses(plan: Plan) -> dict[TaskId, str]:
 def tf_config(spec: ClusterSpec, task: TaskId) -> str | None:
     """Returns the task's TF_CONFIG as JSON; None for a task that must have none.
 
-    That is one of a single-host strategy, and a data worker. An evaluator's names the others' cluster, where it is not listed itself.
+    That is one of a single-host strategy, and a data worker. An evaluator's names the others' cluster,
+    where it is not listed itself.
     """
     if not spec.jobs or task.task_type is TaskType.DATA_WORKER:
         return None

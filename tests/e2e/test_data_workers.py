@@ -99,3 +99,26 @@ def test_data_workers_make_each_example_once_for_all_workers(
     assert all(23400 <= int(address.rpartition(":")[2]) <= 23420 for address in addresses)
     pids = set().union(*roles.values())
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
+
+
+def test_killed_data_worker_costs_an_attempt(
+    raydist: Raydist, running_ray: RunningRay, job: list[str], tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    # It has the dispatcher too, which its clients would seek for an hour. One training worker, without
+    # a cluster of TensorFlow's.
+    process = start_raydist(
+        running_ray, tmp_path, *job, "--name", "killed", "--data-workers", "2", "-p", "pause_s=0.1"
+    )
+
+    def status() -> dict[str, Any]:
+        ended = raydist("status", "killed", "--json")
+        return ended.json if ended.code == 0 else {"steps": 0, "tasks": []}
+
+    wait_until(lambda: status()["steps"] >= 30, timeout_s=60)
+    victim = next(one for one in status()["tasks"] if one["task"] == "data-worker/0")
+    os.kill(victim["pid"], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    ended = Ended(code=process.returncode, out=out, err=err)
+    assert ended.code == 0, err
+    assert (ended.json["state"], ended.json["attempts"], ended.json["steps"]) == ("SUCCEEDED", 2, 50)
+    assert any("data-worker/0 failed first (attempt 0)" in note for note in ended.json["notes"])
