@@ -110,7 +110,7 @@ class DataWorkerBody(ServerBody):
     """What a data worker's actor runs: servers of tf.data service, and no more."""
 
     def warm_up(self) -> None:
-        """Imports TensorFlow without Keras, which no data set needs."""
+        """Imports TensorFlow, and nothing that only training needs."""
         importlib.import_module("raydist.strategies.data_service")
 
     def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
