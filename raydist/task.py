@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 class Lease(Protocol):
     """The port that this task holds until TensorFlow has taken it."""
 
+    port: int
+
+    def another(self) -> Lease: ...
+
     def close(self) -> None: ...
 
 
@@ -86,9 +90,7 @@ class ServerBody(TaskBody):
         importlib.import_module("raydist.strategies.server")
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> NoReturn:
-        from raydist.strategies.server import start_server
-
-        server = start_server(assignment)
+        server = self._start(assignment, lease)
         lease.close()
         self._progress.set_state(TaskState.RUNNING)
         print(f"raydist: {self._task} serves at {assignment.address}", flush=True)  # in the task's log
@@ -96,6 +98,28 @@ class ServerBody(TaskBody):
             # The runtime ends the process once the chief is done; the server never returns by itself.
             threading.Event().wait()
         raise AssertionError("unreachable")
+
+    def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
+        """Starts the server, which serves as long as somebody holds it."""
+        from raydist.strategies.server import start_server
+
+        return start_server(assignment)
+
+
+class DataWorkerBody(ServerBody):
+    """What a data worker's actor runs: servers of tf.data service, and no more."""
+
+    def warm_up(self) -> None:
+        """Imports TensorFlow, and nothing that only training needs."""
+        importlib.import_module("raydist.strategies.data_service")
+
+    def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
+        from raydist.strategies.data_service import is_dispatcher, start_servers
+
+        if not is_dispatcher(assignment):
+            return start_servers(assignment, worker_port=lease.port)
+        with closing(lease.another()) as second:
+            return start_servers(assignment, worker_port=second.port)
 
 
 def failure_of(task: TaskId, error: BaseException) -> TaskFailure:

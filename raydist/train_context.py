@@ -73,6 +73,23 @@ class TrainContext(Protocol):
           UnsupportedError: The run was given none by that name; or under parameter_server.
         """
 
+    def distribute(self, dataset: Any, *, sharding: str = "dynamic") -> Any:
+        """Returns `dataset`, a `tf.data.Dataset`, as the run's data workers make it (tf.data service).
+
+        Whatever is done to it afterwards, such as batching, is done here, in the training tasks. The
+        workers share the elements: each goes to one of them, whichever asks first, in no fixed order.
+        Without data workers the data set is returned as it is. Every worker calls it for the same data
+        sets in the same order.
+
+        Args:
+          sharding: `dynamic` has each data worker make some of the elements: an epoch has each element
+            once, or not at all where a data worker died. The data have to come from files, tensors or a
+            range. `off` has each data worker make all of them, for data that are shuffled and repeated.
+
+        Raises:
+          UnsupportedError: It is no `tf.data.Dataset`, such as batches of raydist.data.
+        """
+
     def train_steps(
         self,
         step_fn: Callable[[Any], Mapping[str, Any]],

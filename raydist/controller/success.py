@@ -9,23 +9,24 @@ from raydist.spec.status import TaskState
 from raydist.spec.tasks import TaskId, TaskType
 
 # Parameter servers never return, and a worker only serves what the chief schedules.
-_DECISIVE_UNDER_PARAMETER_SERVER = (TaskType.CHIEF, TaskType.EVALUATOR)
+_SERVERS_UNDER_PARAMETER_SERVER = (TaskType.WORKER, TaskType.PS)
 
 
 def has_succeeded(strategy: Strategy, states: Mapping[TaskId, TaskState]) -> bool:
     """Whether the attempt whose tasks, all that are needed, are in `states` has done its work.
 
-    Synchronous training is done when every task has returned: a run with a dead worker is no success.
+    Synchronous training is done when every task has returned, but for data workers, which never do: a run
+    with a dead worker is no success.
     """
-    return all(
-        state is TaskState.FINISHED
-        for task, state in states.items()
-        if strategy is not Strategy.PARAMETER_SERVER or task.task_type in _DECISIVE_UNDER_PARAMETER_SERVER
-    )
+    serving = {TaskType.DATA_WORKER, *(task.task_type for task in servers(strategy, states))}
+    return all(state is TaskState.FINISHED for task, state in states.items() if task.task_type not in serving)
 
 
 def servers(strategy: Strategy, tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
-    """Returns those of `tasks` that nobody needs once the chief has returned, however they end."""
+    """Returns those of `tasks` that nobody needs once the chief has returned, however they end.
+
+    A data worker is none of them: other workers may still read from it.
+    """
     if strategy is not Strategy.PARAMETER_SERVER:
         return ()
-    return tuple(task for task in tasks if task.task_type not in _DECISIVE_UNDER_PARAMETER_SERVER)
+    return tuple(task for task in tasks if task.task_type in _SERVERS_UNDER_PARAMETER_SERVER)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
-from raydist.spec.tasks import ClusterSpec, TaskId
+from raydist.spec.tasks import ClusterSpec, TaskId, TaskType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class TaskAssignment:
       num_workers: Tasks of type worker; `num_ps` likewise.
       gpus_per_worker: GPUs that each worker has, whatever this task is.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
+      data_service: `host:port` of tf.data service's dispatcher; None for a run without data workers.
       tpu_name: TPU to connect to, for strategy tpu.
       datasets: This task's share of each dataset that the run was given, by name: Ray Data's
         `DataIterator`, which only the train function looks into.
@@ -42,11 +43,12 @@ class TaskAssignment:
     gpus_per_worker: int = 0
     address: str | None = None
     devices: int | None = None
+    data_service: str | None = None
     tpu_name: str | None = None
     datasets: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_chief(self) -> bool:
         """Whether this task writes checkpoints and summaries: chief/0, else worker/0."""
-        chief = self.cluster_spec.jobs[0][0] if self.cluster_spec.jobs else self.task.task_type
+        chief = self.cluster_spec.jobs[0][0] if self.cluster_spec.jobs else TaskType.WORKER
         return self.task.task_type is chief and self.task.index == 0

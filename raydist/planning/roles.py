@@ -15,7 +15,9 @@ Roles = tuple[Role, ...]
 
 
 def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: list[str]) -> Roles:
-    """Returns chief, workers, ps and evaluator, in this order; any but parameter_server has workers alone.
+    """Returns chief, workers, ps and evaluator, in this order.
+
+    Under any strategy but parameter_server these are the workers alone, and the data workers.
 
     Args:
       job: What `choose_strategy` left of it.
@@ -42,6 +44,10 @@ def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: li
         if job.evaluator:
             evaluator = Resources(num_cpus=job.cpus_per_evaluator)
             roles = (*roles, Role(task_type=TaskType.EVALUATOR, resources=evaluator))
+    if job.data_workers > 0:
+        resources = Resources(num_cpus=job.cpus_per_data_worker)
+        data_workers = Role(task_type=TaskType.DATA_WORKER, num_tasks=job.data_workers, resources=resources)
+        roles = (*roles, data_workers)
     return _with_most_workers(roles, job, inventory, notes)
 
 

@@ -39,11 +39,12 @@ def placeholder_addresses(plan: Plan) -> dict[TaskId, str]:
 
 
 def tf_config(spec: ClusterSpec, task: TaskId) -> str | None:
-    """Returns the task's TF_CONFIG as JSON; None for a task of a single-host strategy, which must have none.
+    """Returns the task's TF_CONFIG as JSON; None for a task that must have none.
 
-    An evaluator's names the others' cluster, where it is not listed itself.
+    That is one of a single-host strategy, and a data worker. An evaluator's names the others' cluster,
+    where it is not listed itself.
     """
-    if not spec.jobs:
+    if not spec.jobs or task.task_type is TaskType.DATA_WORKER:
         return None
     own = {"type": task.task_type.value, "index": task.index}
     return json.dumps({"cluster": spec.as_dict(), "task": own})
@@ -55,8 +56,9 @@ def make_assignments(
     """Returns what each task of an attempt is told before it may import TensorFlow."""
     spec = cluster_spec(plan.strategy, addresses)
     num_tasks = Counter(task.task_type for task in plan.tasks)
-    listening = {task_type for task_type, _ in spec.jobs}
+    listening = {TaskType.DATA_WORKER, *(task_type for task_type, _ in spec.jobs)}
     worker = TaskId(task_type=TaskType.WORKER, index=0)  # every plan has one
+    dispatcher = TaskId(task_type=TaskType.DATA_WORKER, index=0)
     is_tpu = plan.strategy is Strategy.TPU
     return {
         task: TaskAssignment(
@@ -73,6 +75,7 @@ def make_assignments(
             num_gpus=plan.resources_of(task).num_gpus,
             gpus_per_worker=plan.resources_of(worker).num_gpus,
             address=addresses[task] if task.task_type in listening else None,
+            data_service=addresses.get(dispatcher),
             devices=plan.devices,
             # "local" is TPUClusterResolver's word for the chips of the task's own host.
             tpu_name=(plan.inventory.tpu_name or "local") if is_tpu else None,

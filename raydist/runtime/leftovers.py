@@ -60,7 +60,7 @@ def clear_here(owner: str, *, storage_uri: str, run: str) -> None:
 def log_target_of(scratch_path: Path, owner: str, *, storage_uri: str, run: str) -> LogTarget | None:
     """Returns where the log in a scratch folder belongs; None for a folder without that mark."""
     name = scratch_path.name
-    pattern = rf"{re.escape(run)}-(\d+)-([a-z]+)-(\d+)-{re.escape(owner)}-(\d+)"
+    pattern = rf"{re.escape(run)}-(\d+)-([a-z-]+)-(\d+)-{re.escape(owner)}-(\d+)"
     match = re.fullmatch(pattern, name)
     if match is None:
         return None

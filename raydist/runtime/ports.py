@@ -25,6 +25,7 @@ class PortLease:
     def __init__(self, *, bound: socket.socket, lock: socket.socket | None = None) -> None:
         self._bound = bound
         self._lock = lock
+        self._ports: PortRange | None = None
         self.port: int = bound.getsockname()[1]
 
     @classmethod
@@ -40,11 +41,16 @@ class PortLease:
         for port in range(ports.low, ports.high + 1):
             lease = cls._try(port)
             if lease is not None:
+                lease._ports = ports
                 return lease
         raise ClusterError(
             f"every port of --ports {ports} is in use on {socket.gethostname()}; "
             "give a wider range, one port for each task that may share a host"
         )
+
+    def another(self) -> PortLease:
+        """Leases one more port where this one came from; raises ClusterError as `acquire` does."""
+        return PortLease.acquire(self._ports)
 
     @classmethod
     def acquire_again(cls, port: int, *, timeout_s: float) -> PortLease | None:

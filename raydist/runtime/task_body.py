@@ -14,10 +14,13 @@ from raydist.spec.tasks import TaskId, TaskType
 
 TRAINING_BODY = "raydist.task:TaskBody"
 SERVER_BODY = "raydist.task:ServerBody"
+DATA_WORKER_BODY = "raydist.task:DataWorkerBody"
 
 
 def body_of(task: TaskId, strategy: Strategy) -> str:
     """Returns the body of a task: under ParameterServer workers and ps only serve what the chief asks."""
+    if task.task_type is TaskType.DATA_WORKER:
+        return DATA_WORKER_BODY
     is_server = strategy is Strategy.PARAMETER_SERVER and task.task_type in (TaskType.WORKER, TaskType.PS)
     return SERVER_BODY if is_server else TRAINING_BODY
 

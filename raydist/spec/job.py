@@ -165,6 +165,7 @@ class JobSpec:
       workers: Workers; a single-host strategy has exactly the one task worker/0.
       ps: Parameter server tasks.
       evaluator: Whether a side-car evaluator follows the checkpoints.
+      data_workers: Tasks that run what `ctx.distribute` is given, beside the training ones.
       cpus_per_worker: Logical CPUs of each worker; likewise for the other roles.
       gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
@@ -198,10 +199,12 @@ class JobSpec:
     workers: WorkerRange = WorkerRange()
     ps: int = 0
     evaluator: bool = False
+    data_workers: int = 0
     cpus_per_worker: float = 1.0
     cpus_per_ps: float = 1.0
     cpus_per_chief: float = 1.0
     cpus_per_evaluator: float = 1.0
+    cpus_per_data_worker: float = 1.0
     gpus_per_worker: int | None = None
     devices: int | None = None
     ports: PortRange | None = None
@@ -230,6 +233,7 @@ class JobSpec:
 
 _LOWEST: Mapping[str, int] = {
     "ps": 0,
+    "data_workers": 0,
     "max_failures": 0,
     "seed": 0,
     "gpus_per_worker": 0,
@@ -237,6 +241,7 @@ _LOWEST: Mapping[str, int] = {
     "cpus_per_ps": 0,
     "cpus_per_chief": 0,
     "cpus_per_evaluator": 0,
+    "cpus_per_data_worker": 0,
     "devices": 1,
     "keep": 1,
 }
@@ -251,8 +256,8 @@ def check_field(field_name: str, value: Any) -> None:
         check_run_name(value)
     if field_name in _LOWEST and value < _LOWEST[field_name]:
         raise SpecError(f"{field_name} is {value}; need at least {_LOWEST[field_name]}")
-    if field_name == "ps" and value > MAX_TASKS:
-        raise SpecError(f"ps is {value}; at most {MAX_TASKS} are supported")
+    if field_name in ("ps", "data_workers") and value > MAX_TASKS:
+        raise SpecError(f"{field_name} is {value}; at most {MAX_TASKS} are supported")
     if field_name in ("timeout", "start_timeout", "stall_timeout") and value <= 0:
         raise SpecError(f"{field_name} is {value:g}; need more than 0 seconds")
     if field_name == "seed" and value > _HIGHEST_SEED:

@@ -95,7 +95,7 @@ def _cpus(role: str) -> Option:
     return Option(
         name=f"cpus_per_{role}",
         metavar="N",
-        summary=f"Logical CPUs of each {role} task.",
+        summary=f"Logical CPUs of each {role.replace('_', ' ')} task.",
         parser=values.number,
     )
 
@@ -141,10 +141,17 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.boolean,
         kind=OptionKind.SWITCH,
     ),
+    Option(
+        name="data_workers",
+        metavar="N",
+        summary="Tasks of tf.data service, which run what ctx.distribute is given.",
+        parser=values.whole_number,
+    ),
     _cpus("worker"),
     _cpus("ps"),
     _cpus("chief"),
     _cpus("evaluator"),
+    _cpus("data_worker"),
     Option(
         name="gpus_per_worker",
         metavar="N",

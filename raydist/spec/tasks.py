@@ -9,12 +9,13 @@ from raydist.errors import SpecError
 
 
 class TaskType(enum.Enum):
-    """TensorFlow's four task types."""
+    """TensorFlow's four task types, and one that serves training from outside TensorFlow's cluster."""
 
     CHIEF = "chief"
     WORKER = "worker"
     PS = "ps"
     EVALUATOR = "evaluator"
+    DATA_WORKER = "data-worker"  # of tf.data service; the first one is the dispatcher too
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -92,8 +93,8 @@ class Role:
         """Returns `1 chief (1 CPU)` or `3 workers (1 CPU, 1 GPU each)`."""
         if self.num_tasks == 1:
             return f"1 {self.task_type.value} ({self.resources})"
-        plural = "workers" if self.task_type is TaskType.WORKER else self.task_type.value
-        return f"{self.num_tasks} {plural} ({self.resources} each)"
+        plural = "" if self.task_type is TaskType.PS else "s"
+        return f"{self.num_tasks} {self.task_type.value}{plural} ({self.resources} each)"
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:

@@ -70,6 +70,8 @@ class TaskContext:
         self.steps_repeated = 0  # by the fits and loops that are done
         self.loop_step = 0  # where the next train_steps begins
         self._datasets = assignment.datasets
+        self._data_service = assignment.data_service
+        self._num_distributed = 0  # data sets that were given to the data workers so far
         self._metrics = metrics
         self._registered: dict[str, Any] = {}
 
@@ -123,6 +125,21 @@ class TaskContext:
             )
         raise UnsupportedError(
             f"ctx.dataset got {name!r}, which the run was not given; {suggest(name, self._datasets)}"
+        )
+
+    def distribute(self, dataset: Any, *, sharding: str = "dynamic") -> Any:
+        from raydist.strategies import data_service
+
+        data_service.check(dataset, sharding)
+        if self._data_service is None:
+            self.note("ctx.distribute changes nothing: the run has no data workers (--data-workers N)")
+            return dataset
+        self._num_distributed += 1
+        return data_service.distribute(
+            dataset,
+            sharding=sharding,
+            service=self._data_service,
+            name=f"data-{self._num_distributed}" if self.num_workers > 1 else None,
         )
 
     def train_steps(

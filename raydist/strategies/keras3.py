@@ -382,7 +382,8 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
 def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, global_batch.StepCall]]:
     """Yields the first and last step of each call of the step function, and its part of the data."""
     self.data_adapter.on_epoch_begin()
-    num_steps = self.steps_per_epoch or self._num_batches
+    # Not what Keras counted in the epoch before: this one may have more, or fewer.
+    num_steps = self.steps_per_epoch or self.data_adapter.num_batches
     if num_steps is None:
         yield from _until_exhausted(self)
     else:
@@ -414,7 +415,7 @@ def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCal
     step, self._start = self._start.step, resume.Start()
     iterator = iter(self._get_iterator())
     while True:
-        # Keras takes it for the number of batches when this call finds none left.
+        # Keras shows it as the number of batches once this call has found none left.
         self._steps_seen = step
         count = self._packer.next_count(self.steps_per_execution)
         yield step, step + count - 1, global_batch.StepCall(iterator, count, may_end=True)

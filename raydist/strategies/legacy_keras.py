@@ -329,7 +329,7 @@ def _configure_dataset(
     given = dataset = self._adapter.get_dataset()
     if class_weight:
         dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
-    self._inferred_steps = self._infer_steps(steps_per_epoch, dataset)
+    self._inferred_steps = self._raydist_steps = self._infer_steps(steps_per_epoch, dataset)
     if distribute:
         check_sizes(strategy, dataset, num_steps=self._inferred_steps)
     if distribute and not data_adapter._is_distributed_dataset(dataset):
@@ -358,6 +358,8 @@ def _enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
             if data_iterator is None or self._adapter.should_recreate_iterator():
                 data_iterator = iter(self._dataset)
             self._raydist_call = global_batch.StepCall(data_iterator, 1)
+            # Not what tf_keras counted in the epoch before: this one may have more, or fewer.
+            self._inferred_steps = self._raydist_steps
             yield epoch, self._raydist_call
             self._adapter.on_epoch_end()
 

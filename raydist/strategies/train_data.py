@@ -113,6 +113,11 @@ def _remedy(message: str) -> str | None:
             f"the data set reads {files}, too few for {few[2]} workers under its auto-shard policy; "
             "use --auto-shard data, or write at least one file for each worker"
         )
+    if "Could not find callback with key=pyfunc" in message:
+        return (
+            "the data set that ctx.distribute got runs Python (from_generator, py_function, numpy_function), "
+            "which data workers cannot; do that after ctx.distribute, or by TensorFlow's own operations"
+        )
     if "unshardable source dataset" in message:
         return (
             "the data set reads no files that TensorFlow could divide among the workers, and its "

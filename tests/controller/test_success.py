@@ -22,6 +22,18 @@ SYNCHRONOUS, PARAMETER_SERVER = Strategy.MULTI_WORKER_MIRRORED, Strategy.PARAMET
         ),
         pytest.param(Strategy.ONE_DEVICE, {"worker/0": FINISHED}, True, id="single-host"),
         pytest.param(
+            SYNCHRONOUS,
+            {"worker/0": FINISHED, "worker/1": FINISHED, "data-worker/0": RUNNING},
+            True,
+            id="data-workers-never-return",
+        ),
+        pytest.param(
+            Strategy.ONE_DEVICE,
+            {"worker/0": RUNNING, "data-worker/0": FAILED},
+            False,
+            id="data-worker-died-while-training",
+        ),
+        pytest.param(
             PARAMETER_SERVER,
             {"chief/0": FINISHED, "worker/0": RUNNING, "ps/0": RUNNING},
             True,
@@ -43,4 +55,4 @@ def test_success_rule(strategy: Strategy, states: dict[str, TaskState], is_succe
 def test_servers_are_those_whose_end_the_chief_decides() -> None:
     tasks = [task(name) for name in ("chief/0", "worker/0", "ps/0", "evaluator/0")]
     assert servers(PARAMETER_SERVER, tasks) == (task("worker/0"), task("ps/0"))
-    assert servers(SYNCHRONOUS, tasks) == ()
+    assert servers(SYNCHRONOUS, [*tasks, task("data-worker/0")]) == ()

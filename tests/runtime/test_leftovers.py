@@ -44,6 +44,7 @@ def start_owner(name: str) -> subprocess.Popen[str]:
     [
         ("run-0-worker-1-0badcafe-0", 0, "worker/1", 0),
         ("run-12-chief-0-0badcafe-3", 12, "chief/0", 3),
+        ("run-0-data-worker-1-0badcafe-0", 0, "data-worker/1", 0),
         ("run-0-0-worker-1-0badcafe-0", None, "", 0),  # of a run named run-0
         ("run-0-worker-1-deadbeef-0", None, "", 0),
         ("other-0-worker-1-0badcafe-0", None, "", 0),

@@ -57,6 +57,13 @@ def test_lease_keeps_the_port_from_anyone_else() -> None:
         pass
 
 
+def test_another_port_is_of_the_same_range(free_range: PortRange) -> None:
+    with PortLease.acquire(free_range) as first, first.another() as second:
+        assert [first.port, second.port] == [free_range.low, free_range.high]
+        with pytest.raises(ClusterError, match="every port of --ports"):
+            second.another()
+
+
 def test_leases_of_any_port_differ() -> None:
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(PortLease.acquire()).port for _ in range(50)]

@@ -53,6 +53,13 @@ def test_data_without_a_known_end_train_like_those_with_one(keras: str) -> None:
             np.testing.assert_allclose(task.arrays[case], alone.arrays[case], atol=1e-5, err_msg=case)
 
 
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_epoch_has_as_many_steps_as_it_has_data_whatever_the_one_before_had(keras: str) -> None:
+    [task] = run_function(FIT, Cluster(keras=keras), cases=["growing", "shrinking"])
+    assert result(task, "growing") == {"error": "", "steps": [6, 8]}
+    assert result(task, "shrinking") == {"error": "", "steps": [8, 6]}
+
+
 def test_epoch_lasts_until_the_last_worker_has_no_batch() -> None:
     steps = {"uneven generators": 10, "uneven generated shares": 20, "even shares": 8}
     first, second = run_function(FIT, two_workers("3"), cases=list(steps))

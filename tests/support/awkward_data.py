@@ -79,6 +79,19 @@ def _generated(count: int) -> Any:
     return tf.data.Dataset.from_generator(lambda: zip(x, y, strict=True), output_signature=signature)
 
 
+def _changing(*counts: int) -> Any:
+    """A generator that yields another number of examples in each epoch."""
+    import tensorflow as tf
+
+    x, y = examples(max(counts))
+    counted = iter(counts)
+    signature = (tf.TensorSpec([6], tf.float32), tf.TensorSpec([], tf.int64))
+    return tf.data.Dataset.from_generator(
+        lambda: zip(*(values[:count] for count in [next(counted)] for values in (x, y)), strict=True),
+        output_signature=signature,
+    )
+
+
 def _sliced(count: int) -> Any:
     import tensorflow as tf
 
@@ -98,6 +111,8 @@ def _share(dataset: Any, context: Any) -> Any:
 _CASES: dict[str, Any] = {
     "even": lambda ctx, folder: (_sliced(64).batch(BATCH), None),
     "files": lambda ctx, folder: (_of_files(folder), None),
+    "growing": lambda ctx, folder: (_changing(48, 64).batch(BATCH), None),
+    "shrinking": lambda ctx, folder: (_changing(64, 48).batch(BATCH), None),
     "generator": lambda ctx, folder: (_generated(64).batch(BATCH), None),
     "endless": lambda ctx, folder: (_sliced(64).batch(BATCH).repeat(), None),
     "endless with steps": lambda ctx, folder: (_sliced(64).batch(BATCH).repeat(), 8),

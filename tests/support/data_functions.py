@@ -162,3 +162,21 @@ def slowed_by_its_data(ctx: Any) -> dict[str, Any]:
     ctx.fit(model, dataset, epochs=2)
     notes = list(ctx.progress.status().notes)
     return {"notes": notes, "recorded": [one for one in recorded if "input_wait" in one]}
+
+
+def distribute_in_turn(ctx: Any) -> dict[str, Any]:
+    """Gives `ctx.distribute` what it takes and what it refuses; returns the sentences of the refusals."""
+    import tensorflow as tf
+
+    from raydist.errors import UnsupportedError
+
+    dataset = tf.data.Dataset.range(4)
+    refused = []
+    recipe = batches("arrays", None, count=8, batch_size=4)
+    for arguments in ({"dataset": recipe}, {"dataset": [1]}, {"dataset": dataset, "sharding": "static"}):
+        try:
+            ctx.distribute(**arguments)
+        except UnsupportedError as error:
+            refused.append(str(error))
+    is_same = all(ctx.distribute(dataset, sharding=sharding) is dataset for sharding in ("dynamic", "off"))
+    return {"refused": refused, "is_same": is_same, "notes": ctx.progress.status().notes}
