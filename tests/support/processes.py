@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,29 @@ def run_function(
                 task.arrays = dict(arrays)
             task.values = json.loads((task.folder / "values.json").read_text())
     return tasks
+
+
+def run_in_turn(
+    calls: Mapping[str, tuple[str, Mapping[str, Any]]], cluster: Cluster, **options: Any
+) -> dict[str, list[TaskProcess]]:
+    """Runs functions one after another in the same processes, whose start is most of what a short one costs.
+
+    Args:
+      calls: By name, `module:function` and its arguments. A function that breaks something comes last.
+      options: As of `run_function`.
+
+    Returns:
+      By name the finished tasks, each with what that function returned.
+    """
+    tasks = run_function("tests.support.train_functions:in_turn", cluster, calls=dict(calls), **options)
+    return {
+        name: [replace(task, arrays=_of(name, task.arrays), values=_of(name, task.values)) for task in tasks]
+        for name in calls
+    }
+
+
+def _of(name: str, results: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.removeprefix(f"{name}/"): one for key, one in results.items() if key.startswith(f"{name}/")}
 
 
 @contextmanager
