@@ -227,7 +227,7 @@ def failing_step(ctx: Any) -> dict[str, Any]:
         return {"loss": tf.debugging.check_numerics(batch / 0.0, "the user's own check")}
 
     try:
-        ctx.train_steps(step, lambda: tf.data.Dataset.from_tensors(1.0), num_steps=5)
+        ctx.train_steps(step, lambda: tf.data.Dataset.from_tensors(1.0), num_steps=1000)
     except Exception as error:
         return {"error": str(error)}
     return {"error": ""}

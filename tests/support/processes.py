@@ -1,7 +1,8 @@
 """Real TensorFlow tasks without Ray: one bare process per task, with TF_CONFIG and leased ports.
 
-Modelled on TensorFlow's multi_process_runner: spawned, output prefixed with the task, a time limit,
-stacks dumped before the kill, and an error that carries what each process printed.
+Modelled on TensorFlow's multi_process_runner: output prefixed with the task, a time limit, stacks dumped
+before the kill, and an error that carries what each process printed. But forked, see preloaded.py: tests/e2e
+has tasks that import TensorFlow for themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
+from raydist.spec import KerasFlavour
+from tests.support.preloaded import server_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +78,8 @@ class TaskProcess:
 
     def start(self) -> None:
         """Starts the process, or another one in place of one that was killed."""
-        with self.output.open("ab") as sink:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.task_main", json.dumps(self.request)],
-                cwd=ROOT,
-                env=self.environ,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-            )
+        server = server_of(KerasFlavour(self.request["keras"]))
+        self.process = server.start(self.request, environ=self.environ, output=self.output)
 
     def kill(self) -> None:
         self.process.kill()
