@@ -195,8 +195,16 @@ def test_run_outlives_its_submitter_and_then_its_controller(
     assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 2, 300)
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.5])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
+@pytest.mark.parametrize(
+    ("number", "delay_s"),
+    [
+        (signal.SIGKILL, 0.0),
+        (signal.SIGINT, 0.5),
+        pytest.param(signal.SIGKILL, 0.5, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 0.0, marks=pytest.mark.slow),
+    ],
+    ids=["kill-0.0", "ctrl-c-0.5", "kill-0.5", "ctrl-c-0.0"],
+)
 def test_submitter_ended_while_it_submits_leaves_a_run_or_nothing(
     submitter: Callable[..., subprocess.Popen[bytes]],
     tmp_path: Path,

@@ -134,7 +134,9 @@ def test_epoch_is_each_example_once_in_an_order_of_its_own(expected: list[list[i
     assert epochs[0] != epochs[1]
 
 
-@pytest.mark.parametrize("workers", ["2", "3", pytest.param("4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "workers", ["2", *(pytest.param(count, marks=pytest.mark.slow) for count in ("3", "4"))]
+)
 def test_workers_together_train_on_the_batches_of_one(
     recorded: Recorded, expected: list[list[int]], workers: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,28 +81,33 @@ print(json.dumps(told))
 """
 
 
+def call(running_ray: RunningRay, folder: Path, data: Path, do: str) -> dict[str, Any]:
+    (folder / "script.py").write_text(SCRIPT)
+    (folder / "job.py").write_text(JOB)
+    command = [sys.executable, "script.py", running_ray.address, str(folder / "runs")]
+    ended = subprocess.run(
+        [*command, str(data), do],
+        cwd=folder,
+        env=dict(running_ray.environ),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1]) if ended.stdout.strip() else {}
+
+
+@pytest.fixture(scope="module")
+def data(running_ray: RunningRay, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written")
+    call(running_ray, folder, folder / "data", "write")
+    return folder / "data"
+
+
 @pytest.fixture
-def script(running_ray: RunningRay, tmp_path: Path) -> Any:
+def script(running_ray: RunningRay, data: Path, tmp_path: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Runs the script with what `raydist.submit` is to be given; returns what it told."""
-    (tmp_path / "script.py").write_text(SCRIPT)
-    (tmp_path / "job.py").write_text(JOB)
-
-    def run(do: dict[str, Any] | str) -> dict[str, Any]:
-        text = do if isinstance(do, str) else json.dumps(do)
-        command = [sys.executable, "script.py", running_ray.address, str(tmp_path / "runs")]
-        ended = subprocess.run(
-            [*command, str(tmp_path / "data"), text],
-            cwd=tmp_path,
-            env=dict(running_ray.environ),
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert ended.returncode == 0, ended.stderr
-        return json.loads(ended.stdout.splitlines()[-1]) if ended.stdout.strip() else {}
-
-    run("write")
-    return run
+    return lambda do: call(running_ray, tmp_path, data, json.dumps(do))
 
 
 def test_killed_worker_costs_an_attempt_and_leaves_nothing_of_the_stream(script: Any) -> None:

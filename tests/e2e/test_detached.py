@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import Ended, RunningRay, start_raydist
-from tests.e2e.test_failures import slow_job as slow_job, status_of
+from tests.e2e.test_failures import slow_job as slow_job, status_of, undisturbed as undisturbed
 
 Raydist = Callable[..., Ended]
 
@@ -67,9 +67,13 @@ def attach(running_ray: RunningRay, folder: Path, name: str) -> dict[str, Any]:
 
 
 def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
-    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
+    raydist: Raydist,
+    running_ray: RunningRay,
+    undisturbed: dict[str, Any],
+    slow_job: str,
+    tmp_path: Path,
+    wait_until: WaitUntil,
 ) -> None:
-    undisturbed = raydist("submit", slow_job, "--json", "-p", "pause_s=0").json
     submitted = raydist(
         *("submit", slow_job, "--detach", "--json", "--name", "far", "--max-failures", "0"),
         *("-p", "pause_s=0.2"),

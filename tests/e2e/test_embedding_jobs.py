@@ -16,8 +16,10 @@ SMALL_RECOMMENDER = ["-p", "num_ratings=20000", "-p", "batch_size=100", "-p", "e
 SMALL_IMDB = ["-p", "num_reviews=6000", "-p", "batch_size=50", "-p", "length=60", "-p", "epochs=3"]
 SMALL_IMDB += ["-p", "data=generated"]  # whatever is in this machine's cache of Keras
 
+KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
 
-@pytest.mark.parametrize("keras", ["3", "legacy"])
+
+@pytest.mark.parametrize("keras", KERASES)
 def test_recommender_learns_nearly_to_the_noise(raydist: Raydist, keras: str) -> None:
     ended = raydist(
         "submit", RECOMMENDER, *SMALL_RECOMMENDER, "--strategy", "one_device", "--keras", keras, "--json"
@@ -31,7 +33,7 @@ def test_recommender_learns_nearly_to_the_noise(raydist: Raydist, keras: str) ->
     assert reached.startswith(f"validation RMSE is {result['metrics']['val_rmse']:.3f}")
 
 
-@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize("keras", KERASES)
 def test_imdb_learns_nearly_to_the_label_noise(raydist: Raydist, keras: str) -> None:
     ended = raydist("submit", IMDB, *SMALL_IMDB, "--strategy", "one_device", "--keras", keras, "--json")
     assert ended.code == 0, ended.err
@@ -43,7 +45,10 @@ def test_imdb_learns_nearly_to_the_label_noise(raydist: Raydist, keras: str) -> 
 
 @pytest.mark.parametrize(
     ("job", "params", "metric"),
-    [(RECOMMENDER, SMALL_RECOMMENDER, "val_rmse"), (IMDB, SMALL_IMDB, "val_loss")],
+    [
+        (RECOMMENDER, SMALL_RECOMMENDER, "val_rmse"),
+        pytest.param(IMDB, SMALL_IMDB, "val_loss", marks=pytest.mark.slow),
+    ],
     ids=["recommender", "imdb"],
 )
 def test_workers_that_exchange_sparse_gradients_reach_what_one_device_does(

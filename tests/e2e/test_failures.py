@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -55,10 +56,25 @@ def train(ctx: raydist.TrainContext):
 
 @pytest.fixture
 def slow_job(tmp_path: Path) -> str:
-    folder = tmp_path / "code"
-    folder.mkdir()
-    (folder / "slow.py").write_text(SLOW_JOB)
-    return str(folder / "slow.py")
+    return write_slow_job(tmp_path)
+
+
+def write_slow_job(folder: Path) -> str:
+    (folder / "code").mkdir()
+    (folder / "code" / "slow.py").write_text(SLOW_JOB)
+    return str(folder / "code" / "slow.py")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(running_ray: RunningRay, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `slow_job` tells of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    command = ("submit", write_slow_job(folder), "--json", "-p", "pause_s=0")
+    out, err = start_raydist(running_ray, folder, *command).communicate(timeout=180)
+    assert out, err
+    told: dict[str, Any] = json.loads(out)
+    assert told["state"] == "SUCCEEDED", err
+    return told
 
 
 def autograph_files() -> set[str]:
@@ -84,9 +100,13 @@ def test_exception_in_the_train_function_is_shown_once(raydist: Raydist, slow_jo
 
 
 def test_killed_worker_costs_one_attempt_and_changes_nothing(
-    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
+    raydist: Raydist,
+    running_ray: RunningRay,
+    undisturbed: dict[str, Any],
+    slow_job: str,
+    tmp_path: Path,
+    wait_until: WaitUntil,
 ) -> None:
-    undisturbed = raydist("submit", slow_job, "--json", "-p", "pause_s=0").json
     files_before = autograph_files()
     process = start_raydist(running_ray, tmp_path, "submit", slow_job, "--json", "--name", "killed")
     wait_until(lambda: status_of(raydist, "killed")["steps"] >= 14, timeout_s=60)

@@ -19,19 +19,27 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+JOBS = {"cifar": ["-p", "epochs=2", "-p", "data=digits"], "digits": ["-p", "epochs=3"]}
+# Each job and each strategy once; one_device is that of the embedding jobs.
+DEFAULT = {("cifar", "multi_worker_mirrored"), ("digits", "mirrored"), ("digits", "central_storage")}
+
+
 @pytest.mark.parametrize(
-    ("job", "params"),
-    [("cifar.py", ["-p", "epochs=2", "-p", "data=digits"]), ("digits.py", ["-p", "epochs=3"])],
-    ids=["cifar", "digits"],
+    ("job", "strategy"),
+    [
+        pytest.param(job, strategy, marks=() if (job, strategy) in DEFAULT else pytest.mark.slow)
+        for job in JOBS
+        for strategy in STRATEGIES
+    ],
 )
-def test_job_learns_under(raydist: Raydist, strategy: str, job: str, params: list[str]) -> None:
-    ended = raydist("submit", str(ROOT / "jobs" / job), *STRATEGIES[strategy], *params, "--json")
+def test_job_learns_under(raydist: Raydist, job: str, strategy: str) -> None:
+    path = str(ROOT / "jobs" / f"{job}.py")
+    ended = raydist("submit", path, *STRATEGIES[strategy], *JOBS[job], "--json")
     assert ended.code == 0, ended.err
     result = ended.json
     assert (result["state"], result["strategy"], result["attempts"]) == ("SUCCEEDED", strategy, 1)
     assert result["metrics"]["loss"] < 1.5  # an untrained network of ten classes has 2.3
-    assert result["steps"] == (24 if job == "cifar.py" else 45)
+    assert result["steps"] == (24 if job == "cifar" else 45)
     assert result["checkpoint"].endswith(f"/checkpoints/step-{result['steps']}-a0")
     assert len(result["tasks"]) == (2 if strategy == "multi_worker_mirrored" else 1)
 

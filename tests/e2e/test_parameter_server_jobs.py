@@ -30,7 +30,7 @@ def reached() -> dict[str, Any]:
         pytest.param(*("recommender.py", ["--keras", "3"], "val_rmse", 1080), marks=pytest.mark.slow),
         pytest.param(*("recommender.py", ["--keras", "legacy"], "val_rmse", 1080), marks=pytest.mark.slow),
         ("recommender.py", ["--partitioner", "fixed_shards:2"], "val_rmse", 1080),
-        ("imdb.py", ["--keras", "3"], "val_accuracy", 600),
+        pytest.param(*("imdb.py", ["--keras", "3"], "val_accuracy", 600), marks=pytest.mark.slow),
         pytest.param(*("imdb.py", ["--keras", "legacy"], "val_accuracy", 600), marks=pytest.mark.slow),
     ],
     ids=["recommender-3", "recommender-legacy", "recommender-sharded", "imdb-3", "imdb-legacy"],

@@ -143,7 +143,7 @@ def is_uploading(folder: Path) -> bool:
         pytest.param("3", "worker/0", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("moment", ["start-up", "step", "upload"])
+@pytest.mark.parametrize("moment", ["start-up", pytest.param("step", marks=pytest.mark.slow), "upload"])
 def test_killed_task_changes_nothing(
     runs: Runs,
     raydist: Raydist,

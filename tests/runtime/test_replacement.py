@@ -170,8 +170,18 @@ def test_orders_reach_the_process_that_took_the_place(start: Start, wait_until: 
     wait_until(lambda: drive.poll() or "order=FINISH" in drive.statuses["evaluator/0"].notes)
 
 
-@pytest.mark.parametrize("num_stops", [1, 2])
-@pytest.mark.parametrize("delay_s", [0.0, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize(
+    ("delay_s", "num_stops"),
+    [
+        (0.0, 1),
+        (0.3, 2),
+        (1.0, 1),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in [(0.0, 2), (0.3, 1), (0.6, 1), (0.6, 2), (1.0, 2)]
+        ),
+    ],
+)
 def test_stop_during_a_replacement_leaves_nothing(
     start: Start, wait_until: WaitUntil, num_stops: int, delay_s: float
 ) -> None:

@@ -45,7 +45,12 @@ def faulty_storage(proxy: FaultyProxy, s3_uri: str) -> Storage:
     return Storage.open(s3_uri).patient()
 
 
-@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    # 500 is to the client what 503 is.
+    [pytest.param(one, marks=pytest.mark.slow if one is Fault.INTERNAL_ERROR else ()) for one in PASSING],
+    ids=lambda fault: fault.name,
+)
 def test_every_verb_survives_faults(
     faulty_storage: Storage, proxy: FaultyProxy, tmp_path: Path, fault: Fault
 ) -> None:

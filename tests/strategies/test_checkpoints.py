@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,20 @@ TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
 ON_PS = Cluster(strategy="parameter_server", workers=2, ps=1)
 SLOW = pytest.mark.slow  # the same again in another way
 
+Undisturbed = Callable[..., TaskProcess]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Trains 3 epochs of the model that several functions train, once for all tests; returns the chief."""
+
+    @functools.cache
+    def run(cluster: Cluster, is_size_known: bool = True) -> TaskProcess:
+        options = {"is_size_known": is_size_known, "storage": tmp_path_factory.mktemp("undisturbed")}
+        return run_function(f"{FUNCTIONS}:ends_an_epoch", cluster, **options)[0]
+
+    return run
+
 
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_training_goes_on_while_a_checkpoint_is_stored(keras: str) -> None:
@@ -35,22 +50,22 @@ def test_training_goes_on_while_a_checkpoint_is_stored(keras: str) -> None:
 
 
 def test_chief_killed_during_an_upload_resumes_from_the_commit_before(
-    tmp_path: Path, wait_until: Callable[..., None]
+    undisturbed: Undisturbed, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
     target, options = f"{FUNCTIONS}:hangs_before_the_marker_of", {"checkpoint_every": "5"}
     arguments = {"epochs": 3, "job_options": options}
-    [expected, _] = run_function(target, TWO_WORKERS, step=-1, storage=tmp_path / "a", **arguments)
-    with started(target, TWO_WORKERS, step=10, storage=tmp_path / "b", **arguments) as tasks:
-        torn = tmp_path / "b/test/checkpoints/step-10-a0/variables.npz"
+    expected = undisturbed(TWO_WORKERS)
+    with started(target, TWO_WORKERS, step=10, storage=tmp_path, **arguments) as tasks:
+        torn = tmp_path / "test/checkpoints/step-10-a0/variables.npz"
         wait_until(torn.exists, timeout_s=300)
         tasks[0].kill()
-    for task in run_function(target, TWO_WORKERS, step=-1, storage=tmp_path / "b", attempt=1, **arguments):
+    for task in run_function(target, TWO_WORKERS, step=-1, storage=tmp_path, attempt=1, **arguments):
         assert task.values["restored_step"] == 5
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
     assert not torn.exists()
 
 
-@pytest.mark.parametrize("way", ["fit", "train_steps", "save"])
+@pytest.mark.parametrize("way", ["fit", pytest.param("train_steps", marks=SLOW), "save"])
 def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) -> None:
     [task] = run_function(
         f"{FUNCTIONS}:checkpoints_cannot_be_stored", Cluster(), way=way, job_options={"checkpoint_every": "5"}
@@ -89,7 +104,7 @@ def test_order_to_one_worker_makes_all_save_inside_an_epoch(
     ("way", "cluster"),
     [
         ("fit", TWO_WORKERS),
-        ("train_steps", ON_PS),
+        pytest.param("train_steps", ON_PS, marks=SLOW),
         pytest.param("fit", Cluster(), marks=SLOW),
         pytest.param("fit", ON_PS, marks=SLOW),
         pytest.param("train_steps", Cluster(), marks=SLOW),
@@ -139,8 +154,8 @@ def all_run(tasks: list[TaskProcess]) -> bool:
 @pytest.mark.parametrize(
     "cluster",
     [
-        Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"),
-        pytest.param(Cluster(strategy="mirrored", devices=2, keras="3"), marks=SLOW),
+        Cluster(strategy="mirrored", devices=2, keras="3"),
+        pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), marks=SLOW),
         pytest.param(Cluster(strategy="parameter_server", workers=1, ps=1), marks=SLOW),
     ],
     ids=str,
@@ -193,13 +208,13 @@ def test_resumed_run_draws_the_random_numbers_of_the_undisturbed_one(
     ids=str,
 )
 def test_run_that_dies_between_the_last_step_and_the_end_of_an_epoch_loses_neither(
-    cluster: Cluster, is_size_known: bool, every: int, tmp_path: Path
+    undisturbed: Undisturbed, cluster: Cluster, is_size_known: bool, every: int, tmp_path: Path
 ) -> None:
     target, options = f"{FUNCTIONS}:ends_an_epoch", {"checkpoint_every": str(every)}  # of 7 steps an epoch
     run = functools.partial(run_function, target, cluster, job_options=options, is_size_known=is_size_known)
-    [expected, *_] = run(storage=tmp_path / "a")
-    run(storage=tmp_path / "b", crash_in=1)
-    for task in run(storage=tmp_path / "b", attempt=1):
+    expected = undisturbed(cluster, is_size_known)
+    run(storage=tmp_path, crash_in=1)
+    for task in run(storage=tmp_path, attempt=1):
         assert task.values == expected.values == {"steps": 21}
         np.testing.assert_allclose(task.arrays["losses"], expected.arrays["losses"], atol=1e-6)
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
@@ -209,6 +224,14 @@ def test_generators_of_a_loop_are_saved_and_restored(tmp_path: Path) -> None:
     [first] = run_function(f"{FUNCTIONS}:generators", Cluster(), storage=tmp_path)
     [second] = run_function(f"{FUNCTIONS}:generators", Cluster(), storage=tmp_path, attempt=1)
     assert first.values["drawn"] == second.values["drawn"]
+
+
+@pytest.fixture(scope="module")
+def saved_by_two_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The storage of a run that has ended."""
+    storage = tmp_path_factory.mktemp("saved")
+    run_function(f"{FUNCTIONS}:restored_differently", TWO_WORKERS, storage=storage, way="neither")
+    return storage
 
 
 @pytest.mark.parametrize(
@@ -221,9 +244,11 @@ def test_generators_of_a_loop_are_saved_and_restored(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_worker_that_restored_something_else_is_named(way: str, message: str, tmp_path: Path) -> None:
+def test_worker_that_restored_something_else_is_named(
+    saved_by_two_workers: Path, way: str, message: str, tmp_path: Path
+) -> None:
     target = f"{FUNCTIONS}:restored_differently"
-    run_function(target, TWO_WORKERS, storage=tmp_path, way=way)
+    shutil.copytree(saved_by_two_workers, tmp_path, dirs_exist_ok=True)
     with pytest.raises(AssertionError, match=f"CheckpointError: .*{message}"):
         run_function(target, TWO_WORKERS, storage=tmp_path, way=way, attempt=1)
 

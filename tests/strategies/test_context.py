@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,64 +14,79 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoint_marker import Checkpoint
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from tests.support.processes import Cluster, run_function
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 FUNCTIONS = "tests.support.train_functions"
 TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
 TWO_DEVICES = {"strategy": "mirrored", "devices": 2}
+SLOW = pytest.mark.slow  # the same again in another way
+
+
+Undisturbed = Callable[..., tuple[list[TaskProcess], Path]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Runs 5 epochs of ctx.fit on a cluster, once for all tests; returns its tasks and its storage."""
+
+    @functools.cache
+    def run(cluster: Cluster) -> tuple[list[TaskProcess], Path]:
+        storage = tmp_path_factory.mktemp("undisturbed")
+        return run_function(f"{FUNCTIONS}:fit_through_context", cluster, epochs=5, storage=storage), storage
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("cluster", "keras", "every", "restored_step"),
     [
-        (TWO_WORKERS, "3", "epoch", 7),
+        pytest.param(TWO_WORKERS, "3", "epoch", 7, marks=SLOW),
         (TWO_WORKERS, "3", "3", 9),
         (TWO_DEVICES, "legacy", "epoch", 7),
-        (TWO_WORKERS, "legacy", "3", 9),
+        pytest.param(TWO_WORKERS, "legacy", "3", 9, marks=SLOW),
     ],
     ids=["epochs", "steps", "tf_keras epochs", "tf_keras steps"],
 )
 def test_resumed_fit_ends_as_the_undisturbed_one(
-    tmp_path: Path, cluster: dict[str, object], keras: str, every: str, restored_step: int
+    undisturbed: Undisturbed,
+    tmp_path: Path,
+    cluster: dict[str, object],
+    keras: str,
+    every: str,
+    restored_step: int,
 ) -> None:
     where = Cluster(**cluster, keras=keras)  # type: ignore[arg-type]
-    options = {"checkpoint_every": every}
     target = f"{FUNCTIONS}:fit_through_context"
-    [expected, *_] = run_function(target, where, epochs=3, storage=tmp_path / "a", job_options=options)
-    disturbed = {"epochs": 3, "storage": tmp_path / "b", "job_options": options}
+    [expected, *_], _ = undisturbed(where)
+    disturbed = {"epochs": 5, "storage": tmp_path, "job_options": {"checkpoint_every": every}}
     run_function(target, where, stop_after=10, **disturbed)
     for task in run_function(target, where, attempt=1, **disturbed):
         assert task.values["status"]["restored_step"] == restored_step
-        assert task.values["status"]["step"] == expected.values["status"]["step"] == 21
-        assert task.values["epochs"] == [0, 1, 2]
+        assert task.values["status"]["step"] == expected.values["status"]["step"] == 35
+        assert task.values["epochs"] == [0, 1, 2, 3, 4]
         for name in ("weights", "loss", "accuracy"):
             np.testing.assert_allclose(task.arrays[name], expected.arrays[name], atol=1e-6, err_msg=name)
 
 
-def test_chief_alone_writes_and_keeps_three(tmp_path: Path) -> None:
-    tasks = run_function(
-        f"{FUNCTIONS}:fit_through_context", Cluster(**TWO_WORKERS), epochs=5, storage=tmp_path
-    )
-    checkpoints = tmp_path / "test" / "checkpoints"
+def test_chief_alone_writes_and_keeps_three(undisturbed: Undisturbed) -> None:
+    tasks, storage = undisturbed(Cluster(**TWO_WORKERS))
+    checkpoints = storage / "test" / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["step-21-a0", "step-28-a0", "step-35-a0"]
     assert tasks[0].values["status"]["checkpoint"] == str(checkpoints / "step-35-a0")
     assert tasks[1].values["status"]["checkpoint"] is None
     assert json.loads((checkpoints / "step-35-a0" / "state.json").read_text())["epoch"] == 5
 
 
-def test_metrics_hold_one_global_value_per_epoch(tmp_path: Path) -> None:
+def test_metrics_hold_one_global_value_per_epoch(undisturbed: Undisturbed) -> None:
     from raydist.metrics.merge import merge_rows
     from raydist.metrics.parquet import read_metrics
     from raydist.metrics.records import Scope
 
-    [first, _] = run_function(
-        f"{FUNCTIONS}:fit_through_context", Cluster(**TWO_WORKERS), epochs=2, storage=tmp_path
-    )
-    rows = merge_rows(read_metrics(Storage.open(str(tmp_path)), RunLayout(run="test")))
+    [first, _], storage = undisturbed(Cluster(**TWO_WORKERS))
+    rows = merge_rows(read_metrics(Storage.open(str(storage)), RunLayout(run="test")))
     losses = [row for row in rows if row.scope is Scope.GLOBAL and row.name == "loss"]
     assert [(row.step, row.epoch, row.task) for row in losses] == [
-        (7, 1, TaskId.parse("worker/0")),
-        (14, 2, TaskId.parse("worker/0")),
+        (7 * epoch, epoch, TaskId.parse("worker/0")) for epoch in (1, 2, 3, 4, 5)
     ]
     np.testing.assert_allclose([row.value for row in losses], first.arrays["loss"], rtol=1e-6)
 
@@ -99,7 +116,7 @@ def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
-@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: str) -> None:
     target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
     [first] = run_function(target, where, storage=tmp_path, epochs=2)
@@ -109,8 +126,14 @@ def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: s
     assert more.values["status"]["checkpoint"].endswith("step-20-a1")
 
 
-def test_function_of_an_input_context_shards_for_itself(tmp_path: Path) -> None:
-    for task in run_function(f"{FUNCTIONS}:input_context", Cluster(**TWO_WORKERS), storage=tmp_path):
+@functools.cache
+def on_two_workers() -> dict[str, list[TaskProcess]]:
+    names = ("input_context", "warmed_up")
+    return run_in_turn({name: (f"{FUNCTIONS}:{name}", {}) for name in names}, Cluster(**TWO_WORKERS))
+
+
+def test_function_of_an_input_context_shards_for_itself() -> None:
+    for task in on_two_workers()["input_context"]:
         assert task.values["epochs"] == 2
         assert task.values["status"]["step"] == 9 + 8
 
@@ -146,13 +169,13 @@ def test_storage_that_fails_does_not_hide_what_the_train_function_raised(tmp_pat
     assert "the last metrics are lost: cannot write" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "cluster",
-    [Cluster(**TWO_WORKERS), Cluster(keras="legacy")],  # type: ignore[arg-type]
-    ids=str,
-)
-def test_learning_rate_warms_up_and_travels_with_the_model(cluster: Cluster) -> None:
-    for task in run_function(f"{FUNCTIONS}:warmed_up", cluster):
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_learning_rate_warms_up_and_travels_with_the_model(keras: str) -> None:
+    if keras == "3":
+        tasks = on_two_workers()["warmed_up"]
+    else:
+        tasks = run_function(f"{FUNCTIONS}:warmed_up", Cluster(keras=keras))
+    for task in tasks:
         assert task.values["rates"] == pytest.approx([0.1, 0.175, 0.25, 0.325, 0.4, 0.4])
         assert task.values["loaded"]["end_learning_rate"] == pytest.approx(0.4)
         assert task.values["float"] == pytest.approx(0.2)

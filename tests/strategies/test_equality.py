@@ -3,62 +3,91 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.processes import Cluster, run_function
+from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
-# 1000 examples in batches of 128: the last batch has 104, and 3 replicas divide neither. Stock
-# TensorFlow is off by 1e-2 there, because it weighs 43, 43 and 42 examples alike (TF_NOTES 12).
-DATA = {"batch_size": 128, "count": 1000, "epochs": 3}
+FUNCTIONS = "tests.support.train_functions"
+# The batches of 127 and the last one of 113 are divided neither by 2 nor by 3 replicas. Stock TensorFlow is
+# off by 1e-2 there, because it weighs 64 and 63 examples alike (TF_NOTES 12).
+DATA = {"batch_size": 127, "count": 1002, "epochs": 3}
+CALLS = {
+    "every way": (f"{FUNCTIONS}:weights_of_every_way", DATA),
+    "few examples": (f"{FUNCTIONS}:fewer_examples_than_replicas", {}),
+    "batch norm": (f"{FUNCTIONS}:synchronized_batchnorm", {}),
+    "sparse": (f"{FUNCTIONS}:embedding_with_uneven_batches", {}),
+}
 CLUSTERS = {
+    "one device": {},
     "mirrored on 2 devices": {"strategy": "mirrored", "devices": 2},
     "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
     "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
 }
+SLOW = pytest.mark.slow  # the same again in another way
 
 
 @functools.cache
-def weights_on_one_device(keras: str) -> dict[str, np.ndarray[Any, Any]]:
-    [task] = run_function("tests.support.train_functions:weights_of_every_way", Cluster(keras=keras), **DATA)
+def run(name: str, keras: str, *calls: str) -> dict[str, list[TaskProcess]]:
+    """Runs some of CALLS, those that are compared by this module in the same processes."""
+    # Models without a BatchNormalization do not notice sync_batchnorm.
+    options = {"sync_batchnorm": True} if "batch norm" in calls else {}
+    cluster = Cluster(**CLUSTERS[name], keras=keras)
+    return run_in_turn({call: CALLS[call] for call in calls}, cluster, job_options=options)
+
+
+def on_one_device(keras: str, call: str) -> dict[str, np.ndarray]:
+    # The one that takes the longest, and that not all need, for itself.
+    calls = [call] if call == "every way" else [other for other in CALLS if other != "every way"]
+    [task] = run("one device", keras, *calls)[call]
     return task.arrays
 
 
-@pytest.mark.parametrize("keras", ["3", "legacy"])
-@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
-def test_weights_equal_those_of_one_device(cluster: dict[str, Any], keras: str) -> None:
-    expected = weights_on_one_device(keras)
-    tasks = run_function(
-        "tests.support.train_functions:weights_of_every_way", Cluster(**cluster, keras=keras), **DATA
-    )
+def on_two_workers(keras: str) -> dict[str, list[TaskProcess]]:
+    return run("2 workers", keras, *(("every way", "sparse") if keras == "3" else ("sparse",)))
+
+
+def on_two_devices(keras: str, call: str) -> TaskProcess:
+    [task] = run("mirrored on 2 devices", keras, "few examples", "batch norm")[call]
+    return task
+
+
+@pytest.mark.parametrize(
+    ("name", "keras"),
+    [
+        ("2 workers", "3"),
+        pytest.param("2 workers", "legacy", marks=SLOW),
+        pytest.param("mirrored on 2 devices", "3", marks=SLOW),
+        pytest.param("mirrored on 2 devices", "legacy", marks=SLOW),
+        pytest.param("3 workers", "3", marks=SLOW),
+        pytest.param("3 workers", "legacy", marks=SLOW),
+    ],
+)
+def test_weights_equal_those_of_one_device(name: str, keras: str) -> None:
+    expected = on_one_device(keras, "every way")
     assert len(expected) == 8  # fit and train_steps, SGD and Adam, 1 and 10 steps per execution
-    for task in tasks:
+    is_shared = (name, keras) == ("2 workers", "3")
+    for task in (on_two_workers(keras) if is_shared else run(name, keras, "every way"))["every way"]:
         for way, weights in expected.items():
             np.testing.assert_allclose(task.arrays[way], weights, atol=1e-5, rtol=0, err_msg=way)
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_batch_with_fewer_examples_than_replicas_counts_each_once(keras: str) -> None:
-    target = "tests.support.train_functions:fewer_examples_than_replicas"
-    [one] = run_function(target, Cluster(keras=keras))
-    [two] = run_function(target, Cluster(strategy="mirrored", devices=2, keras=keras))
+    expected, two = on_one_device(keras, "few examples"), on_two_devices(keras, "few examples")
     for way in ("fit", "train_steps", "loss"):
-        np.testing.assert_allclose(two.arrays[way], one.arrays[way], atol=1e-5, err_msg=way)
+        np.testing.assert_allclose(two.arrays[way], expected[way], atol=1e-5, err_msg=way)
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_synchronized_batchnorm_equals_one_device(keras: str) -> None:
-    target, options = "tests.support.train_functions:synchronized_batchnorm", {"sync_batchnorm": True}
-    [one] = run_function(target, Cluster(keras=keras), job_options=options)
-    [two] = run_function(target, Cluster(strategy="mirrored", devices=2, keras=keras), job_options=options)
-    np.testing.assert_allclose(two.arrays["weights"], one.arrays["weights"], atol=1e-5)
+    expected, two = on_one_device(keras, "batch norm"), on_two_devices(keras, "batch norm")
+    np.testing.assert_allclose(two.arrays["weights"], expected["weights"], atol=1e-5)
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_sparse_gradients_of_uneven_batches_equal_one_device(keras: str) -> None:
-    function = "tests.support.train_functions:embedding_with_uneven_batches"
-    [alone] = run_function(function, Cluster(keras=keras))
-    for task in run_function(function, Cluster(**CLUSTERS["2 workers"], keras=keras)):
-        np.testing.assert_allclose(task.arrays["weights"], alone.arrays["weights"], atol=1e-5, rtol=0)
+    expected = on_one_device(keras, "sparse")
+    for task in on_two_workers(keras)["sparse"]:
+        np.testing.assert_allclose(task.arrays["weights"], expected["weights"], atol=1e-5, rtol=0)

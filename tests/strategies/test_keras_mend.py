@@ -7,28 +7,58 @@ import functools
 import numpy as np
 import pytest
 
-from tests.support.processes import Cluster, TaskProcess, run_function
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 FUNCTIONS = "tests.support.train_functions"
-TWO_REPLICAS = {
+CLUSTERS = {
+    "one device": {},
     "mirrored": {"strategy": "mirrored", "devices": 2},
     "central storage": {"strategy": "central_storage", "devices": 2},
     "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
 }
+CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
+REFUSED = ("gradient_accumulation_steps", "ema_overwrite_frequency")
+
+
+def calls_on(name: str, keras: str) -> dict[str, tuple[str, dict[str, object]]]:
+    """Returns what the tests of this module want of one cluster, which then is started once."""
+    calls: dict[str, tuple[str, dict[str, object]]] = {"own fit": (f"{FUNCTIONS}:users_own_fit", {})}
+    if name in ("one device", "2 workers"):
+        calls["batch logs"] = (f"{FUNCTIONS}:batch_logs", {})
+    if name == "2 workers":
+        calls["callback of the chief"] = (f"{FUNCTIONS}:callback_of_the_chief_alone", {})
+    if name in ("one device", "mirrored") and keras == "3":
+        calls |= {clip: (f"{FUNCTIONS}:clipped", {"clip": clip}) for clip in CLIPS}
+    if name == "mirrored" and keras == "3":
+        calls |= {option: (f"{FUNCTIONS}:refused", {"option": option}) for option in REFUSED}
+    return calls
 
 
 @functools.cache
+def run(name: str, keras: str) -> dict[str, list[TaskProcess]]:
+    return run_in_turn(calls_on(name, keras), Cluster(**CLUSTERS[name], keras=keras))
+
+
 def users_own_fit(keras: str, name: str) -> list[TaskProcess]:
-    return run_function(f"{FUNCTIONS}:users_own_fit", Cluster(**TWO_REPLICAS[name], keras=keras))
+    return run(name, keras)["own fit"]
 
 
-@functools.cache
-def on_one_device(keras: str) -> TaskProcess:
-    return run_function(f"{FUNCTIONS}:users_own_fit", Cluster(keras=keras))[0]
+def on_one_device(keras: str, call: str = "own fit") -> TaskProcess:
+    return run("one device", keras)[call][0]
 
 
-@pytest.mark.parametrize("keras", ["3", "legacy"])
-@pytest.mark.parametrize("name", TWO_REPLICAS)
+@pytest.mark.parametrize(
+    ("name", "keras"),
+    [
+        ("2 workers", "3"),
+        ("2 workers", "legacy"),
+        ("mirrored", "3"),
+        ("central storage", "3"),
+        # The same again in another way.
+        pytest.param("mirrored", "legacy", marks=pytest.mark.slow),
+        pytest.param("central storage", "legacy", marks=pytest.mark.slow),
+    ],
+)
 class TestUsersOwnFit:
     def test_an_empty_local_batch_leaves_no_nan(self, name: str, keras: str) -> None:
         for task in users_own_fit(keras, name):
@@ -58,10 +88,7 @@ class TestUsersOwnFit:
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_batch_logs_are_means_not_sums_over_replicas(keras: str) -> None:
-    [one] = run_function(f"{FUNCTIONS}:batch_logs", Cluster(keras=keras))
-    tasks = run_function(
-        f"{FUNCTIONS}:batch_logs", Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
-    )
+    one, tasks = on_one_device(keras, "batch logs"), run("2 workers", keras)["batch logs"]
     # Each worker's log is that of its own half of the examples: near the whole, never twice as much.
     for task in tasks:
         assert task.values["batch"] == pytest.approx(one.values["epoch"], rel=0.25)
@@ -72,39 +99,47 @@ def test_batch_logs_are_means_not_sums_over_replicas(keras: str) -> None:
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])
 def test_callback_that_only_the_chief_has_sees_each_batch_and_blocks_nobody(keras: str) -> None:
-    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
-    first, second = run_function(f"{FUNCTIONS}:callback_of_the_chief_alone", cluster, timeout_s=90)
+    first, second = run("2 workers", keras)["callback of the chief"]
     assert (first.values["seen"], second.values["seen"]) == (320, 0)
     np.testing.assert_array_equal(first.arrays["weights"], second.arrays["weights"])
 
 
-@pytest.mark.parametrize("clip", ["clipnorm", "clipvalue", "global_clipnorm"])
+@pytest.mark.parametrize("clip", CLIPS)
 def test_gradients_are_clipped_after_they_are_summed(clip: str) -> None:
-    [one] = run_function(f"{FUNCTIONS}:clipped", Cluster(), clip=clip)
-    [two] = run_function(f"{FUNCTIONS}:clipped", Cluster(strategy="mirrored", devices=2), clip=clip)
+    one, [two] = on_one_device("3", clip), run("mirrored", "3")[clip]
     np.testing.assert_allclose(two.arrays["weights"], one.arrays["weights"], atol=1e-5)
 
 
-@pytest.mark.parametrize("option", ["gradient_accumulation_steps", "ema_overwrite_frequency"])
+@pytest.mark.parametrize("option", REFUSED)
 def test_what_cannot_work_is_refused_before_training(option: str) -> None:
-    [task] = run_function(f"{FUNCTIONS}:refused", Cluster(strategy="mirrored", devices=2), option=option)
+    [task] = run("mirrored", "3")[option]
     assert task.values["error"].startswith("UnsupportedError: optimizer")
     assert option in task.values["error"]
 
 
-@pytest.mark.parametrize(
-    ("cluster", "steps", "error"),
-    [
-        (Cluster(strategy="mirrored", devices=2), 4, "You must feed a value for placeholder"),
-        (Cluster(strategy="multi_worker_mirrored", workers=2), 1, "PerReplica"),
-    ],
-    ids=["several steps under mirrored", "fit on 2 workers"],
-)
-def test_stock_keras_3_still_fails(cluster: Cluster, steps: int, error: str) -> None:
-    """Fails when Keras has mended itself: then raydist's mend can go."""
-    tasks = run_function(f"{FUNCTIONS}:error_of_fit", cluster, steps=steps, job_options={"mend_keras": False})
-    for task in tasks:
-        assert error in task.values["error"]
+@functools.cache
+def on_stock_keras() -> dict[str, TaskProcess]:
+    """What one process finds that nothing has mended; the last call spoils Keras."""
+    calls = {
+        "several steps": (f"{FUNCTIONS}:error_of_fit", {"steps": 4}),
+        "keras3": (f"{FUNCTIONS}:changed_sources", {"module": "keras3"}),
+        "legacy_keras": (f"{FUNCTIONS}:changed_sources", {"module": "legacy_keras"}),
+        "changed source": (f"{FUNCTIONS}:mend_of_changed_source", {}),
+    }
+    found = run_in_turn(calls, Cluster(**CLUSTERS["mirrored"]), job_options={"mend_keras": False})
+    return {name: task for name, [task] in found.items()}
+
+
+class TestStockKeras3StillFails:
+    """Each fails when Keras has mended itself: then raydist's mend can go."""
+
+    def test_at_several_steps_under_mirrored(self) -> None:
+        assert "You must feed a value for placeholder" in on_stock_keras()["several steps"].values["error"]
+
+    def test_at_fit_on_2_workers(self) -> None:
+        cluster, options = Cluster(**CLUSTERS["2 workers"]), {"mend_keras": False}
+        for task in run_function(f"{FUNCTIONS}:error_of_fit", cluster, steps=1, job_options=options):
+            assert "PerReplica" in task.values["error"]
 
 
 def test_stock_tf_keras_still_doubles_batch_logs() -> None:
@@ -117,14 +152,12 @@ def test_stock_tf_keras_still_doubles_batch_logs() -> None:
 
 @pytest.mark.parametrize("module", ["keras3", "legacy_keras"])
 def test_every_replaced_function_is_the_one_it_was_written_for(module: str) -> None:
-    [task] = run_function(
-        f"{FUNCTIONS}:changed_sources", Cluster(), module=module, job_options={"mend_keras": False}
-    )
+    task = on_stock_keras()[module]
     assert task.values["changed"] == []
     assert task.values["count"] >= 7
 
 
 def test_a_changed_source_is_refused_with_the_remedy() -> None:
-    [task] = run_function(f"{FUNCTIONS}:mend_of_changed_source", Cluster(), job_options={"mend_keras": False})
+    task = on_stock_keras()["changed source"]
     assert "TensorFlowTrainer.fit" in task.values["error"]
     assert "--no-mend-keras" in task.values["error"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 
 from tests.conftest import WaitUntil
-from tests.support.processes import Cluster, run_function, started
+from tests.support.processes import Cluster, TaskProcess, run_in_turn, started
 
 FUNCTIONS = "tests.support.train_functions"
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
@@ -37,11 +38,17 @@ def test_exception_in_one_worker_ends_its_peer_at_once() -> None:
     assert "stopped sending heartbeats" not in text
 
 
+@functools.cache
+def one_process() -> dict[str, list[TaskProcess]]:
+    names = ("session_with_other_keras", "second_session")
+    return run_in_turn({name: (f"{FUNCTIONS}:{name}", {}) for name in names}, Cluster())
+
+
 def test_strategy_built_after_tensorflow_was_used_is_refused() -> None:
-    [task] = run_function(f"{FUNCTIONS}:second_session", Cluster())
+    [task] = one_process()["second_session"]
     assert task.values["error"].startswith("UnsupportedError: TensorFlow was used before")
 
 
 def test_wrong_keras_is_refused() -> None:
-    [task] = run_function(f"{FUNCTIONS}:session_with_other_keras", Cluster())
+    [task] = one_process()["session_with_other_keras"]
     assert "asked for was --keras legacy" in task.values["error"]

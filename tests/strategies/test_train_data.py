@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,18 @@ def result(task: TaskProcess, case: str) -> dict[str, Any]:
     return found
 
 
+REFUSED = ("endless", "other steps", "uneven", "uneven with steps", "uneven shares", "arrays")
+LIKE_ONE = ("even", "generator", "endless with steps", "model.fit on arrays")
+UNEVEN = {"uneven generators": 10, "uneven generated shares": 20, "even shares": 8}
+
+
+@functools.cache
+def on_two_workers(keras: str) -> list[TaskProcess]:
+    """All cases, one after another in the same processes."""
+    uneven = UNEVEN if keras == "3" else ()
+    return run_function(FIT, two_workers(keras), cases=[*REFUSED, *LIKE_ONE, *uneven])
+
+
 @pytest.mark.parametrize("keras", KERASES)
 def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> None:
     refused = {
@@ -37,17 +50,17 @@ def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> N
     }
     if keras == "legacy":
         refused["uneven shares"] = "tf_keras needs steps_per_epoch for data that raydist does not cut itself"
-    for task in run_function(FIT, two_workers(keras), cases=list(refused)):
+    assert refused.keys() == set(REFUSED)
+    for task in on_two_workers(keras):
         for case, message in refused.items():
             assert message in result(task, case)["error"], case
 
 
 @pytest.mark.parametrize("keras", KERASES)
 def test_data_without_a_known_end_train_like_those_with_one(keras: str) -> None:
-    cases = ["even", "generator", "endless with steps", "model.fit on arrays"]
-    [alone] = run_function(FIT, Cluster(keras=keras), cases=cases)
-    for task in run_function(FIT, two_workers(keras), cases=cases):
-        for case in cases:
+    [alone] = run_function(FIT, Cluster(keras=keras), cases=LIKE_ONE)
+    for task in on_two_workers(keras):
+        for case in LIKE_ONE:
             num_steps = 1 if case == "model.fit on arrays" else 8
             assert result(task, case) == {"error": "", "steps": [num_steps, num_steps]}, case
             np.testing.assert_allclose(task.arrays[case], alone.arrays[case], atol=1e-5, err_msg=case)
@@ -61,9 +74,8 @@ def test_epoch_has_as_many_steps_as_it_has_data_whatever_the_one_before_had(kera
 
 
 def test_epoch_lasts_until_the_last_worker_has_no_batch() -> None:
-    steps = {"uneven generators": 10, "uneven generated shares": 20, "even shares": 8}
-    first, second = run_function(FIT, two_workers("3"), cases=list(steps))
-    for case, num_steps in steps.items():
+    first, second = on_two_workers("3")
+    for case, num_steps in UNEVEN.items():
         assert result(first, case) == result(second, case) == {"error": "", "steps": [num_steps] * 2}, case
         np.testing.assert_array_equal(first.arrays[case], second.arrays[case])
 
@@ -80,18 +92,27 @@ def test_fewer_files_than_workers_are_named(tmp_path: Path, auto_shard: str) -> 
     assert "reads 1 file, too few for 2 workers under its auto-shard policy; use --auto-shard data" in named
 
 
-def test_files_of_different_sizes_are_all_read(tmp_path: Path) -> None:
-    write_files(tmp_path, 40, 24)
-    tasks = run_function(
-        FIT, two_workers("3"), cases=["files"], folder=str(tmp_path), job_options={"auto_shard": "file"}
+@pytest.fixture(scope="module")
+def sharded_by_file(tmp_path_factory: pytest.TempPathFactory) -> list[TaskProcess]:
+    folder = tmp_path_factory.mktemp("files")
+    write_files(folder, 40, 24)
+    return run_function(
+        FIT,
+        two_workers("3"),
+        cases=["even", "generator", "files"],
+        folder=str(folder),
+        job_options={"auto_shard": "file"},
     )
-    for task in tasks:
+
+
+def test_files_of_different_sizes_are_all_read(sharded_by_file: list[TaskProcess]) -> None:
+    for task in sharded_by_file:
         assert result(task, "files") == {"error": "", "steps": [10, 10]}
 
 
-def test_data_without_files_are_refused_under_the_policy_for_files() -> None:
-    for task in run_function(
-        FIT, two_workers("3"), cases=["even", "generator"], job_options={"auto_shard": "file"}
-    ):
+def test_data_without_files_are_refused_under_the_policy_for_files(
+    sharded_by_file: list[TaskProcess],
+) -> None:
+    for task in sharded_by_file:
         for case in ("even", "generator"):
             assert "reads no files that TensorFlow could divide" in result(task, case)["error"]

@@ -219,14 +219,33 @@ def mistakes(ctx: Any) -> dict[str, Any]:
     return messages
 
 
-def failing_step(ctx: Any) -> None:
-    """A step that raises in the worker."""
+def failing_step(ctx: Any) -> dict[str, Any]:
+    """A step that raises in the worker; returns what the chief got."""
     import tensorflow as tf
 
     def step(batch: Any) -> dict[str, Any]:
         return {"loss": tf.debugging.check_numerics(batch / 0.0, "the user's own check")}
 
-    ctx.train_steps(step, lambda: tf.data.Dataset.from_tensors(1.0), num_steps=5)
+    try:
+        ctx.train_steps(step, lambda: tf.data.Dataset.from_tensors(1.0), num_steps=1000)
+    except Exception as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+def sharded_keras_3(ctx: Any) -> dict[str, Any]:
+    """Trains a model of Keras 3 where there is a partitioner; returns what that is answered with."""
+    import keras
+
+    from raydist.errors import MistakeError
+
+    with ctx.strategy.scope():
+        model = embedding_model(keras)
+    try:
+        ctx.fit(model, lambda: None, epochs=1, steps_per_epoch=1)
+    except MistakeError as error:
+        return {"error": str(error)}
+    return {"error": ""}
 
 
 def own_train_step(ctx: Any) -> dict[str, Any]:

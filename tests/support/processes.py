@@ -1,7 +1,8 @@
 """Real TensorFlow tasks without Ray: one bare process per task, with TF_CONFIG and leased ports.
 
-Modelled on TensorFlow's multi_process_runner: spawned, output prefixed with the task, a time limit,
-stacks dumped before the kill, and an error that carries what each process printed.
+Modelled on TensorFlow's multi_process_runner: output prefixed with the task, a time limit, stacks dumped
+before the kill, and an error that carries what each process printed. But forked, see preloaded.py: tests/e2e
+has tasks that import TensorFlow for themselves.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
+from raydist.spec import KerasFlavour
+from tests.support.preloaded import server_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +78,8 @@ class TaskProcess:
 
     def start(self) -> None:
         """Starts the process, or another one in place of one that was killed."""
-        with self.output.open("ab") as sink:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.task_main", json.dumps(self.request)],
-                cwd=ROOT,
-                env=self.environ,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-            )
+        server = server_of(KerasFlavour(self.request["keras"]))
+        self.process = server.start(self.request, environ=self.environ, output=self.output)
 
     def kill(self) -> None:
         self.process.kill()
@@ -139,6 +134,29 @@ def wait_for_step(storage: Path, chief: TaskProcess) -> None:
         assert chief.process.poll() is None, chief.text()
         assert time.monotonic() < deadline, chief.text()
         time.sleep(0.05)
+
+
+def run_in_turn(
+    calls: Mapping[str, tuple[str, Mapping[str, Any]]], cluster: Cluster, **options: Any
+) -> dict[str, list[TaskProcess]]:
+    """Runs functions one after another in the same processes, whose start is most of what a short one costs.
+
+    Args:
+      calls: By name, `module:function` and its arguments. A function that breaks something comes last.
+      options: As of `run_function`.
+
+    Returns:
+      By name the finished tasks, each with what that function returned.
+    """
+    tasks = run_function("tests.support.train_functions:in_turn", cluster, calls=dict(calls), **options)
+    return {
+        name: [replace(task, arrays=_of(name, task.arrays), values=_of(name, task.values)) for task in tasks]
+        for name in calls
+    }
+
+
+def _of(name: str, results: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.removeprefix(f"{name}/"): one for key, one in results.items() if key.startswith(f"{name}/")}
 
 
 @contextmanager

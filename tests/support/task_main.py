@@ -1,4 +1,4 @@
-"""One bare TensorFlow task: `python -m tests.support.task_main REQUEST`; see processes.py."""
+"""One bare TensorFlow task, in a process of its own; see processes.py and preloaded.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,3 @@ def _write(folder: Path, result: dict[str, Any]) -> None:
     np.savez(folder / "arrays.npz", **arrays)
     values = {name: value for name, value in result.items() if name not in arrays}
     (folder / "values.json").write_text(json.dumps(values))
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

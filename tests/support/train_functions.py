@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+
+def in_turn(ctx: Any, *, calls: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Calls `module:function(ctx, **arguments)` of each name; see `processes.run_in_turn`."""
+    results = {}
+    for name, (target, arguments) in calls.items():
+        module, _, function = target.partition(":")
+        found = getattr(importlib.import_module(module), function)(ctx, **arguments)
+        results.update({f"{name}/{key}": value for key, value in found.items()})
+    return results
 
 
 def examples(count: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -212,8 +223,6 @@ def error_of_fit(ctx: Any, *, steps: int) -> dict[str, Any]:
 
 
 def changed_sources(ctx: Any, *, module: str) -> dict[str, Any]:
-    import importlib
-
     found = importlib.import_module(f"raydist.strategies.{module}").replacements()
     return {"changed": [str(one) for one in found if one.found != one.fingerprint], "count": len(found)}
 
