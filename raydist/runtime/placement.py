@@ -100,7 +100,14 @@ def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | N
     bundle that comes last may not fit any more, and Ray would never try another order. There they go
     where the others have left the most room.
     """
-    bundles = {task: _bundle(asked) for task, asked in resources.items() if _bundle(asked)}
+    # Ray's own SPREAD would not do for those that ask for nothing: each node that Ray asks where to start one,
+    # by chance, counts round for itself.
+    byte = {"memory": 1.0}
+    asked_for = {
+        task: _bundle(asked) or (dict(byte) if task.task_type is spread else {})
+        for task, asked in resources.items()
+    }
+    bundles = {task: bundle for task, bundle in asked_for.items() if bundle}
     first = [task for task in bundles if task.task_type is spread]
     most_cpus = max((asked.num_cpus for asked in resources.values()), default=0.0)
     for task in first:

@@ -278,7 +278,11 @@ class Storage:
                 self._filesystem.delete_file(self._path(key))
 
     def _write(self, key: str, data: bytes, *, is_durable: bool) -> None:
-        self._upload(io.BytesIO(data), key, is_durable=is_durable)
+        if self._is_local:  # at once: a copy of a checkpoint costs the training as much as its writing
+            path = Path(self._path(key))
+            write_aside(path, lambda target: target.write(data), is_durable=is_durable)
+        else:
+            self._upload(io.BytesIO(data), key, is_durable=is_durable)
 
     def _upload(self, source: BinaryIO, key: str, *, is_durable: bool) -> None:
         source.seek(0)  # where an earlier try has ended

@@ -78,10 +78,11 @@ def _write(model: Any, files: dict[str, bytes], folder: ExportFolder) -> str:
         with contextlib.redirect_stdout(io.StringIO()):
             copy = _clean_copy(model, place / "assets")
             groups = {"model": variables.variables_of("model", copy)}
-            if len(copy.variables) != len(model.variables):
+            num_saved = variables.count_in(files, "model")
+            if len(copy.variables) != num_saved:
                 raise ValueError(
-                    f"a copy made from its config has {len(copy.variables)} variables, it has "
-                    f"{len(model.variables)}; put those it was given from outside into layers of its own"
+                    f"a copy made from its config has {len(copy.variables)} variables, it has {num_saved}; "
+                    "put those it was given from outside into layers of its own"
                 )
             variables.write(groups, files, checkpoint="of the export")
             copy.save(place / "model.keras")

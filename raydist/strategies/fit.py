@@ -65,6 +65,7 @@ def fit(
     finally:
         resume.clear()
     if not counter.is_done:  # a later one exports
+        context.loop_step = max(context.loop_step, counter.step)
         export(context, model, fit=counter.number)
     return history
 

@@ -105,6 +105,7 @@ def fit(
     calls.train_end(counter.history[-1] if counter.history else {})
     context.steps_repeated += training.num_repeated
     if not counter.is_done:  # a later one exports
+        context.loop_step = max(context.loop_step, counter.step)
         export(context, model, fit=counter.number)
     return model.history
 

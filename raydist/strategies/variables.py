@@ -120,6 +120,12 @@ def groups_in(files: Mapping[str, bytes]) -> set[str]:
     return {entry["key"].rpartition("/")[0] for entry in json.loads(files[INDEX_NAME])}
 
 
+def count_in(files: Mapping[str, bytes], group: str) -> int:
+    """Returns how many variables a snapshot holds of a group; one in shards counts once."""
+    keys = (entry["key"] for entry in json.loads(files[INDEX_NAME]))
+    return sum(key.rpartition("/")[0] == group for key in keys)
+
+
 def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, checkpoint: str) -> None:
     """Assigns what a snapshot holds. Every task calls it with the same files.
 

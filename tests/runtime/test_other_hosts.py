@@ -135,12 +135,6 @@ class TestBesideAnEqualNode:
         assert len({raylet_of(drive.statuses[ps].pid) for ps in ("ps/0", "ps/1")}) == 2
         drive.group.stop()
 
-    @pytest.mark.xfail(
-        strict=False,
-        raises=AssertionError,
-        reason="Ray asks any node, by chance, where to start an actor without resources, and for SPREAD each "
-        "node counts round for itself: two of them often meet on one node",
-    )
     def test_parameter_servers_without_cpus_are_spread_as_well(
         self, start: Start, wait_until: WaitUntil
     ) -> None:
