@@ -100,8 +100,8 @@ def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | N
     bundle that comes last may not fit any more, and Ray would never try another order. There they go
     where the others have left the most room.
     """
-    # Ray's own SPREAD would not do for those that ask for nothing: each node that Ray asks where to start one,
-    # by chance, counts round for itself.
+    # Ray's own SPREAD would not do for those that ask for nothing: each node that Ray asks, by chance,
+    # where to start one counts round for itself.
     byte = {"memory": 1.0}
     asked_for = {
         task: _bundle(asked) or (dict(byte) if task.task_type is spread else {})
