@@ -44,6 +44,7 @@ def train(ctx: raydist.TrainContext):
 SCRIPT = """
 import json
 import sys
+import time
 
 import numpy as np
 import ray
@@ -74,9 +75,15 @@ try:
 except raydist.RaydistError as error:
     told["error"] = str(error)
 from ray._private import state
-told["coordinators"] = sum(
-    one["ActorClassName"] == "SplitCoordinator" and one["State"] != "DEAD" for one in state.actors().values()
-)
+deadline = time.monotonic() + 15
+while True:  # a killed actor is dead in a moment, and a controller ends after it has recorded the end
+    told["coordinators"] = sum(
+        one["ActorClassName"] == "SplitCoordinator" and one["State"] != "DEAD"
+        for one in state.actors().values()
+    )
+    if not told["coordinators"] or time.monotonic() > deadline:
+        break
+    time.sleep(0.2)
 print(json.dumps(told))
 """
 
