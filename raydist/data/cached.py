@@ -20,19 +20,13 @@ class CachedSource(Source):
         self.fields = source.fields
         self.structure = source.structure
         self.group_sizes = source.group_sizes
-        self._forget()
-
-    def _forget(self) -> None:
         self._lock = threading.Lock()
         self._groups: dict[int, list[np.ndarray]] = {}
-        self._taken: list[np.ndarray] | None = None
+        self._taken: list[np.ndarray] = []  # each field of all examples, once the first are read
         self._is_taken = np.zeros(0, bool)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"source": self._source}  # elsewhere it is read again
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["source"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[CachedSource], tuple[Source]]:
+        return CachedSource, (self._source,)  # elsewhere it is read again
 
     def __len__(self) -> int:
         return len(self._source)
@@ -53,15 +47,13 @@ class CachedSource(Source):
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         with self._lock:
-            if self._taken is None:
+            if not self._taken:
+                self._taken = [np.empty((len(self), *field.shape), field.dtype) for field in self.fields]
                 self._is_taken = np.zeros(len(self), bool)
             missing = np.unique(rows[~self._is_taken[rows]])
-            if self._taken is None or len(missing):
-                found = self._source.take(missing)
-                if self._taken is None:
-                    self._taken = [np.empty((len(self), *array.shape[1:]), array.dtype) for array in found]
-                for all_of_them, array in zip(self._taken, found, strict=True):
-                    all_of_them[missing] = array
+            if len(missing):
+                for kept, found in zip(self._taken, self._source.take(missing), strict=True):
+                    kept[missing] = found
                 self._is_taken[missing] = True
             return [array[rows] for array in self._taken]
 

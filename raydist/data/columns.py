@@ -202,7 +202,7 @@ class Layout:
         widths: Mapping[str, int],
     ) -> list[np.ndarray]:
         """Returns the rows of some tables, each given with its name, one array `[num_rows, ...]` a field."""
-        arrays = [np.empty((num_rows, *[size or 0 for size in field.shape]), field.dtype) for field in fields]
+        arrays = [np.empty((num_rows, *field.shape), field.dtype) for field in fields]
         at = 0
         for table, where in tables:
             end = at + table.num_rows

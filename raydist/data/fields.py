@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,20 +15,18 @@ class Field:
     """One array of each example.
 
     Attributes:
-      shape: Of one example; None for a dimension that differs from example to example.
+      shape: Of one example.
       dtype: `object` for bytes.
     """
 
     name: str
-    shape: tuple[int | None, ...]
+    shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property
     def num_bytes(self) -> int:
-        """The size of one example, estimated where it is not fixed."""
-        if self.dtype.kind == "O":
-            return 64
-        return int(np.prod([size or 1 for size in self.shape], dtype=np.int64)) * self.dtype.itemsize
+        """The size of one example, estimated for bytes."""
+        return 64 if self.dtype.kind == "O" else math.prod(self.shape) * self.dtype.itemsize
 
 
 def leaves(structure: Any) -> list[Any]:

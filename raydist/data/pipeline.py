@@ -15,6 +15,7 @@ from raydist.data.steps import Steps, cut
 _LAST_BLOCK = 2**63 - 1
 _BLOCK_BYTES = 2e6
 _MAX_BLOCK_STEPS = 64
+_IN_PARALLEL = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
 # Takes a block (scalar int64) and the types of what it returns, and reads in a TensorFlow graph.
 ReadOp = Callable[[tf.Tensor, Sequence[tf.DType]], Sequence[tf.Tensor]]
 
@@ -178,9 +179,6 @@ def elements(
         apply = _on_batch(function, finish if number == len(recipe.maps) else _with_counts)
         found = found.map(apply, **_IN_PARALLEL)
     return found.prefetch(recipe.num_prefetched or tf.data.AUTOTUNE)
-
-
-_IN_PARALLEL = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
 
 
 def _with_counts(*element: Any) -> tuple[Any, ...]:

@@ -161,11 +161,9 @@ class _Load:
     def result(self, source: Source) -> list[np.ndarray]:
         with self._lock:
             if self._arrays is None:
-                window = self._window
-                arrays = source.read(window.pieces)
-                if window.key is not None:
-                    places = window.rows(0, window.num_rows)
-                    arrays = [array.take(places, axis=0) for array in arrays]
+                arrays, order = source.read(self._window.pieces), self._window.order()
+                if order is not None:
+                    arrays = [array.take(order, axis=0) for array in arrays]
                 self._arrays = arrays
             return self._arrays
 

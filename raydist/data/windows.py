@@ -60,10 +60,9 @@ class Window:
     def num_rows(self) -> int:
         return sum(piece.num_rows for piece in self.pieces)
 
-    def rows(self, first: int, end: int) -> np.ndarray:
-        """Returns which of its rows come at the places `first` to `end` of it."""
-        places = np.arange(first, end)
-        return places if self.key is None else permuted(places, self.num_rows, self.key)
+    def order(self) -> np.ndarray | None:
+        """Returns which of its rows comes at each of its places; None where they stay in order."""
+        return None if self.key is None else permuted(np.arange(self.num_rows), self.num_rows, self.key)
 
 
 @dataclass(frozen=True)
@@ -97,10 +96,8 @@ class WindowedOrder:
         largest = max(int(self._sizes.max(initial=1)), 1)
         fitting = window_rows // (_GROUPS_PER_WINDOW * largest)
         wanted = min(MAX_LANES, fitting, len(self._sizes) // _GROUPS_PER_WINDOW, steps.batch_size)
-        self.num_lanes = 1 if seed is None else max(1, wanted)
-        self._fits = seed is not None and steps.num_examples <= window_rows
-        if self._fits:
-            self.num_lanes = 1
+        self._fits = steps.num_examples <= window_rows
+        self.num_lanes = 1 if seed is None or self._fits else max(1, wanted)
         self._window_rows = max(1, window_rows // self.num_lanes)
         self._laid_out: dict[int, list[_Lane]] = {}
 
@@ -161,10 +158,8 @@ class WindowedOrder:
 
     def _lay_out(self, epoch: int) -> list[_Lane]:
         if self._seed is not None and self._fits:
-            pieces = tuple(
-                Piece(group, 0, int(self._sizes[group])) for group in np.flatnonzero(self._sizes).tolist()
-            )
             key = key_of(self._seed, epoch)
+            pieces = tuple(self._groups())
             whole = Window(epoch=epoch, lane=0, number=0, first=0, pieces=pieces, key=key)
             return [_Lane([whole], np.zeros(1, np.int64))]
         row = self._row(epoch)
@@ -176,14 +171,17 @@ class WindowedOrder:
             first += size
         return lanes
 
+    def _groups(self) -> list[Piece]:
+        """Returns the groups in the source's order, the empty ones left out."""
+        return [Piece(group, 0, int(self._sizes[group])) for group in np.flatnonzero(self._sizes).tolist()]
+
     def _row(self, epoch: int) -> list[Piece]:
-        """Returns the groups of an epoch in their order, the empty ones left out."""
-        groups = np.flatnonzero(self._sizes)
+        """Returns the groups of an epoch in their order."""
+        groups = self._groups()
         if self._seed is None:
-            return [Piece(group, 0, int(self._sizes[group])) for group in groups.tolist()]
+            return groups
         key = key_of(self._seed, epoch)
-        groups = groups[permuted(np.arange(len(groups)), len(groups), key)]
-        first, *rest = [Piece(group, 0, int(self._sizes[group])) for group in groups.tolist()]
+        first, *rest = [groups[place] for place in permuted(np.arange(len(groups)), len(groups), key)]
         if self.steps.is_whole:
             return [first, *rest]
         [begin] = permuted(np.zeros(1, np.int64), first.num_rows, key_of(key, 0)).tolist()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import importlib
 import json
@@ -163,6 +164,7 @@ def _become(asked: dict[str, Any]) -> dict[str, Any]:
     output = os.open(asked["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(source, target)
+    faulthandler.enable()
     os.environ.clear()
     os.environ.update(asked["environ"])
     tempfile.tempdir = None
