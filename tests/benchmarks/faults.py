@@ -32,6 +32,7 @@ import raydist
 
 EPOCHS, STEPS_PER_EPOCH, SAVED_EVERY = 4, 20, 5
 STALL_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 90.0  # what a task that is stopped while it starts costs
 MOST_FAULTS = 4
 KINDS = ("kill", "kill", "kill", "term", "stop", "corrupt")
 
@@ -64,6 +65,7 @@ def options(folder: Path, name: str, workers: int) -> dict[str, Any]:
         "storage": str(folder),
         "checkpoint_every": SAVED_EVERY,
         "stall_timeout": STALL_TIMEOUT_S,
+        "start_timeout": START_TIMEOUT_S,
         "max_failures": 20,
     }
 
