@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 
@@ -18,6 +21,18 @@ _LEAKING_VARIABLES = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runslow", action="store_true", help="also run the tests marked slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives each process of `pytest -n` temporary files of its own: the leaks of one are not another's."""
+    if hasattr(config, "workerinput"):
+        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="rdt-")
+        tempfile.tempdir = None
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 """Processes that have imported TensorFlow already: the import is 4 s of each task's start.
 
 A server for each Keras imports it once, with the environment that raydist gives to a task, and forks. What
-it has imported, it has not used: the fork has the one thread, and jemalloc's own, that know what to do.
+it has imported, it has not used, so it has one thread, and a fork lacks none.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class Server:
 
     def __init__(self, keras: KerasFlavour) -> None:
         changes = static_environment(keras=keras, num_cpus=1, num_gpus=0, environ=os.environ)
-        # OpenBLAS would start a thread, which a fork would not have.
-        environ = {**os.environ, **changes, "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1"}
+        # OpenBLAS and pyarrow's allocator would each start a thread, which a fork would not have.
+        single = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+        environ = {**os.environ, **changes, **single, "TF_CPP_MIN_LOG_LEVEL": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.preloaded", keras.value],
             cwd=ROOT,
