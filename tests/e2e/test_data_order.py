@@ -15,12 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raydist.data import from_parquet
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import RunningRay, start_raydist
+from tests.support.lanes import num_lanes
 from tests.support.ray_heads import ray_node
 
 NUM_EXAMPLES, BATCH_SIZE, EPOCHS = 1000, 24, 2
 STEPS_PER_EPOCH = -(-NUM_EXAMPLES // BATCH_SIZE)
+# Windows of 400 rows in all: enough for 4 lanes.
+BATCHES = {"global_batch_size": BATCH_SIZE, "seed": 3, "window_mb": 0.0032}
 JOB = """
 import json
 import os
@@ -31,10 +35,10 @@ import tensorflow as tf
 import raydist
 
 
-@raydist.job(params={"data": "", "records": "", "pause_s": 0.0})
+@raydist.job(params={"data": "", "records": "", "batches": "", "pause_s": 0.0})
 def train(ctx: raydist.TrainContext):
     source = raydist.data.from_parquet(ctx.params["data"], columns=["id"])
-    batches = source.batches(global_batch_size=24, seed=3)
+    batches = source.batches(**json.loads(ctx.params["batches"]))
     with ctx.strategy.scope():
         weight = tf.Variable(1.0)
         optimizer = tf.keras.optimizers.SGD(0.1)
@@ -65,14 +69,16 @@ class Recorded:
         self._folder = folder
         (folder / "code").mkdir()
         (folder / "code" / "job.py").write_text(JOB)
-        (folder / "data").mkdir()
+        self.data = folder / "data"
+        self.data.mkdir()
         for number, ids in enumerate(np.array_split(np.arange(NUM_EXAMPLES), 3)):
-            pq.write_table(pa.table({"id": ids}), folder / "data" / f"{number}.parquet", row_group_size=25)
+            pq.write_table(pa.table({"id": ids}), self.data / f"{number}.parquet", row_group_size=25)
 
     def start(self, name: str, *options: str) -> subprocess.Popen[str]:
         records = self._folder / name
         records.mkdir()
-        params = ("-p", f"data={self._folder / 'data'}", "-p", f"records={records}")
+        params = ("-p", f"data={self.data}", "-p", f"records={records}")
+        params += ("-p", f"batches={json.dumps(BATCHES)}")
         common = ("--name", name, "--json", "--checkpoint-every", "7", *params)
         return start_raydist(self._running_ray, self._folder, "submit", "code/job.py", *common, *options)
 
@@ -125,6 +131,10 @@ def check(recorded: Recorded, name: str, expected: list[list[int]]) -> None:
         assert ids == expected[step], (attempt, step)
         seen[step] = ids
     assert sorted(seen) == list(range(EPOCHS * STEPS_PER_EPOCH))
+
+
+def test_batches_are_read_in_several_lanes(recorded: Recorded) -> None:
+    assert num_lanes(from_parquet(str(recorded.data), columns=["id"]).batches(**BATCHES)) == 4
 
 
 def test_epoch_is_each_example_once_in_an_order_of_its_own(expected: list[list[int]]) -> None:

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.data_functions import write_parquet
+from tests.support.data_functions import batches, numbers, write_parquet
+from tests.support.lanes import num_lanes
 from tests.support.processes import Cluster, run_function, started, wait_for_step
 
 TARGET = "tests.support.data_functions:trained"
@@ -32,6 +33,8 @@ def on_one_device(keras: str, kind: str, folder: str | None) -> dict[str, np.nda
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("parquet")
     write_parquet(folder, DATA["count"])
+    recipe = batches("parquet", str(folder), count=DATA["count"], batch_size=DATA["batch_size"])
+    assert num_lanes(recipe) > 1
     return str(folder)
 
 
@@ -63,8 +66,9 @@ def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster
     [("arrays", "3"), ("parquet", "legacy"), pytest.param("parquet", "3", marks=pytest.mark.slow)],
 )
 def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str, keras: str) -> None:
-    numbers = pa.table({"number": np.arange(100.0, dtype="float32"), "label": np.ones(100, "int64")})
-    pq.write_table(numbers, tmp_path / "numbers.parquet", row_group_size=8)
+    table = pa.table({"number": np.arange(100.0, dtype="float32"), "label": np.ones(100, "int64")})
+    pq.write_table(table, tmp_path / "numbers.parquet", row_group_size=8)
+    assert num_lanes(numbers("parquet", str(tmp_path), count=100, batch_size=12)) > 1
     cluster = Cluster(strategy="parameter_server", workers=2, ps=1, keras=keras)
     options = {"kind": kind, "folder": str(tmp_path), "count": 100, "batch_size": 12, "epochs": 3}
     [chief] = run_function("tests.support.data_functions:trained_by_workers", cluster, **options)

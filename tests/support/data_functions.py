@@ -18,7 +18,21 @@ def batches(kind: str, folder: str | None, *, count: int, batch_size: int) -> da
     else:
         assert folder is not None
         source = data.from_parquet(folder, features=[f"f{number}" for number in range(6)], label="label")
-    return source.batches(global_batch_size=batch_size, seed=5).map(lambda x, y: (x * 1.5, y))
+    # Less than 193 examples of 32 bytes, or there would be one lane.
+    recipe = source.batches(global_batch_size=batch_size, seed=5, window_mb=0.005)
+    return recipe.map(lambda x, y: (x * 1.5, y))
+
+
+def numbers(kind: str, folder: str | None, *, count: int, batch_size: int) -> data.Batches:
+    """Returns shuffled batches of the numbers 0, 1, 2, … with label 1, of which files are in `folder`."""
+    if kind == "arrays":
+        x = np.arange(count, dtype="float32").reshape(-1, 1)
+        source: data.Source = data.from_arrays(x, np.ones(count, "int64"))
+    else:
+        assert folder is not None
+        source = data.from_parquet(folder, features=["number"], label="label")
+    # Less than 100 examples of 12 bytes.
+    return source.batches(global_batch_size=batch_size, seed=5, window_mb=0.0009)
 
 
 def write_parquet(folder: Path, count: int, *, num_files: int = 3, rows_per_group: int = 16) -> None:
@@ -76,13 +90,7 @@ def trained_by_workers(
     """Trains under ParameterServer; returns how often each example was seen, and the validation's metrics."""
     import tensorflow as tf
 
-    x, y = np.arange(count, dtype="float32").reshape(-1, 1), np.ones(count, "int64")
-    if kind == "arrays":
-        source: data.Source = data.from_arrays(x, y)
-    else:
-        assert folder is not None
-        source = data.from_parquet(folder, features=["number"], label="label")
-    recipe = source.batches(global_batch_size=batch_size, seed=5).map(lambda x, y: (x + 0.0, y))
+    recipe = numbers(kind, folder, count=count, batch_size=batch_size).map(lambda x, y: (x + 0.0, y))
     with ctx.strategy.scope():
         seen = tf.Variable(tf.zeros(count), aggregation=tf.VariableAggregation.SUM)
         model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
