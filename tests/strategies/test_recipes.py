@@ -21,6 +21,7 @@ from tests.support.processes import Cluster, run_function, started, wait_for_ste
 TARGET = "tests.support.data_functions:trained"
 # The last batch has one example, fewer than replicas.
 DATA = {"count": 193, "batch_size": 32, "epochs": 3}
+NUM_STEPS = 3 * 7
 
 
 @functools.cache
@@ -59,6 +60,7 @@ def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster
     for task in run_function(TARGET, cluster, kind=kind, folder=place, **DATA):
         for way in ("fit", "train_steps", "losses"):
             np.testing.assert_allclose(task.arrays[way], expected[way], atol=1e-5, err_msg=way)
+        assert task.values["step"] == 2 * NUM_STEPS  # train_steps begins where fit has ended
 
 
 @pytest.mark.parametrize(

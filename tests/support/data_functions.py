@@ -50,7 +50,7 @@ def write_parquet(folder: Path, count: int, *, num_files: int = 3, rows_per_grou
 def trained(
     ctx: Any, *, kind: str, folder: str | None = None, count: int, batch_size: int, epochs: int
 ) -> dict[str, Any]:
-    """Trains by `fit` and by `train_steps`; returns the weights and what validation found."""
+    """Trains by `fit` and by `train_steps`; returns the weights, what validation found, and the last step."""
     import tensorflow as tf
 
     recipe = batches(kind, folder, count=count, batch_size=batch_size)
@@ -74,6 +74,7 @@ def trained(
         "fit": np.concatenate([weight.reshape(-1) for weight in model.get_weights()]),
         "train_steps": np.concatenate([weight.reshape(-1) for weight in custom.get_weights()]),
         "losses": np.array(history.history["loss"] + history.history["val_loss"]),
+        "step": ctx.step,
     }
 
 
