@@ -48,7 +48,7 @@ def train(ctx: raydist.TrainContext):
 
     def write(ids, step):
         record.write(json.dumps([int(step), ids.tolist()]) + "\\n")
-        time.sleep(ctx.params["pause_s"])
+        time.sleep(ctx.params["pause_s"] if ctx.attempt == 0 else 0.0)
         return ids
 
     def step_fn(batch):
@@ -157,7 +157,7 @@ def test_workers_together_train_on_the_batches_of_one(
 def test_killed_worker_changes_no_batch(
     recorded: Recorded, expected: list[list[int]], wait_until: WaitUntil
 ) -> None:
-    process = recorded.start("killed", "--workers", "2", "-p", "pause_s=0.05")
+    process = recorded.start("killed", "--workers", "2", "-p", "pause_s=0.2")
     wait_until(lambda: process.poll() is not None or recorded.status("killed")["steps"] >= 25, timeout_s=90)
     pid = next(task["pid"] for task in recorded.status("killed")["tasks"] if task["task"] == "worker/1")
     os.kill(pid, signal.SIGKILL)
@@ -172,7 +172,7 @@ def test_shrinking_from_3_to_2_workers_changes_no_batch(
         return 0 if process.poll() is not None else int(recorded.status("shrunk")["steps"])
 
     with ray_node(running_ray.address, num_cpus=2, is_lost=True, **running_ray.environ):
-        options = ("--workers", "2:3", "--cpus-per-worker", "2", "-p", "pause_s=0.05")
+        options = ("--workers", "2:3", "--cpus-per-worker", "2", "-p", "pause_s=0.2")
         process = recorded.start("shrunk", *options)
         wait_until(lambda: process.poll() is not None or num_steps() >= 25, timeout_s=120)
         assert len(recorded.status("shrunk")["tasks"]) == 3
