@@ -8,8 +8,8 @@ read from a file in the run's folder, which holds the source without the user's 
 
 from __future__ import annotations
 
+import hashlib
 import pickle
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ class SourceFolder:
     def publish(self, recipe: Batches) -> ReadOp:
         """Stores what workers need to read `recipe`, and returns the op that reads it in any of them."""
         content = pickle.dumps(recipe.without_maps(), protocol=5)
-        key = f"{zlib.crc32(content):08x}-{len(content)}"
+        key = hashlib.sha256(content).hexdigest()
         path = self._layout.source(key)
         if not self._storage.exists(path):
             self._storage.write_bytes(path, content)
