@@ -76,6 +76,8 @@ def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str
     [chief] = run_function("tests.support.data_functions:trained_by_workers", cluster, **options)
     assert chief.arrays["seen"].tolist() == [3.0] * 100
     assert len(chief.values["history"]["val_accuracy"]) == 2
+    too_few = "train_data are batches of 2 epochs, 18 steps, and 27 steps are to be trained; leave out"
+    assert [text.partition(" batches(")[0] for text in chief.values["refused"]] == [too_few, too_few]
 
 
 def test_steps_of_a_worker_that_died_are_given_to_another_one(tmp_path: Path) -> None:

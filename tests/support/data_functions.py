@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,10 @@ def trained_by_workers(
     epochs: int,
     steps_per_call: int = 2,
 ) -> dict[str, Any]:
-    """Trains under ParameterServer; returns how often each example was seen, and the validation's metrics."""
+    """Trains under ParameterServer.
+
+    Returns how often each example was seen, the validation's metrics, and how too few batches are refused.
+    """
     import tensorflow as tf
 
     recipe = numbers(kind, folder, count=count, batch_size=batch_size).map(lambda x, y: (x + 0.0, y))
@@ -106,11 +110,27 @@ def trained_by_workers(
     steps_repeated = ctx.progress.status().steps_repeated
     wide = recipe.map(lambda x, y: (tf.tile(x, [1, 6]) / count, y))
     history = ctx.fit(model, wide, epochs=2, validation_data=wide)
+    two = wide.for_epochs(2)
     return {
+        "refused": [
+            refusal(lambda: ctx.train_steps(step_fn, two, num_steps=3 * two.steps_per_epoch)),
+            refusal(lambda: ctx.fit(model, two, epochs=3)),
+        ],
         "steps_repeated": steps_repeated,
         "seen": seen.numpy(),
         "history": {name: list(map(float, values)) for name, values in history.history.items()},
     }
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Returns what a call is refused with; "" where it is not."""
+    from raydist.errors import UnsupportedError
+
+    try:
+        call()
+    except UnsupportedError as error:
+        return str(error)
+    return ""
 
 
 def evaluated_beside(ctx: Any) -> dict[str, Any]:
@@ -177,15 +197,12 @@ def distribute_in_turn(ctx: Any) -> dict[str, Any]:
     """Gives `ctx.distribute` what it takes and what it refuses; returns the sentences of the refusals."""
     import tensorflow as tf
 
-    from raydist.errors import UnsupportedError
-
     dataset = tf.data.Dataset.range(4)
-    refused = []
     recipe = batches("arrays", None, count=8, batch_size=4)
-    for arguments in ({"dataset": recipe}, {"dataset": [1]}, {"dataset": dataset, "sharding": "static"}):
-        try:
-            ctx.distribute(**arguments)
-        except UnsupportedError as error:
-            refused.append(str(error))
+    refused = [
+        refusal(lambda: ctx.distribute(recipe)),
+        refusal(lambda: ctx.distribute([1])),
+        refusal(lambda: ctx.distribute(dataset, sharding="static")),
+    ]
     is_same = all(ctx.distribute(dataset, sharding=sharding) is dataset for sharding in ("dynamic", "off"))
     return {"refused": refused, "is_same": is_same, "notes": ctx.progress.status().notes}
