@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from raydist.errors import DataError, StorageError
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.strategies import tensorflow_internals
@@ -60,9 +61,13 @@ class _Readers:
         self._readers: dict[bytes, BlockReader] = {}
 
     def __call__(self, key: bytes, block: Any) -> list[Any]:
-        if key not in self._readers:
-            self._readers[key] = self._reader(key.decode())
-        return self._readers[key](block)
+        try:
+            if key not in self._readers:
+                self._readers[key] = self._reader(key.decode())
+            return self._readers[key](block)
+        except (DataError, StorageError) as error:
+            # TensorFlow hands the chief 2 KB of the text, in which the traceback and the cause come first.
+            raise error.with_traceback(None) from None
 
     def _reader(self, key: str) -> BlockReader:
         # Here, because a worker that comes back shall not wait for it.

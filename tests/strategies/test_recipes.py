@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.data_functions import batches, numbers, write_parquet
 from tests.support.lanes import num_lanes
-from tests.support.processes import Cluster, run_function, started, wait_for_step
+from tests.support.processes import Cluster, run_function, run_in_turn, started, wait_for_step
 
 TARGET = "tests.support.data_functions:trained"
 # The last batch has one example, fewer than replicas.
@@ -73,11 +73,18 @@ def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str
     assert num_lanes(numbers("parquet", str(tmp_path), count=100, batch_size=12)) > 1
     cluster = Cluster(strategy="parameter_server", workers=2, ps=1, keras=keras)
     options = {"kind": kind, "folder": str(tmp_path), "count": 100, "batch_size": 12, "epochs": 3}
-    [chief] = run_function("tests.support.data_functions:trained_by_workers", cluster, **options)
+    functions = "tests.support.data_functions"
+    calls: dict[str, tuple[str, dict[str, Any]]] = {
+        "trained": (f"{functions}:trained_by_workers", options),
+        "failing": (f"{functions}:failing_in_a_worker", {}),
+    }
+    found = run_in_turn(calls, cluster)
+    [chief] = found["trained"]
     assert chief.arrays["seen"].tolist() == [3.0] * 100
     assert len(chief.values["history"]["val_accuracy"]) == 2
     too_few = "train_data are batches of 2 epochs, 18 steps, and 27 steps are to be trained; leave out"
     assert [text.partition(" batches(")[0] for text in chief.values["refused"]] == [too_few, too_few]
+    assert found["failing"][0].values["found"] == "DataError('the examples cannot be read')"
 
 
 def test_steps_of_a_worker_that_died_are_given_to_another_one(tmp_path: Path) -> None:

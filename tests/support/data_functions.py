@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raydist import data
+from raydist.data.failures import data_error_in
+from raydist.data.windows import Piece
+from raydist.errors import DataError
+from tests.support.numbered_source import NumberedSource
 from tests.support.train_functions import dense_model, examples
 
 
@@ -120,6 +124,25 @@ def trained_by_workers(
         "seen": seen.numpy(),
         "history": {name: list(map(float, values)) for name, values in history.history.items()},
     }
+
+
+class FailingSource(NumberedSource):
+    """Examples that cannot be read, for a reason that is longer than TensorFlow hands on."""
+
+    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        raise DataError("the examples cannot be read") from ValueError("why " * 2000)
+
+
+def failing_in_a_worker(ctx: Any) -> dict[str, Any]:
+    """Trains on examples that cannot be read; returns what is found of it in what TensorFlow raises."""
+    import tensorflow as tf
+
+    recipe = FailingSource([8] * 4).batches(global_batch_size=4)
+    try:
+        ctx.train_steps(lambda batch: {"one": tf.constant(1.0)}, recipe, num_steps=8)
+    except Exception as error:
+        return {"found": repr(data_error_in(error))}
+    return {"found": ""}
 
 
 def refusal(call: Callable[[], object]) -> str:
