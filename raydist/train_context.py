@@ -50,7 +50,8 @@ class TrainContext(Protocol):
         `tf.data.Dataset` batched with the global batch size, a function without arguments that
         returns one, or a function of a `tf.distribute.InputContext` that shards for itself and
         batches per replica. A global batch that the replicas do not divide is weighted by each
-        replica's number of examples.
+        replica's number of examples. Of `validation_data` that are batches of raydist.data each
+        validation takes one epoch, whatever their `epochs`.
 
         Raises:
           UnsupportedError: The model asks for something that cannot work under this strategy.
@@ -105,6 +106,9 @@ class TrainContext(Protocol):
         steps of a call, and reported. Returns those of the last call. Data that end are begun again.
         A replica without examples runs `step_fn` on a stand-in; its gradients count for nothing with
         a Keras optimizer.
+
+        Raises:
+          UnsupportedError: Batches of raydist.data end, by their `epochs`, before `num_steps` steps.
         """
 
     def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures for the whole suite: one Ray per session, a clean environment, and nothing left behind."""
+"""Fixtures for the whole suite: one Ray and one S3 a session, a clean environment, nothing left behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.faulty_http import FaultyProxy, faulty_proxy
 from tests.support.leaks import Snapshot
+from tests.support.object_store import new_bucket, s3_environ, s3_server
 
 _LEAKING_VARIABLES = (
     *("RAY_ADDRESS", "TF_CONFIG", "TF_USE_LEGACY_KERAS", "TF_GRPC_REUSE_PORT", "KERAS_BACKEND"),
@@ -84,3 +86,25 @@ def no_leaks(ray_cluster: object, wait_until: WaitUntil) -> Iterator[None]:
     before = Snapshot.take()
     yield
     wait_until(lambda: Snapshot.take().beyond(before) == {}, timeout_s=15)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3_uri(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder in a fresh bucket, reached as users reach it: through AWS's environment variables."""
+    for name, value in s3_environ(s3_endpoint).items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{new_bucket(s3_endpoint)}/some folder"
+
+
+@pytest.fixture
+def proxy(s3_endpoint: str, s3_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """Stands before the S3 server of `s3_uri`; passes everything on until a test says otherwise."""
+    with faulty_proxy(s3_endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield proxy

@@ -9,7 +9,7 @@ import click
 
 from raydist.cli import output
 from raydist.cli.job_options import given_options, job_options, json_option
-from raydist.planning.batches import batches_of
+from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.describe import describe_plan, placeholder_tf_configs
 from raydist.spec.job import Strategy
 
@@ -48,10 +48,10 @@ def _print(plan: Plan) -> None:
     click.echo(f"placement  {_placement(plan)}")
     if plan.devices is not None:
         click.echo(f"devices    {plan.devices} logical CPU devices per task")
-    if (batches := batches_of(plan)) is not None:
-        click.echo(f"batch      {batches}")
-        if batches.rate is not None:
-            click.echo(f"rate       {batches.rate}")
+    if (sizes := batch_sizes_of(plan)) is not None:
+        click.echo(f"batch      {sizes}")
+        if sizes.rate is not None:
+            click.echo(f"rate       {sizes.rate}")
     for note in plan.notes:
         click.echo(f"note: {note}")
     click.echo("the addresses below stand for those that the tasks will lease:")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.data.fields import Field
+from raydist.data.selection import Selection
 from raydist.errors import DataError
 from raydist.spec.near import suggest
 
@@ -154,17 +155,13 @@ class Layout:
     dtype: np.dtype[Any]
 
     @classmethod
-    def of(
-        cls,
-        columns: Sequence[Column],
-        *,
-        features: Sequence[str] | None,
-        label: str | None,
-        dtype: np.dtype[Any],
-    ) -> Layout:
+    def of(cls, schema: pa.Schema, selection: Selection, *, where: str) -> Layout:
+        """Returns the layout of what is chosen of tables; raises DataError for what cannot be."""
+        columns, label = _chosen(schema, selection, where=where), selection.label
+        is_stacked, dtype = selection.features is not None, selection.stacked_type()
         inputs = tuple(column for column in columns if column.name != label)
         labels = tuple(column for column in columns if column.name == label)
-        if features is not None:
+        if is_stacked:
             is_one_list = len(inputs) == 1 and inputs[0].is_list
             for column in inputs:
                 if column.dtype.kind == "O" or (column.is_list and not is_one_list):
@@ -178,12 +175,21 @@ class Layout:
             inputs = tuple(sorted(inputs, key=lambda column: column.name))
             groups = [(column,) for column in inputs]
             structure = {column.name: number for number, column in enumerate(inputs)}
-        stacked = [features is not None] + [False] * (len(groups) - 1)
+        stacked = [is_stacked] + [False] * (len(groups) - 1)
         if labels:
             structure = (structure, len(groups))
             groups.append(labels)
             stacked.append(False)
         return cls(groups=tuple(groups), is_stacked=tuple(stacked), structure=structure, dtype=dtype)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(column for group in self.groups for column in group)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The names of the columns of text or bytes."""
+        return tuple(column.name for column in self.columns if column.dtype.kind == "O")
 
     def fields(self, widths: Mapping[str, int]) -> tuple[Field, ...]:
         return tuple(
@@ -236,17 +242,9 @@ def width_of(column: Column, table: pa.Table) -> int:
     return 0 if column.default is None else len(column.default)
 
 
-def choose(
-    schema: pa.Schema,
-    *,
-    features: Sequence[str] | None,
-    label: str | None,
-    columns: Sequence[str] | None,
-    defaults: Mapping[str, Any],
-    where: str,
-) -> tuple[Column, ...]:
+def _chosen(schema: pa.Schema, selection: Selection, *, where: str) -> list[Column]:
     """Returns the columns that are read; raises DataError for one that is missing or no tensor's."""
-    wanted = features if features is not None else columns
+    wanted, label, defaults = selection.wanted, selection.label, selection.defaults
     names = [name for name in schema.names if name != label] if wanted is None else list(wanted)
     if isinstance(wanted, str) or not names:
         raise DataError(f"{where}: features and columns are lists of names, and not empty; got {wanted!r}")
@@ -265,17 +263,6 @@ def choose(
         if index < 0:
             raise DataError(_missing(name, schema, where))
         found.append(Column.of(name, schema.field(index).type, defaults.get(name), where=where))
-    return tuple(found)
-
-
-def stacked_type(dtype: Any) -> np.dtype[Any]:
-    """Returns the type of stacked features; raises DataError for one that is no number's."""
-    try:
-        found: np.dtype[Any] = np.dtype(dtype)
-    except TypeError:
-        found = np.dtype(object)
-    if found.kind not in "biuf":
-        raise DataError(f"dtype is {dtype!r}; give a type of numbers, such as 'float32' or 'int64'")
     return found
 
 

@@ -3,75 +3,46 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raydist.data import columns as arrow_columns
-from raydist.data.fields import Field
+from raydist.data.arrow import ArrowSource
+from raydist.data.columns import Column, Layout
 from raydist.data.files import DataFiles, first_line
-from raydist.data.source import GroupedSource
-from raydist.data.windows import Piece
+from raydist.data.selection import Selection
 from raydist.errors import DataError
 
 _FOOTER_THREADS = 16
 
 
-class ParquetSource(GroupedSource):
+class ParquetSource(ArrowSource):
     """The rows of Parquet files."""
 
-    def __init__(
-        self,
-        uris: str | Sequence[str],
-        *,
-        features: Sequence[str] | None,
-        label: str | None,
-        columns: Sequence[str] | None,
-        dtype: Any,
-        defaults: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, uris: str | Sequence[str], selection: Selection) -> None:
         self._files = DataFiles(uris, what="from_parquet", is_wanted=_is_parquet)
         self._forget()
         with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self._files)), "raydist-footers") as pool:
             footers = list(pool.map(self._footer, range(len(self._files))))
-        schema = footers[0].schema.to_arrow_schema()
-        self._columns = arrow_columns.choose(
-            schema,
-            features=features,
-            label=label,
-            columns=columns,
-            defaults=defaults,
-            where=self._files.uri(0),
-        )
-        self._layout = arrow_columns.Layout.of(
-            self._columns, features=features, label=label, dtype=arrow_columns.stacked_type(dtype)
-        )
-        self.structure = self._layout.structure
+        layout = Layout.of(footers[0].schema.to_arrow_schema(), selection, where=self._files.uri(0))
         for number, footer in enumerate(footers):
-            self._check_footer(number, footer)
+            _check_footer(footer, layout.columns, uri=self._files.uri(number))
         self._groups = [
             (number, group)
             for number, footer in enumerate(footers)
             for group in range(footer.num_row_groups)
             if footer.row_group(group).num_rows
         ]
-        sizes = [footers[number].row_group(group).num_rows for number, group in self._groups]
-        self.group_sizes = np.array(sizes, np.int64)
-        if not sizes:
+        if not self._groups:
             raise DataError(
                 f"from_parquet found no rows in {len(self._files)} files, {self._files.uri(0)} first"
             )
-        self._widths = {
-            column.name: arrow_columns.width_of(column, self._table(0, [column.name]))
-            for column in self._columns
-            if column.needs_width
-        }
-        self.fields: tuple[Field, ...] = self._layout.fields(self._widths)
-        self._text_bytes = self._bytes_of_text(footers)
+        metadata = [footers[number].row_group(group) for number, group in self._groups]
+        sizes = [group.num_rows for group in metadata]
+        super().__init__(layout, sizes, text_bytes=_bytes_of(set(layout.texts), metadata) // sum(sizes))
 
     def _forget(self) -> None:
         # A ParquetFile is not to be read by two threads at once: who reads takes it out of `_opened`.
@@ -88,24 +59,11 @@ class ParquetSource(GroupedSource):
         self.__dict__.update(state)
         self._forget()
 
-    @property
-    def num_bytes(self) -> int:
-        return super().num_bytes + self._text_bytes
-
     def fingerprint(self) -> int:
         return self._files.fingerprint()
 
-    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
-        tables = (
-            (self._table(piece.group).slice(piece.first, piece.num_rows), self._where(piece.group))
-            for piece in pieces
-        )
-        num_rows = sum(piece.num_rows for piece in pieces)
-        return self._layout.read(tables, num_rows, fields=self.fields, widths=self._widths)
-
-    def _table(self, group: int, names: Sequence[str] | None = None) -> pa.Table:
+    def _table(self, group: int, names: Sequence[str]) -> pa.Table:
         number, group_in_file = self._groups[group]
-        names = names or [column.name for column in self._columns]
 
         def read() -> pa.Table:
             with self._lock:
@@ -115,7 +73,7 @@ class ParquetSource(GroupedSource):
             else:
                 # One at a time: the groups of a window come file by file only where they are not mixed.
                 opened = number, self._open(number)
-            table = opened[1].read_row_group(group_in_file, columns=names)
+            table = opened[1].read_row_group(group_in_file, columns=list(names))
             self._opened = opened  # only now: after an error it is opened anew
             return table
 
@@ -145,32 +103,6 @@ class ParquetSource(GroupedSource):
             return self._files.reading(number, read)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self._files.uri(number)} is no Parquet file: {first_line(error)}") from error
-
-    def _bytes_of_text(self, footers: Sequence[pq.FileMetaData]) -> int:
-        """Returns the bytes of a row's texts, by what the footers say of the chunks before compression."""
-        names = {column.name for column in self._columns if column.dtype.kind == "O"}
-        num_bytes = sum(
-            chunk.total_uncompressed_size
-            for number, group in (self._groups if names else ())
-            for chunk in map(footers[number].row_group(group).column, range(footers[number].num_columns))
-            if chunk.path_in_schema in names
-        )
-        return int(num_bytes) // len(self)
-
-    def _check_footer(self, number: int, footer: pq.FileMetaData) -> None:
-        uri = self._files.uri(number)
-        schema = footer.schema.to_arrow_schema()
-        for column in self._columns:
-            column.check(schema, where=uri)
-        places = {footer.schema.column(place).path: place for place in range(len(footer.schema))}
-        for column in self._columns:
-            place = places.get(column.name)
-            if place is None or column.default is not None:
-                continue
-            for group in range(footer.num_row_groups):
-                statistics = footer.row_group(group).column(place).statistics
-                if statistics is not None and statistics.has_null_count and statistics.null_count:
-                    column.refuse_nulls(statistics.null_count, where=f"row group {group} of {uri}")
 
     def _where(self, group: int) -> str:
         number, group_in_file = self._groups[group]
@@ -203,13 +135,43 @@ def from_parquet(
       DataError: No files, no Parquet, a missing column, a type that is no tensor's, a null without a
         default; names file, row group and column.
     """
-    if features is not None and columns is not None:
-        raise DataError(
-            "from_parquet got features and columns; give features for one tensor, or columns for a dict"
-        )
-    return ParquetSource(
-        uri, features=features, label=label, columns=columns, dtype=dtype, defaults=dict(defaults or {})
+    selection = Selection(
+        what="from_parquet",
+        features=features,
+        label=label,
+        columns=columns,
+        dtype=dtype,
+        defaults=dict(defaults or {}),
     )
+    return ParquetSource(uri, selection)
+
+
+def _bytes_of(names: Collection[str], groups: Iterable[pq.RowGroupMetaData]) -> int:
+    """Returns the bytes of some columns before compression, by what the footers say of their chunks."""
+    if not names:
+        return 0
+    return sum(
+        int(chunk.total_uncompressed_size)
+        for group in groups
+        for chunk in map(group.column, range(group.num_columns))
+        if chunk.path_in_schema in names
+    )
+
+
+def _check_footer(footer: pq.FileMetaData, columns: Sequence[Column], *, uri: str) -> None:
+    """Raises DataError unless a file has the columns, and no nulls where none may be, as far as it says."""
+    schema = footer.schema.to_arrow_schema()
+    for column in columns:
+        column.check(schema, where=uri)
+    places = {footer.schema.column(place).path: place for place in range(len(footer.schema))}
+    for column in columns:
+        place = places.get(column.name)
+        if place is None or column.default is not None:
+            continue
+        for group in range(footer.num_row_groups):
+            statistics = footer.row_group(group).column(place).statistics
+            if statistics is not None and statistics.has_null_count and statistics.null_count:
+                column.refuse_nulls(statistics.null_count, where=f"row group {group} of {uri}")
 
 
 def _is_parquet(key: str) -> bool:

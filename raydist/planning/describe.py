@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raydist.planning.batches import batches_of
+from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
 from raydist.spec.job import JobSpec
@@ -14,7 +14,7 @@ from raydist.spec.tasks import TaskId
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
     """Returns the plan as `plan --json` prints it."""
-    batches = batches_of(plan)
+    sizes = batch_sizes_of(plan)
     return {
         "run": plan.job.name,
         "job": str(plan.job.entry_point),
@@ -35,8 +35,8 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
             for role in plan.roles
         ],
         "devices": plan.devices,
-        "batch": None if batches is None else batches.as_dict(),
-        "learning_rate": batches.rate.scaled if batches and batches.rate else None,
+        "batch": None if sizes is None else sizes.as_dict(),
+        "learning_rate": sizes.rate.scaled if sizes and sizes.rate else None,
         "embedded_cpus": plan.embedded_cpus,
         "storage": plan.job.storage,
         "tasks": [{"task": str(task), "tf_config": config} for task, config in placeholder_tf_configs(plan)],

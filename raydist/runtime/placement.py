@@ -100,20 +100,19 @@ def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | N
     bundle that comes last may not fit any more, and Ray would never try another order. There they go
     where the others have left the most room.
     """
-    # Ray's own SPREAD would not do for those that ask for nothing: each node that Ray asks, by chance,
-    # where to start one counts round for itself.
-    byte = {"memory": 1.0}
-    asked_for = {
-        task: _bundle(asked) or (dict(byte) if task.task_type is spread else {})
-        for task, asked in resources.items()
-    }
-    bundles = {task: bundle for task, bundle in asked_for.items() if bundle}
-    first = [task for task in bundles if task.task_type is spread]
     most_cpus = max((asked.num_cpus for asked in resources.values()), default=0.0)
-    for task in first:
-        if resources[task].num_cpus == most_cpus:
-            bundles[task]["memory"] = 1.0
-    return {task: bundles[task] for task in (*first, *(task for task in bundles if task not in first))}
+    first, rest = {}, {}
+    for task, asked in resources.items():
+        bundle = _bundle(asked)
+        if task.task_type is spread:
+            # Also for those that ask for nothing: without a bundle Ray's own SPREAD would not do, as each
+            # node that Ray asks, by chance, where to start one counts round for itself.
+            if not bundle or asked.num_cpus == most_cpus:
+                bundle["memory"] = 1.0
+            first[task] = bundle
+        elif bundle:
+            rest[task] = bundle
+    return {**first, **rest}
 
 
 def _request(bundles: list[Bundle], *, strategy: str, avoid: Sequence[str]) -> PlacementGroup:

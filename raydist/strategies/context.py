@@ -30,7 +30,8 @@ class TaskContext:
     """What the train function is given; see raydist.train_context.TrainContext.
 
     Beside the public surface it carries what `fit` and `train_steps` share: `progress`,
-    `checkpoints`, `cadence`, and the steps completed.
+    `checkpoints`, `cadence`, `sources` (where workers under ParameterServer learn what to read), and the
+    steps completed.
     """
 
     def __init__(
@@ -41,10 +42,10 @@ class TaskContext:
         progress: TaskProgress,
         checkpoints: TaskCheckpoints,
         metrics: MetricsWriter,
+        sources: SourceFolder,
         coordinator: Any = None,
         orders: Orders | None = None,
         export_folder: ExportFolder | None = None,
-        sources: SourceFolder | None = None,
     ) -> None:
         job = assignment.job
         self.strategy = strategy
@@ -63,7 +64,7 @@ class TaskContext:
         self.checkpoints = checkpoints
         self.cadence = Cadence(job.checkpoint_every)
         self.export_folder = export_folder
-        self._sources = sources
+        self.sources = sources
         self.auto_shard = job.auto_shard
         self.step = 0
         self.num_fits = 0  # calls of fit so far
@@ -212,12 +213,6 @@ class TaskContext:
     def note(self, sentence: str) -> None:
         print(f"raydist: {sentence}", flush=True)  # in the task's log, where it happens
         self.progress.note(sentence)
-
-    @property
-    def sources(self) -> SourceFolder:
-        """Where workers under ParameterServer learn what to read."""
-        assert self._sources is not None, "only under ParameterServer"
-        return self._sources
 
     def report_global(self, metrics: Mapping[str, float], *, step: int, epoch: int | None = None) -> None:
         """Records values that hold for the whole run; every task calls it, the chief writes."""

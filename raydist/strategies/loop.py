@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import TaskType
-from raydist.strategies import global_batch, input_clock, train_data
+from raydist.strategies import global_batch, input_clock, recipes, train_data
 from raydist.strategies.loop_reports import LoopReports, checked_scalars
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def train_steps(
         )
     if context.task.task_type is TaskType.EVALUATOR:
         raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")
+    if isinstance(data, Batches):
+        recipes.check_length(data, num_steps)
     first_step = context.loop_step
     last_step = first_step + num_steps
     context.loop_step = last_step

@@ -51,14 +51,7 @@ def fit(
     skip = counter.epoch * steps_per_epoch + counter.step_in_epoch
     if isinstance(data, Batches):
         recipes.check_length(data, epochs * steps_per_epoch)
-    feed = worker_data.read(
-        data,
-        context.strategy,
-        context.coordinator,
-        sources=context.sources,
-        num_workers=context.num_workers,
-        skip=skip,
-    )
+    feed = worker_data.read(context, data, skip=skip)
     before, after = run_callbacks(
         counter, library.callbacks.Callback, element_spec=feed.element_spec, users=callbacks
     )

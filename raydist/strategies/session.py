@@ -85,10 +85,10 @@ def open_session(
             progress=progress,
             checkpoints=checkpoints,
             metrics=metrics,
+            sources=SourceFolder(storage, layout),
             coordinator=build_coordinator(strategy),
             orders=orders,
             export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
-            sources=SourceFolder(storage, layout),
         )
         try:
             yield Session(context=context)

@@ -31,7 +31,7 @@ def read_endless(
 
         return strategy.distribute_datasets_from_function(endless)
     if callable(train_data):
-        train_data = train_data()
+        train_data = _made_by(train_data)
     if isinstance(train_data, tf.data.Dataset):
         train_data = train_data.repeat().skip(skip)
     found = read(train_data, strategy, auto_shard=auto_shard)
@@ -46,7 +46,8 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
     """Returns a `tf.data.Dataset` batched with the global batch size, or a `DistributedDataset`.
 
     Takes a data set of either kind, a function without arguments that returns one, or a function of
-    a `tf.distribute.InputContext` that shards for itself and batches per replica.
+    a `tf.distribute.InputContext` that shards for itself and batches per replica. Of batches of
+    raydist.data it is one epoch, whatever their `epochs`: what validation makes of each.
 
     Args:
       auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
@@ -57,7 +58,7 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
       UnsupportedError: It is none of these.
     """
     if isinstance(train_data, Batches):
-        return recipes.distribute(train_data if train_data.epochs else train_data.for_epochs(1), strategy)
+        return recipes.distribute(train_data.for_epochs(1), strategy)
     if isinstance(train_data, tf.data.Dataset):
         policy = _policy_of(train_data) or AutoShardPolicy[auto_shard.upper()]
         is_ours = policy is AutoShardPolicy.DATA or strategy.num_replicas_in_sync == 1
@@ -67,16 +68,20 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
     if callable(train_data):
         if takes_input_context(train_data):
             return strategy.distribute_datasets_from_function(train_data)
-        returned = train_data()
-        if isinstance(returned, (tf.data.Dataset, tf.distribute.DistributedDataset)):
-            return read(returned, strategy, auto_shard=auto_shard)
-        raise UnsupportedError(
-            f"the train_data function {_name(train_data)} returned {type(returned).__name__}; "
-            "return a tf.data.Dataset batched with the global batch size"
-        )
+        return read(_made_by(train_data), strategy, auto_shard=auto_shard)
     raise UnsupportedError(
         f"train_data is {type(train_data).__name__}; give a tf.data.Dataset batched with the global "
         "batch size, or a function that returns one"
+    )
+
+
+def _made_by(function: Callable[[], Any]) -> Any:
+    returned = function()
+    if isinstance(returned, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+        return returned
+    raise UnsupportedError(
+        f"the train_data function {_name(function)} returned {type(returned).__name__}; "
+        "return a tf.data.Dataset batched with the global batch size"
     )
 
 

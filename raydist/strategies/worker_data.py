@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -12,18 +12,12 @@ from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.strategies import tensorflow_internals, train_data
 from raydist.strategies.feeds import Feed, IteratorFeed, StepFeed
-from raydist.strategies.worker_sources import SourceFolder
+
+if TYPE_CHECKING:
+    from raydist.strategies.context import TaskContext
 
 
-def read(
-    data: Any,
-    strategy: tf.distribute.Strategy,
-    coordinator: Any,
-    *,
-    sources: SourceFolder,
-    num_workers: int,
-    skip: int = 0,
-) -> Feed:
+def read(context: TaskContext, data: Any, *, skip: int) -> Feed:
     """Gives each worker its own batches of `data`, over and over.
 
     A function without arguments returns the whole data, of which worker i gets each batch whose
@@ -38,6 +32,7 @@ def read(
     Raises:
       UnsupportedError: `data` is no function.
     """
+    strategy, num_workers = context.strategy, context.num_workers
     num_replicas = strategy.num_replicas_in_sync
     if isinstance(data, Batches):
         if num_replicas > 1:
@@ -45,7 +40,7 @@ def read(
                 f"train_data are batches of raydist.data, and each worker has {num_replicas} GPUs; give each "
                 "worker one GPU, and start more workers"
             )
-        return StepFeed(data, sources.publish(data))
+        return StepFeed(data, context.sources.publish(data))
     function = checked_function(data, "train_data")
     check = functools.partial(check_made_inside, name="train_data")
 
@@ -56,10 +51,10 @@ def read(
     if train_data.takes_input_context(function):
 
         def of_worker(index: int) -> Callable[[], Any]:
-            context = tf.distribute.InputContext(num_workers, index, num_replicas)
+            own_context = tf.distribute.InputContext(num_workers, index, num_replicas)
 
             def make() -> Any:
-                own = checked_dataset(function(context), "train_data").repeat().skip(skip // num_workers)
+                own = checked_dataset(function(own_context), "train_data").repeat().skip(skip // num_workers)
                 if num_replicas == 1:
                     return own
                 return strategy.distribute_datasets_from_function(lambda _: own)
@@ -68,7 +63,7 @@ def read(
 
         pipelines = [of_worker(index) for index in range(num_workers)]
         iterators, spec = tensorflow_internals.per_worker_iterators(
-            coordinator, strategy, pipelines, check=check
+            context.coordinator, strategy, pipelines, check=check
         )
         return IteratorFeed(iterators, spec)
 
@@ -76,7 +71,9 @@ def read(
         whole = checked_dataset(function(), "train_data").repeat().skip(skip)
         return distributed(whole.shard(num_workers, index))
 
-    iterators, spec = tensorflow_internals.per_worker_iterators(coordinator, strategy, make, check=check)
+    iterators, spec = tensorflow_internals.per_worker_iterators(
+        context.coordinator, strategy, make, check=check
+    )
     return IteratorFeed(iterators, spec)
 
 

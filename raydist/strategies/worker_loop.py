@@ -33,14 +33,7 @@ def run(
     Args:
       done: Steps that the run has behind it; `skip` of them read these data.
     """
-    feed = worker_data.read(
-        data,
-        context.strategy,
-        context.coordinator,
-        sources=context.sources,
-        num_workers=context.num_workers,
-        skip=skip,
-    )
+    feed = worker_data.read(context, data, skip=skip)
     # Users write `if tensor:` in their own step.
     converted = tf.__internal__.autograph.tf_convert(step_fn, tf.__internal__.autograph.control_status_ctx())
     scalars = ReturnedScalars(context.strategy, lambda batch: checked_scalars(converted(batch)))

@@ -8,13 +8,14 @@ read from a file in the run's folder, which holds the source without the user's 
 
 from __future__ import annotations
 
+import hashlib
 import pickle
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from raydist.errors import DataError, StorageError
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.strategies import tensorflow_internals
@@ -36,7 +37,7 @@ class SourceFolder:
     def publish(self, recipe: Batches) -> ReadOp:
         """Stores what workers need to read `recipe`, and returns the op that reads it in any of them."""
         content = pickle.dumps(recipe.without_maps(), protocol=5)
-        key = f"{zlib.crc32(content):08x}-{len(content)}"
+        key = hashlib.sha256(content).hexdigest()
         path = self._layout.source(key)
         if not self._storage.exists(path):
             self._storage.write_bytes(path, content)
@@ -60,9 +61,13 @@ class _Readers:
         self._readers: dict[bytes, BlockReader] = {}
 
     def __call__(self, key: bytes, block: Any) -> list[Any]:
-        if key not in self._readers:
-            self._readers[key] = self._reader(key.decode())
-        return self._readers[key](block)
+        try:
+            if key not in self._readers:
+                self._readers[key] = self._reader(key.decode())
+            return self._readers[key](block)
+        except (DataError, StorageError) as error:
+            # TensorFlow hands the chief 2 KB of the text, in which the traceback and the cause come first.
+            raise error.with_traceback(None) from None
 
     def _reader(self, key: str) -> BlockReader:
         # Here, because a worker that comes back shall not wait for it.

@@ -15,12 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raydist.data import from_parquet
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import RunningRay, start_raydist
+from tests.support.lanes import num_lanes
 from tests.support.ray_heads import ray_node
 
 NUM_EXAMPLES, BATCH_SIZE, EPOCHS = 1000, 24, 2
 STEPS_PER_EPOCH = -(-NUM_EXAMPLES // BATCH_SIZE)
+# Windows of 400 rows in all: enough for 4 lanes.
+BATCHES = {"global_batch_size": BATCH_SIZE, "seed": 3, "window_mb": 0.0032}
 JOB = """
 import json
 import os
@@ -31,10 +35,10 @@ import tensorflow as tf
 import raydist
 
 
-@raydist.job(params={"data": "", "records": "", "pause_s": 0.0})
+@raydist.job(params={"data": "", "records": "", "batches": "", "pause_s": 0.0})
 def train(ctx: raydist.TrainContext):
     source = raydist.data.from_parquet(ctx.params["data"], columns=["id"])
-    batches = source.batches(global_batch_size=24, seed=3)
+    batches = source.batches(**json.loads(ctx.params["batches"]))
     with ctx.strategy.scope():
         weight = tf.Variable(1.0)
         optimizer = tf.keras.optimizers.SGD(0.1)
@@ -44,7 +48,7 @@ def train(ctx: raydist.TrainContext):
 
     def write(ids, step):
         record.write(json.dumps([int(step), ids.tolist()]) + "\\n")
-        time.sleep(ctx.params["pause_s"])
+        time.sleep(ctx.params["pause_s"] if ctx.attempt == 0 else 0.0)
         return ids
 
     def step_fn(batch):
@@ -65,14 +69,16 @@ class Recorded:
         self._folder = folder
         (folder / "code").mkdir()
         (folder / "code" / "job.py").write_text(JOB)
-        (folder / "data").mkdir()
+        self.data = folder / "data"
+        self.data.mkdir()
         for number, ids in enumerate(np.array_split(np.arange(NUM_EXAMPLES), 3)):
-            pq.write_table(pa.table({"id": ids}), folder / "data" / f"{number}.parquet", row_group_size=25)
+            pq.write_table(pa.table({"id": ids}), self.data / f"{number}.parquet", row_group_size=25)
 
     def start(self, name: str, *options: str) -> subprocess.Popen[str]:
         records = self._folder / name
         records.mkdir()
-        params = ("-p", f"data={self._folder / 'data'}", "-p", f"records={records}")
+        params = ("-p", f"data={self.data}", "-p", f"records={records}")
+        params += ("-p", f"batches={json.dumps(BATCHES)}")
         common = ("--name", name, "--json", "--checkpoint-every", "7", *params)
         return start_raydist(self._running_ray, self._folder, "submit", "code/job.py", *common, *options)
 
@@ -127,6 +133,10 @@ def check(recorded: Recorded, name: str, expected: list[list[int]]) -> None:
     assert sorted(seen) == list(range(EPOCHS * STEPS_PER_EPOCH))
 
 
+def test_batches_are_read_in_several_lanes(recorded: Recorded) -> None:
+    assert num_lanes(from_parquet(str(recorded.data), columns=["id"]).batches(**BATCHES)) == 4
+
+
 def test_epoch_is_each_example_once_in_an_order_of_its_own(expected: list[list[int]]) -> None:
     epochs = expected[:STEPS_PER_EPOCH], expected[STEPS_PER_EPOCH:]
     for epoch in epochs:
@@ -147,7 +157,7 @@ def test_workers_together_train_on_the_batches_of_one(
 def test_killed_worker_changes_no_batch(
     recorded: Recorded, expected: list[list[int]], wait_until: WaitUntil
 ) -> None:
-    process = recorded.start("killed", "--workers", "2", "-p", "pause_s=0.05")
+    process = recorded.start("killed", "--workers", "2", "-p", "pause_s=0.2")
     wait_until(lambda: process.poll() is not None or recorded.status("killed")["steps"] >= 25, timeout_s=90)
     pid = next(task["pid"] for task in recorded.status("killed")["tasks"] if task["task"] == "worker/1")
     os.kill(pid, signal.SIGKILL)
@@ -162,7 +172,7 @@ def test_shrinking_from_3_to_2_workers_changes_no_batch(
         return 0 if process.poll() is not None else int(recorded.status("shrunk")["steps"])
 
     with ray_node(running_ray.address, num_cpus=2, is_lost=True, **running_ray.environ):
-        options = ("--workers", "2:3", "--cpus-per-worker", "2", "-p", "pause_s=0.05")
+        options = ("--workers", "2:3", "--cpus-per-worker", "2", "-p", "pause_s=0.2")
         process = recorded.start("shrunk", *options)
         wait_until(lambda: process.poll() is not None or num_steps() >= 25, timeout_s=120)
         assert len(recorded.status("shrunk")["tasks"]) == 3

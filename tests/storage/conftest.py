@@ -1,8 +1,7 @@
-"""Storage to test against: plain folders, and a real S3 server over HTTP."""
+"""Storage to test against: plain folders, and the real S3 server of `s3_uri`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import pytest
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from tests.support.faulty_http import FaultyProxy, faulty_proxy
-from tests.support.object_store import new_bucket, s3_environ, s3_server
 
 
 class FakeClock:
@@ -25,28 +22,6 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
-
-
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def s3_uri(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder in a fresh bucket, reached as users reach it: through AWS's environment variables."""
-    for name, value in s3_environ(s3_endpoint).items():
-        monkeypatch.setenv(name, value)
-    return f"s3://{new_bucket(s3_endpoint)}/raydist runs"
-
-
-@pytest.fixture
-def proxy(s3_endpoint: str, s3_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    """Stands before the S3 server of `s3_uri`; passes everything on until a test says otherwise."""
-    with faulty_proxy(s3_endpoint) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield proxy
 
 
 @pytest.fixture(params=["folder", "space_and_quote", "file_uri", "s3"])

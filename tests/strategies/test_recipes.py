@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.data_functions import write_parquet
-from tests.support.processes import Cluster, run_function, started, wait_for_step
+from tests.support.data_functions import batches, numbers, write_parquet
+from tests.support.lanes import num_lanes
+from tests.support.processes import Cluster, run_function, run_in_turn, started, wait_for_step
 
 TARGET = "tests.support.data_functions:trained"
 # The last batch has one example, fewer than replicas.
 DATA = {"count": 193, "batch_size": 32, "epochs": 3}
+NUM_STEPS = 3 * 7
 
 
 @functools.cache
@@ -32,6 +34,8 @@ def on_one_device(keras: str, kind: str, folder: str | None) -> dict[str, np.nda
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("parquet")
     write_parquet(folder, DATA["count"])
+    recipe = batches("parquet", str(folder), count=DATA["count"], batch_size=DATA["batch_size"])
+    assert num_lanes(recipe) > 1
     return str(folder)
 
 
@@ -56,6 +60,7 @@ def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster
     for task in run_function(TARGET, cluster, kind=kind, folder=place, **DATA):
         for way in ("fit", "train_steps", "losses"):
             np.testing.assert_allclose(task.arrays[way], expected[way], atol=1e-5, err_msg=way)
+        assert task.values["step"] == 2 * NUM_STEPS  # train_steps begins where fit has ended
 
 
 @pytest.mark.parametrize(
@@ -63,13 +68,23 @@ def test_training_is_that_of_one_device(folder: str, kind: str, cluster: Cluster
     [("arrays", "3"), ("parquet", "legacy"), pytest.param("parquet", "3", marks=pytest.mark.slow)],
 )
 def test_workers_of_parameter_servers_share_each_epoch(tmp_path: Path, kind: str, keras: str) -> None:
-    numbers = pa.table({"number": np.arange(100.0, dtype="float32"), "label": np.ones(100, "int64")})
-    pq.write_table(numbers, tmp_path / "numbers.parquet", row_group_size=8)
+    table = pa.table({"number": np.arange(100.0, dtype="float32"), "label": np.ones(100, "int64")})
+    pq.write_table(table, tmp_path / "numbers.parquet", row_group_size=8)
+    assert num_lanes(numbers("parquet", str(tmp_path), count=100, batch_size=12)) > 1
     cluster = Cluster(strategy="parameter_server", workers=2, ps=1, keras=keras)
     options = {"kind": kind, "folder": str(tmp_path), "count": 100, "batch_size": 12, "epochs": 3}
-    [chief] = run_function("tests.support.data_functions:trained_by_workers", cluster, **options)
+    functions = "tests.support.data_functions"
+    calls: dict[str, tuple[str, dict[str, Any]]] = {
+        "trained": (f"{functions}:trained_by_workers", options),
+        "failing": (f"{functions}:failing_in_a_worker", {}),
+    }
+    found = run_in_turn(calls, cluster)
+    [chief] = found["trained"]
     assert chief.arrays["seen"].tolist() == [3.0] * 100
     assert len(chief.values["history"]["val_accuracy"]) == 2
+    too_few = "train_data are batches of 2 epochs, 18 steps, and 27 steps are to be trained; leave out"
+    assert [text.partition(" batches(")[0] for text in chief.values["refused"]] == [too_few, too_few]
+    assert found["failing"][0].values["found"] == "DataError('the examples cannot be read')"
 
 
 def test_steps_of_a_worker_that_died_are_given_to_another_one(tmp_path: Path) -> None:

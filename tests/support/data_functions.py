@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raydist import data
+from raydist.data.failures import data_error_in
+from raydist.data.windows import Piece
+from raydist.errors import DataError
+from tests.support.numbered_source import NumberedSource
 from tests.support.train_functions import dense_model, examples
 
 
@@ -18,7 +23,21 @@ def batches(kind: str, folder: str | None, *, count: int, batch_size: int) -> da
     else:
         assert folder is not None
         source = data.from_parquet(folder, features=[f"f{number}" for number in range(6)], label="label")
-    return source.batches(global_batch_size=batch_size, seed=5).map(lambda x, y: (x * 1.5, y))
+    # Less than 193 examples of 32 bytes, or there would be one lane.
+    recipe = source.batches(global_batch_size=batch_size, seed=5, window_mb=0.005)
+    return recipe.map(lambda x, y: (x * 1.5, y))
+
+
+def numbers(kind: str, folder: str | None, *, count: int, batch_size: int) -> data.Batches:
+    """Returns shuffled batches of the numbers 0, 1, 2, … with label 1, of which files are in `folder`."""
+    if kind == "arrays":
+        x = np.arange(count, dtype="float32").reshape(-1, 1)
+        source: data.Source = data.from_arrays(x, np.ones(count, "int64"))
+    else:
+        assert folder is not None
+        source = data.from_parquet(folder, features=["number"], label="label")
+    # Less than 100 examples of 12 bytes.
+    return source.batches(global_batch_size=batch_size, seed=5, window_mb=0.0009)
 
 
 def write_parquet(folder: Path, count: int, *, num_files: int = 3, rows_per_group: int = 16) -> None:
@@ -36,7 +55,7 @@ def write_parquet(folder: Path, count: int, *, num_files: int = 3, rows_per_grou
 def trained(
     ctx: Any, *, kind: str, folder: str | None = None, count: int, batch_size: int, epochs: int
 ) -> dict[str, Any]:
-    """Trains by `fit` and by `train_steps`; returns the weights and what validation found."""
+    """Trains by `fit` and by `train_steps`; returns the weights, what validation found, and the last step."""
     import tensorflow as tf
 
     recipe = batches(kind, folder, count=count, batch_size=batch_size)
@@ -60,6 +79,7 @@ def trained(
         "fit": np.concatenate([weight.reshape(-1) for weight in model.get_weights()]),
         "train_steps": np.concatenate([weight.reshape(-1) for weight in custom.get_weights()]),
         "losses": np.array(history.history["loss"] + history.history["val_loss"]),
+        "step": ctx.step,
     }
 
 
@@ -73,16 +93,13 @@ def trained_by_workers(
     epochs: int,
     steps_per_call: int = 2,
 ) -> dict[str, Any]:
-    """Trains under ParameterServer; returns how often each example was seen, and the validation's metrics."""
+    """Trains under ParameterServer.
+
+    Returns how often each example was seen, the validation's metrics, and how too few batches are refused.
+    """
     import tensorflow as tf
 
-    x, y = np.arange(count, dtype="float32").reshape(-1, 1), np.ones(count, "int64")
-    if kind == "arrays":
-        source: data.Source = data.from_arrays(x, y)
-    else:
-        assert folder is not None
-        source = data.from_parquet(folder, features=["number"], label="label")
-    recipe = source.batches(global_batch_size=batch_size, seed=5).map(lambda x, y: (x + 0.0, y))
+    recipe = numbers(kind, folder, count=count, batch_size=batch_size).map(lambda x, y: (x + 0.0, y))
     with ctx.strategy.scope():
         seen = tf.Variable(tf.zeros(count), aggregation=tf.VariableAggregation.SUM)
         model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
@@ -97,11 +114,46 @@ def trained_by_workers(
     steps_repeated = ctx.progress.status().steps_repeated
     wide = recipe.map(lambda x, y: (tf.tile(x, [1, 6]) / count, y))
     history = ctx.fit(model, wide, epochs=2, validation_data=wide)
+    two = wide.for_epochs(2)
     return {
+        "refused": [
+            refusal(lambda: ctx.train_steps(step_fn, two, num_steps=3 * two.steps_per_epoch)),
+            refusal(lambda: ctx.fit(model, two, epochs=3)),
+        ],
         "steps_repeated": steps_repeated,
         "seen": seen.numpy(),
         "history": {name: list(map(float, values)) for name, values in history.history.items()},
     }
+
+
+class FailingSource(NumberedSource):
+    """Examples that cannot be read, for a reason that is longer than TensorFlow hands on."""
+
+    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        raise DataError("the examples cannot be read") from ValueError("why " * 2000)
+
+
+def failing_in_a_worker(ctx: Any) -> dict[str, Any]:
+    """Trains on examples that cannot be read; returns what is found of it in what TensorFlow raises."""
+    import tensorflow as tf
+
+    recipe = FailingSource([8] * 4).batches(global_batch_size=4)
+    try:
+        ctx.train_steps(lambda batch: {"one": tf.constant(1.0)}, recipe, num_steps=8)
+    except Exception as error:
+        return {"found": repr(data_error_in(error))}
+    return {"found": ""}
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Returns what a call is refused with; "" where it is not."""
+    from raydist.errors import UnsupportedError
+
+    try:
+        call()
+    except UnsupportedError as error:
+        return str(error)
+    return ""
 
 
 def evaluated_beside(ctx: Any) -> dict[str, Any]:
@@ -168,15 +220,12 @@ def distribute_in_turn(ctx: Any) -> dict[str, Any]:
     """Gives `ctx.distribute` what it takes and what it refuses; returns the sentences of the refusals."""
     import tensorflow as tf
 
-    from raydist.errors import UnsupportedError
-
     dataset = tf.data.Dataset.range(4)
-    refused = []
     recipe = batches("arrays", None, count=8, batch_size=4)
-    for arguments in ({"dataset": recipe}, {"dataset": [1]}, {"dataset": dataset, "sharding": "static"}):
-        try:
-            ctx.distribute(**arguments)
-        except UnsupportedError as error:
-            refused.append(str(error))
+    refused = [
+        refusal(lambda: ctx.distribute(recipe)),
+        refusal(lambda: ctx.distribute([1])),
+        refusal(lambda: ctx.distribute(dataset, sharding="static")),
+    ]
     is_same = all(ctx.distribute(dataset, sharding=sharding) is dataset for sharding in ("dynamic", "off"))
     return {"refused": refused, "is_same": is_same, "notes": ctx.progress.status().notes}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raydist.planning.batches import batches_of
+from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.describe import describe_plan
 from raydist.spec.job import Strategy
 from tests.planning.plans import cluster, plan, workers
@@ -33,12 +33,12 @@ from tests.planning.plans import cluster, plan, workers
 )
 def test_batch_is_shown_for_the_planned_replicas(size: int, fields: dict[str, Any], expected: str) -> None:
     hosts = cluster((8, 4)) if "gpus_per_worker" in fields else cluster((8, 0))
-    assert str(batches_of(plan(hosts, params={"batch_size": size}, **fields))) == expected
+    assert str(batch_sizes_of(plan(hosts, params={"batch_size": size}, **fields))) == expected
 
 
 @pytest.mark.parametrize("size", [0, -1, "64", True, None, 2.5])
 def test_param_that_is_no_batch_size_shows_nothing(size: object) -> None:
-    assert batches_of(plan(params={"batch_size": size})) is None
+    assert batch_sizes_of(plan(params={"batch_size": size})) is None
 
 
 def test_rate_is_shown_where_the_job_names_what_it_was_found_for() -> None:

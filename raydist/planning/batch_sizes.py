@@ -1,4 +1,4 @@
-"""What a job's params say of its batches, for the planned number of replicas.
+"""What a job's params say of the sizes of its batches, for the planned number of replicas.
 
 By convention the param `batch_size` is the global one, and `base_batch_size` the one that the param
 `learning_rate` was found for.
@@ -18,8 +18,8 @@ from raydist.spec.tasks import TaskId, TaskType
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batches:
-    """The batches of a run.
+class BatchSizes:
+    """How large the batches of a run are.
 
     Attributes:
       size: Examples in a global batch.
@@ -52,14 +52,14 @@ class Batches:
         return {"global": self.size, "per_replica": list(self.per_replica)}
 
 
-def batches_of(plan: Plan) -> Batches | None:
-    """Returns the batches; None where the params do not tell, or the number of replicas is not known yet."""
+def batch_sizes_of(plan: Plan) -> BatchSizes | None:
+    """Returns the sizes; None where the params do not tell, or the number of replicas is not known yet."""
     params = plan.job.params
     size, num_replicas = params.get("batch_size"), num_replicas_of(plan)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1 or num_replicas is None:
         return None
     base, extra = divmod(size, num_replicas)
-    return Batches(
+    return BatchSizes(
         size=size,
         per_replica=tuple(base + (index < extra) for index in range(num_replicas)),
         is_synchronous=plan.strategy is not Strategy.PARAMETER_SERVER,
