@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from raydist.cli.job_options import json_option, storage_option
 if TYPE_CHECKING:
     from raydist.metrics.merge import MetricTable
 
+_MAX_WIDTH = 120
+_CHART_HEIGHT = 15
+
 
 @click.command("metrics")
 @click.argument("run", metavar="RUN")
@@ -23,10 +27,14 @@ if TYPE_CHECKING:
 @click.option(
     "--local", is_flag=True, help="Each task's own running values, not those of all replicas together."
 )
+@click.option("--plot", is_flag=True, help="Draw each metric over the steps instead.")
 @storage_option
 @json_option
-def command(run: str, form: str, local: bool, storage: str, is_json: bool) -> None:
+def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json: bool) -> None:
     """Print the metrics of a run, a line per step."""
+    if plot and (is_json or form != "table"):
+        other = "--json" if is_json else f"--format {form}"
+        raise click.UsageError(f"--plot draws for a terminal, {other} prints for programs; give one of them.")
     from raydist.metrics.merge import as_table
     from raydist.metrics.parquet import read_metrics
     from raydist.metrics.records import Scope
@@ -44,10 +52,20 @@ def command(run: str, form: str, local: bool, storage: str, is_json: bool) -> No
         output.print_json({"run": run, "metrics": lines})
     elif form == "csv":
         _print_csv(table)
-    elif table.lines:
-        output.print_table(table.columns, table.lines)
-    else:
+    elif not table.lines:
         click.echo(f"no metrics of {run} are stored yet")
+    elif plot:
+        _draw(table)
+    else:
+        output.print_table(table.columns, table.lines)
+
+
+def _draw(table: MetricTable) -> None:
+    from raydist.cli.curves import charts
+
+    width = min(shutil.get_terminal_size().columns, _MAX_WIDTH)
+    drawn = charts(table, width=width, height=_CHART_HEIGHT)
+    click.echo("\n\n".join(drawn) or "there are no numbers to draw; see the table")
 
 
 def _print_csv(table: MetricTable) -> None:

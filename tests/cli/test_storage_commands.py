@@ -124,6 +124,21 @@ def test_metrics_as_csv_can_be_read_by_others(raydist: Run) -> None:
     assert out.splitlines() == ["step,epoch,task,loss", "10,1,worker/0,0.5", "20,2,worker/0,0.25"]
 
 
+def test_metrics_are_drawn(raydist: Run) -> None:
+    code, out, _ = raydist("metrics", "digits-1", "--plot")
+    assert code == 0
+    assert "loss" in out
+    assert "step" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("other", [["--json"], ["--format", "csv"]], ids=["json", "csv"])
+def test_curves_are_not_for_programs(raydist: Run, other: list[str]) -> None:
+    code, out, err = raydist("metrics", "digits-1", "--plot", *other)
+    assert (code, out.count("Traceback")) == (2, 0)
+    assert "give one of them" in err + out
+
+
 def test_nan_is_shown_and_is_null_in_json(raydist: Run) -> None:
     assert "nan" in raydist("metrics", "digits-1", "--local")[1]
     printed = json.loads(raydist("metrics", "digits-1", "--local", "--format", "json")[1])
