@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,7 +171,6 @@ def test_run_waits_while_the_cluster_is_busy(
 
 def test_wrong_token_is_one_sentence(running_ray: RunningRay, slow_job: str, tmp_path: Path) -> None:
     environ = {**running_ray.environ, "RAY_AUTH_TOKEN": "0" * 64}
-    started_at_s = time.monotonic()
     ended = subprocess.run(
         [str(Path(sys.executable).parent / "raydist"), "submit", slow_job, "--address", running_ray.address],
         env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60,
@@ -180,7 +178,6 @@ def test_wrong_token_is_one_sentence(running_ray: RunningRay, slow_job: str, tmp
     assert ended.returncode == 3
     assert "token" in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert time.monotonic() - started_at_s < 30
 
 
 def test_readme_command_on_embedded_ray(tmp_path: Path) -> None:
