@@ -17,8 +17,8 @@ from raydist.data.selection import Selection
 from raydist.errors import DataError
 from raydist.spec.near import suggest
 
-# Rows that are transposed at once, so that a block of all features stays in the cache.
-_BLOCK_ROWS = 1024
+# What is transposed at once: it stays in the cache, and yet the interpreter is seldom needed.
+_BLOCK_BYTES = 2e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,10 +272,11 @@ def _joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
 
 def _stack(values: Sequence[np.ndarray], out: np.ndarray) -> None:
     """Writes columns `[rows]` side by side into `[rows, columns]`."""
-    for first in range(0, len(out), _BLOCK_ROWS):
-        block = out[first : first + _BLOCK_ROWS]
+    size = max(1, int(_BLOCK_BYTES // (len(values) * out.itemsize)))
+    for first in range(0, len(out), size):
+        block = out[first : first + size]
         for number, column in enumerate(values):
-            block[:, number] = column[first : first + _BLOCK_ROWS]
+            block[:, number] = column[first : first + size]
 
 
 def _missing(name: str, schema: pa.Schema, where: str) -> str:

@@ -17,6 +17,8 @@ from raydist.data.selection import Selection
 from raydist.errors import DataError
 
 _FOOTER_THREADS = 16
+# Of the footers that are kept, as they are in the files; parsed they take nine times as much.
+_FOOTERS_BYTES = 2e6
 
 
 class ParquetSource(ArrowSource):
@@ -48,11 +50,12 @@ class ParquetSource(ArrowSource):
         # A ParquetFile is not to be read by two threads at once: who reads takes it out of `_opened`.
         self._lock = threading.Lock()
         self._opened: tuple[int, pq.ParquetFile] | None = None
-        # Of the file that was opened last: a footer of many groups is tens of MB, and slow to parse.
-        self._footer_of_last: tuple[int, pq.FileMetaData] | None = None
+        # Of the files that were opened last, by number: the groups of a window come from any file, and a
+        # footer may be as slow to parse as a group. One at least, as one of many groups is tens of MB.
+        self._footers: dict[int, pq.FileMetaData] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_lock", "_opened", "_footer_of_last")
+        left_out = ("_lock", "_opened", "_footers")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -88,10 +91,11 @@ class ParquetSource(ArrowSource):
         return table
 
     def _open(self, number: int) -> pq.ParquetFile:
-        last = self._footer_of_last
-        footer = last[1] if last is not None and last[0] == number else None
-        file = pq.ParquetFile(self._files.open(number), metadata=footer, pre_buffer=True)
-        self._footer_of_last = number, file.metadata
+        file = pq.ParquetFile(self._files.open(number), metadata=self._footers.get(number), pre_buffer=True)
+        kept = {**self._footers, number: file.metadata}
+        while len(kept) > 1 and sum(footer.serialized_size for footer in kept.values()) > _FOOTERS_BYTES:
+            del kept[next(iter(kept))]
+        self._footers = kept
         return file
 
     def _footer(self, number: int) -> pq.FileMetaData:

@@ -145,36 +145,34 @@ def elements(
     shapes = [*_batch_shapes(recipe, part), [], []]
 
     @tf.autograph.experimental.do_not_convert
-    def read_block(block: tf.Tensor) -> Any:
-        outputs = read(block, types * part.num_local)
-        replicas = []
-        for local in range(part.num_local):
-            own = outputs[local * len(types) : (local + 1) * len(types)]
-            replicas.append(
-                tuple(tf.ensure_shape(one, [None, *shape]) for one, shape in zip(own, shapes, strict=True))
-            )
-        return replicas[0] if part.num_local == 1 else tuple(replicas)
-
-    first_block, skipped = Blocks.of(recipe, part).locate(start_step)
-    # The next block is put together while the steps of this one are taken. Not `unbatch`, which ends
-    # the process with a segmentation fault at a replica without examples.
-    blocks = tf.data.Dataset.range(first_block, _LAST_BLOCK).map(read_block).prefetch(1)
-    found = blocks.flat_map(_one_by_one).skip(skipped)
-    found = found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    if end_step is not None:
-        found = found.take(end_step - start_step)
-    if part.num_local > 1:
-        found = found.flat_map(_in_turn)
-
-    @tf.autograph.experimental.do_not_convert
     def decode(*values: tf.Tensor) -> Any:
         *fields, num_examples, num_global = values
         decoded = recipe.source.decode(fields), num_examples, num_global
         return decoded if recipe.maps else finish(*decoded)
 
-    # Handing fields on is not worth a thread.
-    is_work = recipe.source.decodes
-    found = found.map(decode, **(_IN_PARALLEL if is_work else {}))
+    @tf.autograph.experimental.do_not_convert
+    def read_block(block: tf.Tensor) -> Any:
+        outputs = read(block, types * part.num_local)
+        replicas = []
+        for local in range(part.num_local):
+            own = outputs[local * len(types) : (local + 1) * len(types)]
+            values = [tf.ensure_shape(one, [None, *shape]) for one, shape in zip(own, shapes, strict=True)]
+            # A change of structure is done to the whole block, as a map costs as much as it does work.
+            replicas.append(tuple(values) if recipe.source.decodes else decode(*values))
+        return (replicas[0] if part.num_local == 1 else tuple(replicas),)
+
+    first_block, skipped = Blocks.of(recipe, part).locate(start_step)
+    # The next block is put together while the steps of this one are taken. Not `unbatch`, which ends
+    # the process with a segmentation fault at a replica without examples.
+    blocks = tf.data.Dataset.range(first_block, _LAST_BLOCK).map(read_block).prefetch(1)
+    found = blocks.flat_map(tf.data.Dataset.from_tensor_slices).skip(skipped)
+    found = found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    if end_step is not None:
+        found = found.take(end_step - start_step)
+    if part.num_local > 1:
+        found = found.flat_map(_in_turn)
+    if recipe.source.decodes:
+        found = found.map(decode, **_IN_PARALLEL)
     for number, function in enumerate(recipe.maps, start=1):
         apply = _on_batch(function, finish if number == len(recipe.maps) else _with_counts)
         found = found.map(apply, **_IN_PARALLEL)
@@ -223,7 +221,3 @@ def _in_turn(*replicas: Any) -> tf.data.Dataset:
     for one in replicas[1:]:
         found = found.concatenate(tf.data.Dataset.from_tensors(one))
     return found
-
-
-def _one_by_one(*steps: Any) -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(steps)

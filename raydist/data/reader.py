@@ -58,6 +58,8 @@ class Reader:
         return [array.reshape(*places.shape, *array.shape[1:]) for array in self._source.take(rows)]
 
 
+# Threads that read ahead: while one puts rows into their order, on one core, the other one decodes.
+_NUM_LOADERS = 2
 _Key = tuple[int, int, int]
 
 
@@ -71,7 +73,7 @@ class _Windows:
         self._lock = threading.Lock()  # of `_loads`
         self._loads: dict[_Key, _Load] = {}
         self._queue: deque[_Load] = deque()
-        self._is_loading = False
+        self._num_loaders = 0
         self._queue_lock = threading.Lock()
 
     def block(self, step: int, num_steps: int, first: int, end: int) -> list[np.ndarray]:
@@ -119,17 +121,17 @@ class _Windows:
         load = _Load(window)
         with self._queue_lock:
             self._queue.append(load)
-            if not self._is_loading:
+            if self._num_loaders < _NUM_LOADERS:
                 # A daemon that ends with its queue: a process that has to end waits for no storage.
                 threading.Thread(target=self._load_queue, name="raydist-data", daemon=True).start()
-                self._is_loading = True
+                self._num_loaders += 1
         return load
 
     def _load_queue(self) -> None:
         while True:
             with self._queue_lock:
                 if not self._queue:
-                    self._is_loading = False
+                    self._num_loaders -= 1
                     return
                 load = self._queue.popleft()
             load.run(self._source)
