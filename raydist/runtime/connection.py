@@ -226,6 +226,12 @@ def _check_is_node(target: str) -> None:
         )
 
 
+def _in_one_line(error: Exception) -> str:
+    """Returns the first line of an error's words, and the last one too where the first announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join((lines[0], lines[-1]) if len(lines) > 1 and lines[0].endswith(":") else lines[:1])
+
+
 def _init(shown: str, **options: Any) -> None:
     import ray
 
@@ -234,7 +240,7 @@ def _init(shown: str, **options: Any) -> None:
     except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
         # Whatever was set up so far would make the next ray.init fail.
         ray.shutdown()
-        raise ClusterError(f"cannot start or join {shown}: {str(error).splitlines()[0]}") from error
+        raise ClusterError(f"cannot start or join {shown}: {_in_one_line(error)}") from error
     except BaseException:  # Ctrl-C: an embedded Ray that is half up has processes already
         ray.shutdown()
         raise
