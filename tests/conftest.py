@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
-import tempfile
+import signal
 import time
 from collections.abc import Callable, Iterator
 
@@ -26,15 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives each process of `pytest -n` temporary files of its own: the leaks of one are not another's."""
-    if hasattr(config, "workerinput"):
-        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="rdt-")
-        tempfile.tempdir = None
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+    """Takes SIGINT whatever shell this was started by: what tests start would inherit that it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

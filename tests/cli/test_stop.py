@@ -10,11 +10,9 @@ import pytest
 from raydist.spec import process
 from tests.cli.conftest import Run
 
-# Stands for a driver: records its end as a controller does, when it is interrupted. As `raydist submit` it
-# does not inherit that a shell without job control has SIGINT ignored.
+# Stands for a driver: records its end as a controller does, when it is interrupted.
 DRIVER = """
-import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys, time
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout

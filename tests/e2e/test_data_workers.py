@@ -101,6 +101,7 @@ def test_data_workers_make_each_example_once_for_all_workers(
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
 
 
+@pytest.mark.slow
 def test_killed_data_worker_costs_an_attempt(
     raydist: Raydist, running_ray: RunningRay, job: list[str], tmp_path: Path, wait_until: WaitUntil
 ) -> None:

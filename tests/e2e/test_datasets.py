@@ -117,6 +117,7 @@ def script(running_ray: RunningRay, data: Path, tmp_path: Path) -> Callable[[dic
     return lambda do: call(running_ray, tmp_path, data, json.dumps(do))
 
 
+@pytest.mark.slow
 def test_killed_worker_costs_an_attempt_and_leaves_nothing_of_the_stream(script: Any) -> None:
     # 160 rows for each worker, 8 of them a step.
     told = script({"name": "killed", "params": {"kill_at": 30}})

@@ -43,12 +43,10 @@ def test_imdb_learns_nearly_to_the_label_noise(raydist: Raydist, keras: str) -> 
     assert [note for note in result["notes"] if note.startswith("data: 6000 generated reviews")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "params", "metric"),
-    [
-        (RECOMMENDER, SMALL_RECOMMENDER, "val_rmse"),
-        pytest.param(IMDB, SMALL_IMDB, "val_loss", marks=pytest.mark.slow),
-    ],
+    [(RECOMMENDER, SMALL_RECOMMENDER, "val_rmse"), (IMDB, SMALL_IMDB, "val_loss")],
     ids=["recommender", "imdb"],
 )
 def test_workers_that_exchange_sparse_gradients_reach_what_one_device_does(

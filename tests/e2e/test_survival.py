@@ -181,6 +181,7 @@ def test_worker_that_hangs_in_the_kernel_is_found(
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 def test_code_that_hangs_shows_its_stacks(runs: Runs, undisturbed: list[np.ndarray]) -> None:
     process = runs.start("hung", "--workers", "2", "--stall-timeout", "6", "-p", "hang_at=25")
     result = runs.end(process)
@@ -209,6 +210,7 @@ def test_task_that_has_to_leave_costs_nothing_of_the_budget(
     )
 
 
+@pytest.mark.slow
 def test_run_grows_when_there_is_room(
     runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil
 ) -> None:
