@@ -20,7 +20,7 @@ STRATEGIES = {
 
 
 JOBS = {"cifar": ["-p", "epochs=2", "-p", "data=digits"], "digits": ["-p", "epochs=3"]}
-# Each strategy once; one_device is that of the embedding jobs, multi_worker_mirrored that of the first command.
+# Each strategy once; one_device is that of the embedding jobs, multi_worker_mirrored of the first command.
 DEFAULT = {("digits", "mirrored"), ("digits", "central_storage")}
 
 
