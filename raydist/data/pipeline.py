@@ -12,7 +12,7 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.data.steps import Steps, cut
 
-_LAST_BLOCK = 2**63 - 1
+_LAST_BLOCK = 2**63 - 2
 _BLOCK_BYTES = 2e6
 _MAX_BLOCK_STEPS = 64
 _IN_PARALLEL = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
@@ -161,10 +161,12 @@ def elements(
             replicas.append(tuple(values) if recipe.source.decodes else decode(*values))
         return (replicas[0] if part.num_local == 1 else tuple(replicas),)
 
-    first_block, skipped = Blocks.of(recipe, part).locate(start_step)
+    all_blocks = Blocks.of(recipe, part)
+    first_block, skipped = all_blocks.locate(start_step)
+    last_block = _LAST_BLOCK if end_step is None else all_blocks.locate(end_step - 1)[0]
     # The next block is put together while the steps of this one are taken. Not `unbatch`, which ends
     # the process with a segmentation fault at a replica without examples.
-    blocks = tf.data.Dataset.range(first_block, _LAST_BLOCK).map(read_block).prefetch(1)
+    blocks = tf.data.Dataset.range(first_block, last_block + 1).map(read_block).prefetch(1)
     found = blocks.flat_map(tf.data.Dataset.from_tensor_slices).skip(skipped)
     found = found.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     if end_step is not None:

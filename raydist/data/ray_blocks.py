@@ -13,6 +13,8 @@ from raydist.data.columns import Layout
 from raydist.data.selection import Selection
 from raydist.errors import DataError
 
+_CHECKED_ROWS = 64
+
 
 class RayBlockSource(ArrowSource):
     """Arrow tables in Ray's object store."""
@@ -23,14 +25,15 @@ class RayBlockSource(ArrowSource):
         # Its order would otherwise be that in which the blocks happen to be done.
         dataset.context.execution_options.preserve_order = True
         refs = dataset.to_arrow_refs()
-        sizes = ray.get([ray.remote(_num_rows).options(num_cpus=0).remote(ref) for ref in refs])
-        self._refs = [ref for ref, size in zip(refs, sizes, strict=True) if size]
+        described = ray.get([ray.remote(_describe).options(num_cpus=0).remote(ref) for ref in refs])
+        self._refs = [ref for ref, (size, _) in zip(refs, described, strict=True) if size]
+        self._checksum = isal_zlib.crc32(repr(described).encode())
         if not self._refs:
             raise DataError("from_ray_dataset got a dataset without rows")
         first = self._block(0)
         layout = Layout.of(first.schema, selection, where=self._where(0))
         text_bytes = first.select(layout.texts).nbytes // first.num_rows if layout.texts else 0
-        super().__init__(layout, [size for size in sizes if size], text_bytes=text_bytes)
+        super().__init__(layout, [size for size, _ in described if size], text_bytes=text_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         from ray import cloudpickle
@@ -44,7 +47,7 @@ class RayBlockSource(ArrowSource):
         self.__dict__.update(state, _refs=cloudpickle.loads(state["_refs"]))
 
     def fingerprint(self) -> int:
-        return int(isal_zlib.crc32(self.group_sizes.tobytes()))
+        return int(self._checksum)
 
     def _table(self, group: int, names: Sequence[str]) -> pa.Table:
         block = self._block(group)
@@ -100,5 +103,6 @@ def from_ray_dataset(
     return RayBlockSource(dataset, selection)
 
 
-def _num_rows(table: Any) -> int:
-    return int(table.num_rows)
+def _describe(table: Any) -> tuple[int, int]:
+    """Returns how many rows a block has, and a checksum of what the first of them hold."""
+    return int(table.num_rows), isal_zlib.crc32(repr(table.slice(0, _CHECKED_ROWS).to_pydict()).encode())

@@ -250,7 +250,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="keep_best",
         metavar="METRIC",
-        summary="Metric, such as val_accuracy, whose best checkpoint is kept too; none when omitted.",
+        summary="Metric of an epoch's end whose best checkpoint is kept too: the least of names with loss "
+        "or error in them, the most of others, as val_accuracy; none when omitted.",
         parser=values.optional(values.text, none="none"),
     ),
     Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 import time
 import zlib
@@ -233,14 +234,13 @@ def best_step(committed: Sequence[Checkpoint], metric: str | None) -> int | None
     """Returns the step with the best value of `metric`; None where no checkpoint has it.
 
     The least is best for names with `loss` or `error` in them, the most for all others. Among equals
-    the earliest is.
+    the earliest is. A value that is no finite number is never best.
     """
-    values = [
-        (checkpoint.info["metrics"][metric], checkpoint.step)
-        for checkpoint in committed
-        if metric is not None and metric in checkpoint.info.get("metrics", {})
-    ]
-    if not values or metric is None:
+    if metric is None:
+        return None
+    found = ((checkpoint.info.get("metrics", {}).get(metric), checkpoint.step) for checkpoint in committed)
+    values = [(value, step) for value, step in found if value is not None and math.isfinite(value)]
+    if not values:
         return None
     sign = 1.0 if "loss" in metric or "error" in metric else -1.0
     return min(values, key=lambda pair: (sign * pair[0], pair[1]))[1]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
@@ -15,10 +16,12 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.planning.learning_rate import ScaledRate
 from raydist.spec.near import suggest
 from raydist.spec.tasks import TaskType
+from raydist.strategies import recipes
 from raydist.strategies.cadence import Cadence
 from raydist.strategies.checkpoints import TaskCheckpoints
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
+from raydist.strategies.saved_state import SavedState
 from raydist.strategies.train_data import naming_mistakes
 
 if TYPE_CHECKING:
@@ -65,6 +68,8 @@ class TaskContext:
         self.cadence = Cadence(job.checkpoint_every)
         self.export_folder = export_folder
         self.sources = sources
+        self.restored: SavedState | None = None  # by the train function
+        self._data: int | None = None  # what SavedState.data is to be
         self.auto_shard = job.auto_shard
         self.step = 0
         self.num_fits = 0  # calls of fit so far
@@ -180,6 +185,7 @@ class TaskContext:
             return None
         self.checkpoints.restore(state, trackables)
         self.step = state.step
+        self.restored = state
         return state.step
 
     def global_batch_size(self, per_replica: int) -> int:
@@ -255,7 +261,24 @@ class TaskContext:
         """Saves; see TaskCheckpoints.save. Every task calls it at the same step."""
         # Before the copy is made, so that an order that comes in later is kept for the next step.
         self.orders.save.clear()
-        self.checkpoints.save(trackables, step=step, **position)
+        self.checkpoints.save(trackables, step=step, data=self._data, **position)
+
+    def trains_on(self, data: Any, *, num_steps: int, resumed: SavedState | None) -> None:
+        """Takes note of the batches that are trained on from here, which checkpoints will name.
+
+        Args:
+          num_steps: How many steps are to be trained.
+          resumed: The checkpoint that this training goes on from.
+
+        Raises:
+          UnsupportedError: They end before, or are not those that the checkpoint was trained on.
+        """
+        self._data = None
+        if isinstance(data, Batches):
+            recipes.check_length(data, num_steps)
+            self._data = data.fingerprint()
+            if resumed is not None:
+                recipes.check_same(self._data, resumed)
 
     def _append(self, metrics: Mapping[str, float], *, step: int, epoch: int | None, scope: Scope) -> None:
         now = time.time()

@@ -32,10 +32,11 @@ def fit(
     counter = Counter(context)
     if isinstance(data, Batches):
         steps_per_epoch = steps_per_epoch or data.steps_per_epoch
-        recipes.check_length(data, epochs * steps_per_epoch)
+        context.trains_on(data, num_steps=epochs * steps_per_epoch, resumed=counter.here)
         start_step = counter.epoch * steps_per_epoch + counter.step_in_epoch
         dataset = recipes.distribute(data, context.strategy, start_step=start_step)
     else:
+        context.trains_on(data, num_steps=0, resumed=None)
         dataset = train_data.read(data, context.strategy, auto_shard=context.auto_shard)
     validation_steps = None
     if isinstance(validation_data, Batches):

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import TaskType
-from raydist.strategies import global_batch, input_clock, recipes, train_data
+from raydist.strategies import global_batch, input_clock, train_data
 from raydist.strategies.loop_reports import LoopReports, checked_scalars
 
 if TYPE_CHECKING:
@@ -33,12 +32,11 @@ def train_steps(
         )
     if context.task.task_type is TaskType.EVALUATOR:
         raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")
-    if isinstance(data, Batches):
-        recipes.check_length(data, num_steps)
     first_step = context.loop_step
     last_step = first_step + num_steps
     context.loop_step = last_step
     done = max(context.step, first_step)
+    context.trains_on(data, num_steps=num_steps, resumed=context.restored if done > first_step else None)
     context.progress.expect(num_steps=last_step)
     if done >= last_step:
         return {}

@@ -11,6 +11,7 @@ from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.strategies import agreement
 from raydist.strategies.global_batch import Slice
+from raydist.strategies.saved_state import SavedState
 
 
 def distribute(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:
@@ -41,6 +42,16 @@ def check_length(recipe: Batches, num_steps: int) -> None:
             f"train_data are batches of {recipe.epochs} {'epoch' if recipe.epochs == 1 else 'epochs'}, "
             f"{recipe.num_steps} steps, and {num_steps} steps are to be trained; leave out "
             "batches(epochs=…), and they go on as long as needed"
+        )
+
+
+def check_same(fingerprint: int, resumed: SavedState) -> None:
+    """Raises UnsupportedError where a resumed run has other batches than its checkpoint was trained on."""
+    if resumed.data not in (None, fingerprint):
+        raise UnsupportedError(
+            f"train_data are other batches than those that checkpoint {resumed.uri} was trained on: the "
+            "examples (files, their sizes), the seed, the batch size or window_mb have changed, so examples "
+            "would be trained on twice, or never; give the data as they were, or begin a new run"
         )
 
 

@@ -54,6 +54,7 @@ class Counter:
 
     Attributes:
       number: How many `fit`s came before this one. `is_done`: it ended before the checkpoint.
+      here: The checkpoint, where it was written in this `fit`.
       epoch_size: Steps of the epoch before, where this process has seen its end. Of an epoch of unknown size
         a checkpoint may hold all steps, and nothing be left of it when the run resumes there.
     """
@@ -65,7 +66,7 @@ class Counter:
         newest = context.checkpoints.newest()
         self.state = newest if newest is not None and self.number <= newest.fit else None
         self.is_done = self.state is not None and self.number < self.state.fit
-        here = self.state if not self.is_done else None
+        self.here = here = self.state if not self.is_done else None
         self.step = self.state.step if self.state else context.step
         self.epoch = here.epoch if here else 0
         self.step_in_epoch = here.step_in_epoch if here else 0

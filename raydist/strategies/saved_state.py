@@ -26,6 +26,7 @@ class SavedState:
       fit: How many calls of `ctx.fit` had ended before.
       is_stopped: Whether a callback had ended that `fit` before its last epoch.
       callbacks: States of callbacks, as callback_state.py packs them.
+      data: Fingerprint of the batches of raydist.data that were trained on; None for other data.
       eager_seeds: Where TensorFlow's seeds for ops stood; None in a loop of the user's own.
       files: The checkpoint's files.
       uri: Where it is, for messages.
@@ -38,6 +39,7 @@ class SavedState:
     fit: int = 0
     is_stopped: bool = False
     callbacks: Mapping[str, Any] = field(default_factory=dict)
+    data: int | None = None
     eager_seeds: Sequence[Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     uri: str = ""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from raydist.data import Batches
     from raydist.data.pipeline import BlockReader, ReadOp
 
+# Each may hold two windows. A fit has one for training and one for validation; those of earlier ones go.
+_MAX_READERS = 4
 _FUNCTION = "raydist_read_block"
 
 
@@ -62,9 +64,13 @@ class _Readers:
 
     def __call__(self, key: bytes, block: Any) -> list[Any]:
         try:
-            if key not in self._readers:
-                self._readers[key] = self._reader(key.decode())
-            return self._readers[key](block)
+            reader = self._readers.get(key)
+            if reader is None:
+                reader = self._reader(key.decode())
+                while len(self._readers) >= _MAX_READERS:
+                    self._readers.pop(next(iter(self._readers)), None)
+                self._readers[key] = reader
+            return reader(block)
         except (DataError, StorageError) as error:
             # TensorFlow hands the chief 2 KB of the text, in which the traceback and the cause come first.
             raise error.with_traceback(None) from None

@@ -46,6 +46,14 @@ def test_blocks_are_groups_in_their_order_and_can_be_sent(ray_data: Any) -> None
     assert np.array_equal(here[0], there[0])
 
 
+def test_other_examples_in_blocks_of_the_same_sizes_are_told_apart(ray_data: Any) -> None:
+    first, same, other = (
+        data.from_ray_dataset(tables(ray_data, {"a": np.arange(5) + start}, {"a": np.arange(5)}))
+        for start in (0, 0, 1)
+    )
+    assert first.fingerprint() == same.fingerprint() != other.fingerprint()
+
+
 def test_a_worker_gets_the_blocks_by_plain_pickle(ray_data: Any) -> None:
     import ray
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -156,7 +157,7 @@ def test_best_step_knows_which_way_is_better(metric: str | None, expected: int |
         Checkpoint(
             step=step, attempt=0, uri="", files=(), info={"metrics": {"val_loss": loss, "accuracy": right}}
         )
-        for step, loss, right in [(30, 0.5, 0.7), (20, 0.4, 0.8), (10, 0.6, 0.9)]
+        for step, loss, right in [(40, nan, nan), (30, 0.5, 0.7), (20, 0.4, 0.8), (10, 0.6, 0.9)]
     ]
     assert best_step(committed, metric) == expected
 

@@ -117,6 +117,23 @@ def test_evaluator_evaluates_each_example_of_batches(keras: str, tmp_path: Path)
     assert values["found"][-1] == pytest.approx(values["loss"], rel=1e-5)
 
 
+def test_resumed_run_needs_the_batches_that_it_began_with(tmp_path: Path) -> None:
+    """Otherwise examples would be trained on twice, or never, and nobody would know."""
+    fit, loop = (f"tests.support.data_functions:{name}_on_seed" for name in ("trained", "looped"))
+    fits, loops = tmp_path / "fit", tmp_path / "loop"
+    asked = [(fit, fits, 1, {}), (fit, fits, 1, {}), (fit, fits, 2, {})]
+    asked += [(loop, loops, 1, {"num_steps": 5}), (loop, loops, 2, {"num_steps": 9})]
+    asked += [(loop, loops, 1, {"num_steps": 9})]
+    found = []
+    for attempt, (target, storage, seed, options) in enumerate(asked):
+        [task] = run_function(target, Cluster(), storage=storage, attempt=attempt, seed=seed, **options)
+        found.append(task.values)
+    assert [len(values["refused"]) for values in found] == [0, 0, 1, 0, 1, 0]
+    for values in (found[2], found[4]):
+        assert values["refused"][0].startswith("train_data are other batches than those that checkpoint ")
+    assert found[5]["seen"] == 9.0
+
+
 def test_workers_with_different_data_are_named() -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2)
     for task in run_function("tests.support.data_functions:different_data", cluster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -25,6 +26,24 @@ def test_start_returns_while_the_upload_runs_and_wait_ends_with_it() -> None:
     go_on.set()
     uploads.wait()
     assert done == [1]
+
+
+def test_upload_that_may_not_step_back_is_stored_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.setpriority", refuse)
+    uploads, done = Uploads(), []
+    uploads.start(lambda: done.append(1))
+    uploads.wait()
+    assert done == [1]
+
+
+def test_training_goes_before_its_upload() -> None:
+    uploads, found = Uploads(), []
+    uploads.start(lambda: found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+    uploads.wait()
+    assert found == [min(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + 5, 19)]
 
 
 def test_next_upload_begins_once_the_one_before_is_done() -> None:

@@ -183,6 +183,46 @@ def different_data(ctx: Any) -> dict[str, Any]:
     return {"error": ""}
 
 
+def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
+    """Trains by `fit` on batches of a seed; returns what was refused."""
+    import tensorflow as tf
+
+    from raydist.errors import UnsupportedError
+
+    recipe = data.from_arrays(*examples(64)).batches(global_batch_size=8, seed=seed)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    refused = []
+    try:
+        ctx.fit(model, recipe, epochs=2)
+    except UnsupportedError as error:
+        refused.append(str(error))
+    return {"refused": refused}
+
+
+def looped_on_seed(ctx: Any, *, seed: int, num_steps: int) -> dict[str, Any]:
+    """As `trained_on_seed`, by `train_steps` with a variable that is restored."""
+    import tensorflow as tf
+
+    from raydist.errors import UnsupportedError
+
+    recipe = data.from_arrays(*examples(64)).batches(global_batch_size=8, seed=seed)
+    with ctx.strategy.scope():
+        seen = tf.Variable(0.0)
+    ctx.restore(seen=seen)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        seen.assign_add(1.0)
+        return {"seen": seen.read_value()}
+
+    refused = []
+    try:
+        ctx.train_steps(step_fn, recipe, num_steps=num_steps)
+    except UnsupportedError as error:
+        refused.append(str(error))
+    return {"refused": refused, "seen": float(seen.numpy())}
+
+
 def slowed_by_its_data(ctx: Any) -> dict[str, Any]:
     """Trains on data of which each batch takes 50 ms; returns what was noted, and the local metrics."""
     import time

@@ -72,6 +72,10 @@ def parts() -> dict[str, Any]:
                 rest = [one.numpy().reshape(-1).tolist() for one in batches.dataset(start_step=start)]
                 if rest != whole[start:]:
                     wrong.append([name, drop_remainder, "start", start])
+    source = NumberedSource([6] * 6)
+    for _ in source.batches(global_batch_size=4, seed=1, epochs=1):
+        pass
+    rows_read = sum(piece.num_rows for pieces in source.read_pieces for piece in pieces)
     even = data.from_arrays(np.arange(36)).batches(global_batch_size=12)
     return {
         "wrong": wrong,
@@ -79,6 +83,7 @@ def parts() -> dict[str, Any]:
         "beyond": _error_of_call(lambda: batches.dataset(start_step=len(whole) + 1)),
         "negative": _error_of_call(lambda: batches.dataset(start_step=-1)),
         "threads": _data_threads(),
+        "rows_read": rows_read,
     }
 
 
