@@ -11,7 +11,7 @@ import numpy as np
 
 from raydist.data.failures import asserted
 from raydist.data.fields import Field
-from raydist.data.files import DataFiles
+from raydist.data.files import DataFiles, Uri
 from raydist.data.source import TakenSource
 from raydist.errors import DataError
 
@@ -33,9 +33,11 @@ class ImageSource(TakenSource):
     )
     structure = (0, 1, 2)
 
-    def __init__(self, uri: str, *, size: tuple[int, int] | None, channels: int) -> None:
+    def __init__(self, uri: Uri, *, size: tuple[int, int] | None, channels: int) -> None:
         if channels not in (1, 3, 4):
             raise DataError(f"from_images got channels={channels!r}; give 1, 3 or 4")
+        if size is not None and not _is_size(size):
+            raise DataError(f"from_images got size={size!r}; give size=(height, width), two ints above 0")
         self._files = DataFiles(uri, what="from_images", is_wanted=lambda key: "/" in key)
         if not self._files.key(0):
             raise DataError(f"from_images got the file {uri}; give a folder that holds one for each class")
@@ -115,6 +117,11 @@ class ImageSource(TakenSource):
         return content
 
 
+def _is_size(size: Any) -> bool:
+    is_pair = isinstance(size, Sequence) and len(size) == 2
+    return is_pair and all(isinstance(one, int | np.integer) and one > 0 for one in size)
+
+
 def _is_whole(content: bytes) -> bool:
     """Whether a PNG's checksums are right and a JPEG has its end; TensorFlow would not name the file."""
     if content.startswith(b"\x89PNG"):
@@ -144,15 +151,15 @@ def _has_jpeg_end(content: bytes) -> bool:
     return content.find(b"\xff\xd9", at) >= 0
 
 
-def from_images(uri: str, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:
+def from_images(uri: Uri, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:
     """Returns a source of `(image, label)`: uint8 `[height, width, channels]` and the class as int64.
 
     Args:
-      uri: A folder that holds one folder for each class, with PNG, JPEG, GIF or BMP files; the labels
-        number the folders by their sorted names.
+      uri: A folder, as text or `pathlib.Path`, that holds one folder for each class, with PNG, JPEG, GIF or
+        BMP files; the labels number the folders by their sorted names.
       size: Height and width to which each image is resized; None where all have one size.
 
     Raises:
-      DataError: There are no such files.
+      DataError: There are no such files, or `size` is no pair of ints.
     """
     return ImageSource(uri, size=size, channels=channels)

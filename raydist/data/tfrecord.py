@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from raydist.data.fields import Field
-from raydist.data.files import DataFiles
+from raydist.data.files import DataFiles, Uris
 from raydist.data.source import GroupedSource
 from raydist.data.windows import Piece
 from raydist.errors import DataError
@@ -34,7 +34,7 @@ class TFRecordSource(GroupedSource):
     structure = 0
     fields = (Field("record", (), np.dtype(object)),)
 
-    def __init__(self, uris: str | Sequence[str], *, parse: Callable[[Any], Any] | None) -> None:
+    def __init__(self, uris: Uris, *, parse: Callable[[Any], Any] | None) -> None:
         self._files = DataFiles(uris, what="from_tfrecord")
         self._parse = parse
         self._signature: Any = None
@@ -114,14 +114,15 @@ class TFRecordSource(GroupedSource):
         return records
 
 
-def from_tfrecord(uri: str | Sequence[str], *, parse: Callable[[Any], Any] | None = None) -> TFRecordSource:
+def from_tfrecord(uri: Uris, *, parse: Callable[[Any], Any] | None = None) -> TFRecordSource:
     """Returns a source of the records of TFRecord files.
 
     The first time that a host sees a file, the places of its records are looked up and kept below
-    `RAYDIST_CACHE` (default `~/.cache/raydist`). The checksums of the records are not looked at.
+    `RAYDIST_CACHE` (default `~/.cache/raydist`). The checksums of the records are not looked at. A window
+    of `batches(window_mb=…)` is counted in records of the mean size, over all files.
 
     Args:
-      uri: A file, or a folder of which all files are read, or several of these.
+      uri: A file, or a folder of which all files are read, or several of these; text or `pathlib.Path`.
       parse: Turns one record (scalar `tf.string`) into a structure of tensors, as with
         `tf.data.Dataset.map`; None leaves the bytes.
 

@@ -91,3 +91,9 @@ def test_what_is_no_folder_of_classes_is_a_data_error(folder: Path) -> None:
         data.from_images(str(folder / "cat/1.png"))
     with pytest.raises(DataError, match="from_images got channels=2; give 1, 3 or 4"):
         data.from_images(str(folder), channels=2)
+
+
+@pytest.mark.parametrize("size", [32, (32,), (32, 32, 3), (32.0, 32), (0, 32), "ab"])
+def test_size_that_is_no_pair_is_a_data_error(folder: Path, size: object) -> None:
+    with pytest.raises(DataError, match=r"from_images got size=.*; give size=\(height, width\), two ints"):
+        data.from_images(str(folder), size=size)  # type: ignore[arg-type]
