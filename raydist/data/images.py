@@ -17,6 +17,7 @@ from raydist.errors import DataError
 
 _MAGIC = {b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM"}
 _READ_THREADS = 8
+_BMP_HEADER_BYTES = 32
 
 
 class ImageSource(TakenSource):
@@ -123,10 +124,15 @@ def _is_size(size: Any) -> bool:
 
 
 def _is_whole(content: bytes) -> bool:
-    """Whether a PNG's checksums are right and a JPEG has its end; TensorFlow would not name the file."""
+    """Whether a PNG's checksums are right, and others have their end; TensorFlow would not name the file."""
     if content.startswith(b"\x89PNG"):
         return _is_whole_png(content)
-    return not content.startswith(b"\xff\xd8") or _has_jpeg_end(content)
+    if content.startswith(b"GIF8"):
+        return _has_gif_end(content)
+    if content.startswith(b"BM"):
+        # The size that its header tells, and the smallest that TensorFlow takes.
+        return len(content) >= max(_BMP_HEADER_BYTES, int.from_bytes(content[2:6], "little"))
+    return _has_jpeg_end(content)
 
 
 def _is_whole_png(content: bytes) -> bool:
@@ -149,6 +155,23 @@ def _has_jpeg_end(content: bytes) -> bool:
         is_fill = content[at + 1 : at + 2] == b"\xff"
         at += 1 if is_fill else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
     return content.find(b"\xff\xd9", at) >= 0
+
+
+def _has_gif_end(content: bytes) -> bool:
+    """Walks block by block to the trailer, as its byte may stand anywhere within a block."""
+    at = 13 + _color_bytes(content[10:11])
+    while (kind := content[at : at + 1]) in (b"!", b","):
+        # An extension has a label; an image its place, flags, maybe colors, and the size of its codes.
+        at += 2 if kind == b"!" else 11 + _color_bytes(content[at + 9 : at + 10])
+        while content[at : at + 1] > b"\0":
+            at += 1 + content[at]
+        at += 1
+    return kind == b";"
+
+
+def _color_bytes(flags: bytes) -> int:
+    """Returns the length of the table of colors that the flags of a GIF or of an image in it tell of."""
+    return 3 << ((flags[0] & 7) + 1) if flags and flags[0] & 0x80 else 0
 
 
 def from_images(uri: Uri, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:
