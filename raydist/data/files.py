@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -15,6 +16,9 @@ from raydist.storage.filesystem import FoundFile, Storage
 _SECOND_NS = 10**9
 
 Result = TypeVar("Result")
+# A file or a folder, or several of these, as a source takes them.
+Uri = str | os.PathLike[str]
+Uris = Uri | Sequence[Uri]
 
 
 class DataFiles:
@@ -23,9 +27,7 @@ class DataFiles:
     Holds no connection, so that it can be sent to another process.
     """
 
-    def __init__(
-        self, uris: str | Sequence[str], *, what: str, is_wanted: Callable[[str], bool] = lambda key: True
-    ) -> None:
+    def __init__(self, uris: Uris, *, what: str, is_wanted: Callable[[str], bool] = lambda key: True) -> None:
         """Looks for the files.
 
         Args:
@@ -34,10 +36,10 @@ class DataFiles:
           is_wanted: Whether a file of a folder, by its key below it, is one of the data.
 
         Raises:
-          DataError: There are none, or a URI cannot be listed.
+          DataError: There are none, a URI cannot be listed, or is neither text nor a path.
           StorageError: Storage does not answer.
         """
-        self._uris = [uris] if isinstance(uris, str) else list(uris)
+        self._uris = _as_texts(uris, what)
         self._files: list[tuple[int, FoundFile]] = []
         self._storages: dict[int, Storage] = {}
         for number, uri in enumerate(self._uris):
@@ -142,6 +144,17 @@ class DataFiles:
 def first_line(error: BaseException) -> str:
     """Returns what pyarrow says, without the places in its source."""
     return str(error).strip().partition("\n")[0]
+
+
+def _as_texts(uris: Any, what: str) -> list[str]:
+    is_several = isinstance(uris, Iterable) and not isinstance(uris, str | bytes | os.PathLike)
+    texts = []
+    for uri in uris if is_several else [uris]:
+        text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else None
+        if not isinstance(text, str):
+            raise DataError(f"{what} got {uri!r} as a URI; give text or a pathlib.Path, or a list of these")
+        texts.append(text)
+    return texts
 
 
 def _listed(uri: str, what: str) -> list[FoundFile]:

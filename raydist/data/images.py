@@ -11,12 +11,13 @@ import numpy as np
 
 from raydist.data.failures import asserted
 from raydist.data.fields import Field
-from raydist.data.files import DataFiles
+from raydist.data.files import DataFiles, Uri
 from raydist.data.source import TakenSource
 from raydist.errors import DataError
 
 _MAGIC = {b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM"}
 _READ_THREADS = 8
+_BMP_HEADER_BYTES = 32
 
 
 class ImageSource(TakenSource):
@@ -33,9 +34,11 @@ class ImageSource(TakenSource):
     )
     structure = (0, 1, 2)
 
-    def __init__(self, uri: str, *, size: tuple[int, int] | None, channels: int) -> None:
+    def __init__(self, uri: Uri, *, size: tuple[int, int] | None, channels: int) -> None:
         if channels not in (1, 3, 4):
             raise DataError(f"from_images got channels={channels!r}; give 1, 3 or 4")
+        if size is not None and not _is_size(size):
+            raise DataError(f"from_images got size={size!r}; give size=(height, width), two ints above 0")
         self._files = DataFiles(uri, what="from_images", is_wanted=lambda key: "/" in key)
         if not self._files.key(0):
             raise DataError(f"from_images got the file {uri}; give a folder that holds one for each class")
@@ -115,11 +118,21 @@ class ImageSource(TakenSource):
         return content
 
 
+def _is_size(size: Any) -> bool:
+    is_pair = isinstance(size, Sequence) and len(size) == 2
+    return is_pair and all(isinstance(one, int | np.integer) and one > 0 for one in size)
+
+
 def _is_whole(content: bytes) -> bool:
-    """Whether a PNG's checksums are right and a JPEG has its end; TensorFlow would not name the file."""
+    """Whether a PNG's checksums are right, and others have their end; TensorFlow would not name the file."""
     if content.startswith(b"\x89PNG"):
         return _is_whole_png(content)
-    return not content.startswith(b"\xff\xd8") or _has_jpeg_end(content)
+    if content.startswith(b"GIF8"):
+        return _has_gif_end(content)
+    if content.startswith(b"BM"):
+        # The size that its header tells, and the smallest that TensorFlow takes.
+        return len(content) >= max(_BMP_HEADER_BYTES, int.from_bytes(content[2:6], "little"))
+    return _has_jpeg_end(content)
 
 
 def _is_whole_png(content: bytes) -> bool:
@@ -144,15 +157,32 @@ def _has_jpeg_end(content: bytes) -> bool:
     return content.find(b"\xff\xd9", at) >= 0
 
 
-def from_images(uri: str, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:
+def _has_gif_end(content: bytes) -> bool:
+    """Walks block by block to the trailer, as its byte may stand anywhere within a block."""
+    at = 13 + _color_bytes(content[10:11])
+    while (kind := content[at : at + 1]) in (b"!", b","):
+        # An extension has a label; an image its place, flags, maybe colors, and the size of its codes.
+        at += 2 if kind == b"!" else 11 + _color_bytes(content[at + 9 : at + 10])
+        while content[at : at + 1] > b"\0":
+            at += 1 + content[at]
+        at += 1
+    return kind == b";"
+
+
+def _color_bytes(flags: bytes) -> int:
+    """Returns the length of the table of colors that the flags of a GIF or of an image in it tell of."""
+    return 3 << ((flags[0] & 7) + 1) if flags and flags[0] & 0x80 else 0
+
+
+def from_images(uri: Uri, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:
     """Returns a source of `(image, label)`: uint8 `[height, width, channels]` and the class as int64.
 
     Args:
-      uri: A folder that holds one folder for each class, with PNG, JPEG, GIF or BMP files; the labels
-        number the folders by their sorted names.
+      uri: A folder, as text or `pathlib.Path`, that holds one folder for each class, with PNG, JPEG, GIF or
+        BMP files; the labels number the folders by their sorted names.
       size: Height and width to which each image is resized; None where all have one size.
 
     Raises:
-      DataError: There are no such files.
+      DataError: There are no such files, or `size` is no pair of ints.
     """
     return ImageSource(uri, size=size, channels=channels)

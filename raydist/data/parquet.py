@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from raydist.data.arrow import ArrowSource
 from raydist.data.columns import Column, Layout
-from raydist.data.files import DataFiles, first_line
+from raydist.data.files import DataFiles, Uris, first_line
 from raydist.data.selection import Selection
 from raydist.errors import DataError
 
@@ -24,7 +24,7 @@ _FOOTERS_BYTES = 2e6
 class ParquetSource(ArrowSource):
     """The rows of Parquet files."""
 
-    def __init__(self, uris: str | Sequence[str], selection: Selection) -> None:
+    def __init__(self, uris: Uris, selection: Selection) -> None:
         self._files = DataFiles(uris, what="from_parquet", is_wanted=_is_parquet)
         self._forget()
         with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self._files)), "raydist-footers") as pool:
@@ -114,7 +114,7 @@ class ParquetSource(ArrowSource):
 
 
 def from_parquet(
-    uri: str | Sequence[str],
+    uri: Uris,
     *,
     features: Sequence[str] | None = None,
     label: str | None = None,
@@ -130,8 +130,8 @@ def from_parquet(
     Columns hold numbers, booleans, text or bytes, or lists of numbers of one length.
 
     Args:
-      uri: A file, or a folder of which all `.parquet` files are read, or several of these; a path, or
-        what pyarrow.fs opens, such as `s3://bucket/train`.
+      uri: A file, or a folder of which all `.parquet` files are read, or several of these; a path (text
+        or `pathlib.Path`), or what pyarrow.fs opens, such as `s3://bucket/train`.
       dtype: Of the stacked features; other columns keep their types.
       defaults: What stands in for nulls, by column; a null in another column is an error.
 

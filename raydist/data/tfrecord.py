@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from raydist.data.failures import asserted
 from raydist.data.fields import Field
-from raydist.data.files import DataFiles
+from raydist.data.files import DataFiles, Uris
 from raydist.data.source import GroupedSource
 from raydist.data.windows import Piece
 from raydist.errors import DataError
@@ -29,12 +30,15 @@ _READ_BYTES = 8 << 20
 
 
 class TFRecordSource(GroupedSource):
-    """The records of TFRecord files, parsed by TensorFlow."""
+    """The records of TFRecord files, parsed by TensorFlow.
+
+    A record's place is its first byte in all files laid end to end.
+    """
 
     structure = 0
-    fields = (Field("record", (), np.dtype(object)),)
+    fields = (Field("record", (), np.dtype(object)), Field("place", (), np.dtype(np.int64)))
 
-    def __init__(self, uris: str | Sequence[str], *, parse: Callable[[Any], Any] | None) -> None:
+    def __init__(self, uris: Uris, *, parse: Callable[[Any], Any] | None) -> None:
         self._files = DataFiles(uris, what="from_tfrecord")
         self._parse = parse
         self._signature: Any = None
@@ -48,9 +52,9 @@ class TFRecordSource(GroupedSource):
         # Of each file: where its records begin, and where the last one ends.
         self._starts = starts
         self._groups = groups
+        self._file_ends = np.cumsum([own[-1] for own in starts])
         self.group_sizes = np.array([end - first for _, first, end in groups], np.int64)
-        num_bytes = sum(int(own[-1]) for own in starts)
-        self._num_bytes = max(1, num_bytes // int(self.group_sizes.sum()))
+        self._num_bytes = max(1, int(self._file_ends[-1] // self.group_sizes.sum()))
 
     def __getstate__(self) -> dict[str, Any]:
         # Parsing is part of the graph, and the user's function may be one that cannot be sent.
@@ -65,13 +69,15 @@ class TFRecordSource(GroupedSource):
 
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
         records: list[bytes] = []
+        places = [np.empty(0, np.int64)]
         for piece in pieces:
             number, first, _ = self._groups[piece.group]
             starts = self._starts[number][first + piece.first : first + piece.end + 1]
             records += self._records(number, starts)
+            places.append(starts[:-1] + (self._file_ends[number] - self._starts[number][-1]))
         array = np.empty(len(records), object)
         array[:] = records
-        return [array]
+        return [array, np.concatenate(places)]
 
     @property
     def decodes(self) -> bool:
@@ -80,7 +86,7 @@ class TFRecordSource(GroupedSource):
     def decode(self, values: Sequence[Any]) -> Any:
         import tensorflow as tf
 
-        (records,) = values
+        records, places = values
         if self._parse is None:
             return records
         if self._signature is None:
@@ -89,15 +95,53 @@ class TFRecordSource(GroupedSource):
         signature = self._signature
         # A tf.function, so that autograph reads it, as in `tf.data.Dataset.map`.
         parse = tf.function(self._parse)
-
-        def parsed() -> Any:
+        if all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(signature)):
             return tf.map_fn(parse, records, fn_output_signature=signature)
 
-        if all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(signature)):
-            return parsed()
+        def parsed() -> Any:
+            shapes = [tf.shape(value) for value in tf.nest.flatten(parse(records[0]))]
+
+            def one(record_and_place: Any) -> Any:
+                record, place = record_and_place
+                return self._of_shapes(parse(record), shapes, place)
+
+            return tf.map_fn(one, (records, places), fn_output_signature=signature)
+
         # A part without examples, of which map_fn would have to know the shape.
         is_empty = tf.equal(tf.size(records), 0)
         return tf.cond(is_empty, lambda: tf.nest.map_structure(_empty, signature), parsed)
+
+    def _of_shapes(self, parsed: Any, shapes: Sequence[Any], place: Any) -> Any:
+        """Returns what became of a record; in the graph a DataError where a shape is not the one given."""
+        import tensorflow as tf
+
+        values = tf.nest.flatten(parsed)
+        checks = []
+        for value, shape in zip(values, shapes, strict=True):
+            if not value.shape.is_fully_defined():
+                checks.append(self._shape_check(tf.shape(value), shape, place))
+        with tf.control_dependencies(checks):
+            return tf.nest.pack_sequence_as(parsed, [tf.identity(value) for value in values])
+
+    def _shape_check(self, shape: Any, first: Any, place: Any) -> Any:
+        import tensorflow as tf
+
+        # Of another rank they are unequal, or of a size that is stretched to the other one's.
+        is_equal = tf.raw_ops.Equal(x=shape, y=first, incompatible_shape_error=False)
+        is_alike = tf.logical_and(tf.equal(tf.size(shape), tf.size(first)), tf.reduce_all(is_equal))
+
+        def refuse() -> Any:
+            number = tf.searchsorted(self._file_ends, [place], side="right")[0]
+            begin = tf.gather(np.concatenate([[0], self._file_ends[:-1]]), number)
+            uri = tf.gather([self._files.uri(number) for number in range(len(self._files))], number)
+            record = tf.strings.format("byte {} of ", place - begin)
+            shapes = tf.strings.format("{}, and not {} as another one of its batch", (shape, first))
+            told = [asserted("parse makes of the record at "), record, uri, " a tensor of the shape ", shapes]
+            message = tf.strings.join([*told, "; give all one shape in parse, by padding or cutting"])
+            with tf.control_dependencies([tf.Assert(is_alike, [message])]):
+                return tf.identity(is_alike)
+
+        return tf.cond(is_alike, lambda: is_alike, refuse)
 
     def _records(self, number: int, starts: np.ndarray) -> list[bytes]:
         begin, end = int(starts[0]), int(starts[-1])
@@ -114,16 +158,17 @@ class TFRecordSource(GroupedSource):
         return records
 
 
-def from_tfrecord(uri: str | Sequence[str], *, parse: Callable[[Any], Any] | None = None) -> TFRecordSource:
+def from_tfrecord(uri: Uris, *, parse: Callable[[Any], Any] | None = None) -> TFRecordSource:
     """Returns a source of the records of TFRecord files.
 
     The first time that a host sees a file, the places of its records are looked up and kept below
-    `RAYDIST_CACHE` (default `~/.cache/raydist`). The checksums of the records are not looked at.
+    `RAYDIST_CACHE` (default `~/.cache/raydist`). The checksums of the records are not looked at. A window
+    of `batches(window_mb=…)` is counted in records of the mean size, over all files.
 
     Args:
-      uri: A file, or a folder of which all files are read, or several of these.
+      uri: A file, or a folder of which all files are read, or several of these; text or `pathlib.Path`.
       parse: Turns one record (scalar `tf.string`) into a structure of tensors, as with
-        `tf.data.Dataset.map`; None leaves the bytes.
+        `tf.data.Dataset.map`; None leaves the bytes. All records have to become tensors of one shape.
 
     Raises:
       DataError: No files, or one that holds no TFRecords; names it.
@@ -213,4 +258,11 @@ def _empty(spec: Any) -> Any:
 def _spec_of(value: Any) -> Any:
     import tensorflow as tf
 
-    return tf.TensorSpec(value.shape, value.dtype)
+    if isinstance(value, tf.Tensor | tf.TensorSpec):
+        return tf.TensorSpec(value.shape, value.dtype)
+    kind = type(value).__name__.removesuffix("Spec")
+    told = f" of {value.dtype.name} {value.shape}" if hasattr(value, "dtype") else ""
+    raise DataError(
+        f"parse of from_tfrecord returns a {kind}{told}; return tensors of one shape for all records, as "
+        "tf.sparse.to_dense or to_tensor(shape=…) make them, padded or cut"
+    )

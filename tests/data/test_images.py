@@ -84,6 +84,31 @@ def test_cut_off_jpeg_is_named(tmp_path: Path, content: bytes, is_whole: bool) -
             source.take(np.array([0]))
 
 
+# 2 x 1 pixels: a table of two colors, an extension that holds a trailer's byte, and an image.
+GIF_START = b"GIF89a" + struct.pack("<HHBBB", 2, 1, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
+GIF_IMAGE = b"," + struct.pack("<HHHHB", 0, 0, 2, 1, 0) + b"\x02\x02\x44\x0a\0"
+GIF = GIF_START + b"!\xfe\x03a;b\0" + GIF_IMAGE + b";"
+BMP_PIXELS = bytes(range(1, 7)) + b"\0\0"
+BMP = b"BM" + struct.pack("<IIIIiiHHIIiiII", 62, 0, 54, 40, 2, 1, 1, 24, 0, 8, 0, 0, 0, 0) + BMP_PIXELS
+
+
+@pytest.mark.parametrize("whole", [GIF, GIF + b"\0\0", BMP, BMP + b"\0"])
+def test_whole_gif_and_bmp_are_taken(tmp_path: Path, whole: bytes) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1").write_bytes(whole)
+    assert data.from_images(tmp_path).take(np.array([0]))[0][0] == whole
+
+
+@pytest.mark.parametrize("whole", [GIF, BMP])
+def test_cut_off_gif_and_bmp_are_named(tmp_path: Path, whole: bytes) -> None:
+    (tmp_path / "cat").mkdir()
+    path = tmp_path / "cat" / "1"
+    for length in range(4, len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError, match=r"image .*cat/1 is cut off or damaged; write it again"):
+            data.from_images(tmp_path).take(np.array([0]))
+
+
 def test_what_is_no_folder_of_classes_is_a_data_error(folder: Path) -> None:
     with pytest.raises(DataError, match=r"from_images found no files at .*cat/deeper"):
         data.from_images(str(folder / "cat/deeper"))
@@ -91,3 +116,9 @@ def test_what_is_no_folder_of_classes_is_a_data_error(folder: Path) -> None:
         data.from_images(str(folder / "cat/1.png"))
     with pytest.raises(DataError, match="from_images got channels=2; give 1, 3 or 4"):
         data.from_images(str(folder), channels=2)
+
+
+@pytest.mark.parametrize("size", [32, (32,), (32, 32, 3), (32.0, 32), (0, 32), "ab"])
+def test_size_that_is_no_pair_is_a_data_error(folder: Path, size: object) -> None:
+    with pytest.raises(DataError, match=r"from_images got size=.*; give size=\(height, width\), two ints"):
+        data.from_images(str(folder), size=size)  # type: ignore[arg-type]

@@ -81,6 +81,19 @@ def test_records_and_images_are_decoded(found: dict[str, Any], folder: Path) -> 
     )
 
 
+def test_records_without_one_shape_are_named(found: dict[str, Any], folder: Path) -> None:
+    found = found["uneven_records"]
+    where = f"DataError: parse makes of the record at byte 28 of {folder}/uneven/b a tensor of the shape"
+    remedy = "as another one of its batch; give all one shape in parse, by padding or cutting"
+    assert found["ragged dense"] == f"{where} [4], and not [3] {remedy}"
+    assert found["other rank"] == f"{where} [3 3], and not [3] {remedy}"
+    assert found["even"] == [[5, 3], [5]]
+    returns = "DataError: parse of from_tfrecord returns a"
+    assert found["sparse"].startswith(f"{returns} SparseTensor of int64 (None,); return tensors of one shape")
+    assert found["ragged"].startswith(f"{returns} RaggedTensor of int64 (1, None); return tensors of one")
+    assert found["none"].startswith(f"{returns} NoneType; return tensors of one shape")
+
+
 def test_bad_parquet_is_a_data_error_and_ends(found: dict[str, Any], folder: Path) -> None:
     found = found["bad_parquet"]
     where = f"row group 2 of {folder}"

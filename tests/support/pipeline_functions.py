@@ -41,6 +41,7 @@ def checked(ctx: Any, *, folder: str) -> dict[str, Any]:
         "parts": parts(),
         "tensors": tensors(folder),
         "records_and_images": records_and_images(folder),
+        "uneven_records": uneven_records(folder),
         "bad_parquet": bad_parquet(folder),
     }
 
@@ -194,6 +195,42 @@ def records_and_images(folder: str) -> dict[str, Any]:
         "unequal": _error_of(unequal),
         "gray": np.shape(_plain(next(iter(resized)))[0][1]),
     }
+
+
+def uneven_records(folder: str) -> dict[str, Any]:
+    """Returns what is told of records that do not become tensors of one shape."""
+    import tensorflow as tf
+
+    uneven = Path(folder) / "uneven"
+    uneven.mkdir()
+    for name, counts in {"a": [3, 3, 3], "b": [3, 4]}.items():
+        with tf.io.TFRecordWriter(str(uneven / name)) as writer:
+            for count in counts:
+                writer.write(np.arange(count, dtype=np.int32).tobytes())
+
+    def numbers(record: Any) -> Any:
+        return tf.io.decode_raw(record, tf.int32)
+
+    def of_other_rank(record: Any) -> Any:
+        is_long = tf.size(numbers(record)) > 3
+        return tf.zeros(tf.cond(is_long, lambda: tf.constant([3, 3]), lambda: tf.constant([3])))
+
+    functions: dict[str, Any] = {
+        "ragged dense": numbers,
+        "other rank": of_other_rank,
+        "sparse": lambda record: {"x": tf.sparse.from_dense(tf.cast(numbers(record), tf.int64))},
+        "ragged": lambda record: tf.RaggedTensor.from_tensor([tf.cast(numbers(record), tf.int64)]),
+        "none": lambda record: (record, None),
+    }
+    errors = {
+        name: _error_of(
+            data.from_tfrecord(uneven, parse=parse).batches(global_batch_size=5, epochs=1, shuffle=False)
+        )
+        for name, parse in functions.items()
+    }
+    even = data.from_tfrecord(uneven, parse=lambda record: (numbers(record)[:3], record))
+    x, records = next(iter(even.batches(global_batch_size=5, epochs=1)))
+    return {**errors, "even": [x.shape.as_list(), records.shape.as_list()]}
 
 
 def bad_parquet(folder: str) -> dict[str, Any]:
