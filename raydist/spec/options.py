@@ -250,8 +250,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="keep_best",
         metavar="METRIC",
-        summary="Metric of an epoch's end whose best checkpoint is kept too: the least of names with loss "
-        "or error in them, the most of others, as val_accuracy; none when omitted.",
+        summary="Metric whose best checkpoint is kept too, saving at each epoch's end: the least of names "
+        "with loss or error in them, the most of others, as val_accuracy; none when omitted.",
         parser=values.optional(values.text, none="none"),
     ),
     Option(

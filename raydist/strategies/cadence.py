@@ -8,8 +8,10 @@ from raydist.spec.job import CheckpointEvery, CheckpointUnit
 class Cadence:
     """When the next checkpoint is due. By steps and epochs all tasks decide alike, by seconds the chief."""
 
-    def __init__(self, every: CheckpointEvery) -> None:
+    def __init__(self, every: CheckpointEvery, *, each_epoch: bool = False) -> None:
+        """Takes what is asked for; `each_epoch`: at each epoch's end as well, to find the best one."""
         self._every = every
+        self._each_epoch = each_epoch
 
     def is_due(self, *, step_before: int, step: int) -> bool:
         """Whether a checkpoint is due within an epoch, after a call that took the run to `step`."""
@@ -27,4 +29,5 @@ class Cadence:
 
     def is_due_at_epoch_end(self, epoch: int) -> bool:
         """Whether one is due when `epoch` epochs are completed."""
-        return self._every.unit is CheckpointUnit.EPOCHS and epoch % self._every.count == 0
+        is_asked_for = self._every.unit is CheckpointUnit.EPOCHS and epoch % self._every.count == 0
+        return is_asked_for or self._each_epoch

@@ -65,7 +65,7 @@ class TaskContext:
         self.storage = assignment.run_uri
         self.progress = progress
         self.checkpoints = checkpoints
-        self.cadence = Cadence(job.checkpoint_every)
+        self.cadence = Cadence(job.checkpoint_every, each_epoch=job.keep_best is not None)
         self.export_folder = export_folder
         self.sources = sources
         self.restored: SavedState | None = None  # by the train function
