@@ -13,7 +13,7 @@ from raydist.data.columns import Layout
 from raydist.data.selection import Selection
 from raydist.errors import DataError
 
-_CHECKED_ROWS = 64
+_CHECKED_ROWS = 8
 
 
 class RayBlockSource(ArrowSource):
