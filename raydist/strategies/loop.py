@@ -36,10 +36,10 @@ def train_steps(
     last_step = first_step + num_steps
     context.loop_step = last_step
     done = max(context.step, first_step)
-    context.trains_on(data, num_steps=num_steps, resumed=context.restored if done > first_step else None)
     context.progress.expect(num_steps=last_step)
     if done >= last_step:
         return {}
+    context.trains_on(data, num_steps=num_steps, resumed=context.restored if done > first_step else None)
     if context.coordinator is not None:
         from raydist.strategies import worker_loop
 

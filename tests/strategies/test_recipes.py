@@ -119,19 +119,20 @@ def test_evaluator_evaluates_each_example_of_batches(keras: str, tmp_path: Path)
 
 def test_resumed_run_needs_the_batches_that_it_began_with(tmp_path: Path) -> None:
     """Otherwise examples would be trained on twice, or never, and nobody would know."""
-    fit, loop = (f"tests.support.data_functions:{name}_on_seed" for name in ("trained", "looped"))
-    fits, loops = tmp_path / "fit", tmp_path / "loop"
-    asked = [(fit, fits, 1, {}), (fit, fits, 1, {}), (fit, fits, 2, {})]
-    asked += [(loop, loops, 1, {"num_steps": 5}), (loop, loops, 2, {"num_steps": 9})]
-    asked += [(loop, loops, 1, {"num_steps": 9})]
-    found = []
-    for attempt, (target, storage, seed, options) in enumerate(asked):
-        [task] = run_function(target, Cluster(), storage=storage, attempt=attempt, seed=seed, **options)
-        found.append(task.values)
-    assert [len(values["refused"]) for values in found] == [0, 0, 1, 0, 1, 0]
-    for values in (found[2], found[4]):
-        assert values["refused"][0].startswith("train_data are other batches than those that checkpoint ")
-    assert found[5]["seen"] == 9.0
+    message = "train_data are other batches than those that checkpoint "
+
+    def run(attempt: int, function: str, **arguments: Any) -> dict[str, Any]:
+        target = f"tests.support.data_functions:{function}"
+        [task] = run_function(target, Cluster(), storage=tmp_path / function, attempt=attempt, **arguments)
+        assert all(text.startswith(message) for text in task.values["refused"])
+        return task.values
+
+    fits = [run(attempt, "trained_on_seed", seed=seed) for attempt, seed in enumerate((1, 1, 2))]
+    assert [len(values["refused"]) for values in fits] == [0, 0, 1]
+    # The second loop is the one that the checkpoint was written in.
+    asked = [[(1, 5), (2, 4)], [(1, 5), (3, 9)], [(1, 5), (2, 9)]]
+    loops = [run(attempt, "looped_on_seeds", loops=loops) for attempt, loops in enumerate(asked)]
+    assert [(len(values["refused"]), values["seen"]) for values in loops] == [(0, 9.0), (1, 9.0), (0, 14.0)]
 
 
 def test_workers_with_different_data_are_named() -> None:

@@ -200,13 +200,12 @@ def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
     return {"refused": refused}
 
 
-def looped_on_seed(ctx: Any, *, seed: int, num_steps: int) -> dict[str, Any]:
-    """As `trained_on_seed`, by `train_steps` with a variable that is restored."""
+def looped_on_seeds(ctx: Any, *, loops: list[tuple[int, int]]) -> dict[str, Any]:
+    """As `trained_on_seed`, by a `train_steps` for each seed and number of steps, and a restored variable."""
     import tensorflow as tf
 
     from raydist.errors import UnsupportedError
 
-    recipe = data.from_arrays(*examples(64)).batches(global_batch_size=8, seed=seed)
     with ctx.strategy.scope():
         seen = tf.Variable(0.0)
     ctx.restore(seen=seen)
@@ -216,10 +215,12 @@ def looped_on_seed(ctx: Any, *, seed: int, num_steps: int) -> dict[str, Any]:
         return {"seen": seen.read_value()}
 
     refused = []
-    try:
-        ctx.train_steps(step_fn, recipe, num_steps=num_steps)
-    except UnsupportedError as error:
-        refused.append(str(error))
+    for seed, num_steps in loops:
+        recipe = data.from_arrays(*examples(64)).batches(global_batch_size=8, seed=seed)
+        try:
+            ctx.train_steps(step_fn, recipe, num_steps=num_steps)
+        except UnsupportedError as error:
+            refused.append(str(error))
     return {"refused": refused, "seen": float(seen.numpy())}
 
 
