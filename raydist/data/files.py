@@ -12,6 +12,7 @@ from isal import isal_zlib
 from raydist.errors import DataError, StorageError
 from raydist.storage.failures import is_transient
 from raydist.storage.filesystem import FoundFile, Storage
+from raydist.storage.redaction import redact
 
 _SECOND_NS = 10**9
 
@@ -46,7 +47,9 @@ class DataFiles:
             found = _listed(uri, what)
             wanted = [file for file in found if not file.key or is_wanted(file.key)]
             if not wanted:
-                raise DataError(f"{what} found no files at {uri}; give a file, or a folder that holds some")
+                raise DataError(
+                    f"{what} found no files at {redact(uri)}; give a file, or a folder that holds some"
+                )
             self._files += [(number, file) for file in wanted]
         if not self._files:
             raise DataError(f"{what} got no URI; give a file, or a folder that holds some")

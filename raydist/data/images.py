@@ -41,7 +41,9 @@ class ImageSource(TakenSource):
             raise DataError(f"from_images got size={size!r}; give size=(height, width), two ints above 0")
         self._files = DataFiles(uri, what="from_images", is_wanted=lambda key: "/" in key)
         if not self._files.key(0):
-            raise DataError(f"from_images got the file {uri}; give a folder that holds one for each class")
+            raise DataError(
+                f"from_images got the file {self._files.uri(0)}; give a folder that holds one for each class"
+            )
         self._size = size
         self._channels = channels
         folders = [self._files.key(number).partition("/")[0] for number in range(len(self._files))]

@@ -263,22 +263,18 @@ class TaskContext:
         self.orders.save.clear()
         self.checkpoints.save(trackables, step=step, data=self._data, **position)
 
-    def trains_on(self, data: Any, *, num_steps: int, resumed: SavedState | None) -> None:
-        """Takes note of the batches that are trained on from here, which checkpoints will name.
+    def trains_on(self, data: Any, *, resumed: SavedState | None) -> None:
+        """Takes note of what is trained on from here, which checkpoints will name.
 
         Args:
-          num_steps: How many steps are to be trained.
           resumed: The checkpoint that this training goes on from.
 
         Raises:
-          UnsupportedError: They end before, or are not those that the checkpoint was trained on.
+          UnsupportedError: It was trained on other batches of raydist.data.
         """
-        self._data = None
-        if isinstance(data, Batches):
-            recipes.check_length(data, num_steps)
-            self._data = data.fingerprint()
-            if resumed is not None:
-                recipes.check_same(self._data, resumed)
+        self._data = data.fingerprint() if isinstance(data, Batches) else None
+        if resumed is not None and self._data is not None:
+            recipes.check_same(self._data, resumed)
 
     def _append(self, metrics: Mapping[str, float], *, step: int, epoch: int | None, scope: Scope) -> None:
         now = time.time()

@@ -30,13 +30,13 @@ def fit(
     base = models.keras_of(model).callbacks.Callback
     models.check(model, context.strategy)
     counter = Counter(context)
+    context.trains_on(data, resumed=counter.here)
     if isinstance(data, Batches):
         steps_per_epoch = steps_per_epoch or data.steps_per_epoch
-        context.trains_on(data, num_steps=epochs * steps_per_epoch, resumed=counter.here)
+        recipes.check_length(data, epochs * steps_per_epoch)
         start_step = counter.epoch * steps_per_epoch + counter.step_in_epoch
         dataset = recipes.distribute(data, context.strategy, start_step=start_step)
     else:
-        context.trains_on(data, num_steps=0, resumed=None)
         dataset = train_data.read(data, context.strategy, auto_shard=context.auto_shard)
     validation_steps = None
     if isinstance(validation_data, Batches):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.spec.tasks import TaskType
-from raydist.strategies import global_batch, input_clock, train_data
+from raydist.strategies import global_batch, input_clock, recipes, train_data
 from raydist.strategies.loop_reports import LoopReports, checked_scalars
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def train_steps(
     context.progress.expect(num_steps=last_step)
     if done >= last_step:
         return {}
-    context.trains_on(data, num_steps=num_steps, resumed=context.restored if done > first_step else None)
+    context.trains_on(data, resumed=context.restored if done > first_step else None)
+    recipes.check_length(data, num_steps)
     if context.coordinator is not None:
         from raydist.strategies import worker_loop
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.strategies import keras3, models, variables, worker_data
+from raydist.strategies import keras3, models, recipes, variables, worker_data
 from raydist.strategies.callback_calls import CallbackCalls
 from raydist.strategies.closure_sizes import ClosureSizes
 from raydist.strategies.closures import PackedSteps, StepScheduler, check_variables
@@ -49,7 +49,8 @@ def fit(
     library = models.keras_of(model)
     counter = Counter(context)
     skip = counter.epoch * steps_per_epoch + counter.step_in_epoch
-    context.trains_on(data, num_steps=epochs * steps_per_epoch, resumed=counter.here)
+    context.trains_on(data, resumed=counter.here)
+    recipes.check_length(data, epochs * steps_per_epoch)
     feed = worker_data.read(context, data, skip=skip)
     before, after = run_callbacks(
         counter, library.callbacks.Callback, element_spec=feed.element_spec, users=callbacks

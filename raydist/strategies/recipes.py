@@ -35,12 +35,12 @@ def distribute(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step:
     return strategy.distribute_datasets_from_function(own)
 
 
-def check_length(recipe: Batches, num_steps: int) -> None:
-    """Raises UnsupportedError where a recipe ends before the training does."""
-    if recipe.num_steps is not None and recipe.num_steps < num_steps:
+def check_length(data: Any, num_steps: int) -> None:
+    """Raises UnsupportedError where batches of raydist.data end before the training does."""
+    if isinstance(data, Batches) and data.num_steps is not None and data.num_steps < num_steps:
         raise UnsupportedError(
-            f"train_data are batches of {recipe.epochs} {'epoch' if recipe.epochs == 1 else 'epochs'}, "
-            f"{recipe.num_steps} steps, and {num_steps} steps are to be trained; leave out "
+            f"train_data are batches of {data.epochs} {'epoch' if data.epochs == 1 else 'epochs'}, "
+            f"{data.num_steps} steps, and {num_steps} steps are to be trained; leave out "
             "batches(epochs=…), and they go on as long as needed"
         )
 

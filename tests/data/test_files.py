@@ -31,3 +31,10 @@ def test_paths_are_taken_as_text_is(tmp_path: Path) -> None:
 def test_what_is_no_uri_is_a_data_error(uris: object) -> None:
     with pytest.raises(DataError, match=r"from_x got .* as a URI; give text or a pathlib\.Path, or a list"):
         DataFiles(uris, what="from_x")  # type: ignore[arg-type]
+
+
+def test_secret_in_a_uri_is_not_told(s3_uri: str) -> None:
+    with_secret = s3_uri.replace("s3://", "s3://name:swordfish@").replace(" ", "%20")
+    with pytest.raises(DataError, match="found no files at s3://") as caught:
+        data.from_parquet(with_secret)
+    assert "swordfish" not in str(caught.value)
