@@ -68,6 +68,10 @@ def step_of(attached: AttachedRun, *, attempt: int) -> int:
     return min(task.steps for task in result.tasks) if result.attempts == attempt + 1 else 0
 
 
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def kill_controller(storage: Path) -> int:
     pid = int(record_of(storage)["driver"]["pid"])
     os.kill(pid, signal.SIGKILL)
@@ -123,12 +127,8 @@ def test_killed_controller_is_brought_back_and_goes_on_with_a_new_attempt(
         "attempt 0 was lost with the run's controller, whose process died; the run was taken up again as "
         "attempt 1, which does not count as a failure"
     ]
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "events",
-        "logs",
-        "run.json",
-        "token",
-    ]
+    # The code is kept until the end is recorded: a controller that died before that would need it.
+    wait_until(lambda: names_in(tmp_path / "run") == ["events", "logs", "run.json", "token"])
     log = (tmp_path / "run" / "logs" / "0" / "worker-0").iterdir()
     assert any("worker/0 step 3" in path.read_text() for path in log)  # salvaged after the tasks' death
 
@@ -303,7 +303,7 @@ def test_controller_brought_back_after_the_end_just_ends(tmp_path: Path) -> None
     storage.write_bytes(layout.code("0badcafe"), b"zip")
     before = (tmp_path / "run" / "run.json").read_bytes()
     DetachedController(launch_of(plan_for(tmp_path))).run(is_revived=True)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+    assert names_in(tmp_path / "run") == ["run.json"]
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 

@@ -84,6 +84,7 @@ class CheckpointStore:
         if committed is not None:
             return committed
         self._remove(self._storage, step, attempt)
+        self._check_fits(step, attempt, files)
         try:
             stored = [self._store_file(step, attempt, name, source) for name, source in sorted(files.items())]
             marker = encode_marker(step=step, attempt=attempt, files=stored, info=info or {})
@@ -99,14 +100,24 @@ class CheckpointStore:
             raise StorageError(full) from error
         return self._load(step, attempt)
 
+    def _check_fits(self, step: int, attempt: int, files: Mapping[str, bytes | Path]) -> None:
+        """Raises StorageError where it cannot fit, before it has filled the disk of everybody else."""
+        free_bytes = self._storage.free_bytes()
+        if free_bytes is not None and free_bytes < sum(map(_size, files.values())):
+            raise StorageError(self._full_disk_sentence(step, attempt, files, free_bytes))
+
     def _describe_full_disk(
         self, error: StorageError, step: int, attempt: int, files: Mapping[str, bytes | Path]
     ) -> str | None:
         """Returns what to tell of a checkpoint that does not fit; None where that is not the cause."""
         if not is_full_disk(error.__cause__):
             return None
-        stored_bytes = self._stored_bytes(step, attempt)
-        free_bytes = (self._storage.free_bytes() or 0) + stored_bytes
+        free_bytes = (self._storage.free_bytes() or 0) + self._stored_bytes(step, attempt)
+        return self._full_disk_sentence(step, attempt, files, free_bytes)
+
+    def _full_disk_sentence(
+        self, step: int, attempt: int, files: Mapping[str, bytes | Path], free_bytes: int
+    ) -> str:
         needed_bytes = sum(map(_size, files.values()))
         uri = self._storage.uri(self._layout.checkpoint(step=step, attempt=attempt))
         return (

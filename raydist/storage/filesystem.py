@@ -156,7 +156,9 @@ class Storage:
         if not self._is_local:
             return None
         with storage_errors("look at", self.uri()):
-            return shutil.disk_usage(self._path("")).free
+            root = Path(self._path(""))
+            existing = next(folder for folder in (root, *root.parents) if folder.exists())
+            return shutil.disk_usage(existing).free
 
     def exists(self, key: str) -> bool:
         return self._info(key).type is not pafs.FileType.NotFound

@@ -52,6 +52,7 @@ def as_local_files(folder: Path) -> dict[str, bytes | Path]:
     return {name: folder / name for name in FILES}
 
 
+@pytest.mark.parametrize("fills_under_way", [False, True])
 @pytest.mark.parametrize("files", [as_bytes, as_local_files])
 def test_checkpoint_that_does_not_fit_is_one_error_and_the_one_before_stays_whole(
     disk: Path,
@@ -59,10 +60,16 @@ def test_checkpoint_that_does_not_fit_is_one_error_and_the_one_before_stays_whol
     layout: RunLayout,
     tmp_path: Path,
     files: Callable[[Path], dict[str, bytes | Path]],
+    fills_under_way: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = CheckpointStore(storage, layout)
     store.commit(step=10, attempt=0, files=files(tmp_path))
     files_before = sorted(disk.rglob("*"))
+    if fills_under_way:
+        free_bytes = iter([2**30])  # what it is asked for before anything is written
+        real = Storage.free_bytes
+        monkeypatch.setattr(Storage, "free_bytes", lambda self: next(free_bytes, None) or real(self))
     with pytest.raises(StorageError) as caught:
         store.commit(step=20, attempt=0, files=files(tmp_path))
     assert str(caught.value) == (
@@ -74,6 +81,16 @@ def test_checkpoint_that_does_not_fit_is_one_error_and_the_one_before_stays_whol
     found = store.latest_whole(fetch_to=tmp_path / "restored")
     assert found.damaged == ()
     assert {file.name: file.read_bytes() for file in (tmp_path / "restored").iterdir()} == FILES
+
+
+def test_checkpoint_that_cannot_fit_takes_no_space_from_other_writers(
+    disk: Path, storage: Storage, layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(storage, layout)
+    store.commit(step=10, attempt=0, files=FILES)
+    monkeypatch.setattr(Storage, "write_bytes", lambda *_, **__: pytest.fail("written"))
+    with pytest.raises(StorageError, match="no space left for the checkpoint"):
+        store.commit(step=20, attempt=0, files=FILES)
 
 
 def test_checkpoint_fits_again_once_there_is_space(disk: Path, storage: Storage, layout: RunLayout) -> None:
