@@ -17,6 +17,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry_point import load_function
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
+from raydist.strategies.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
 
@@ -43,7 +44,8 @@ class TaskBody:
 
     def warm_up(self) -> None:
         """Imports TensorFlow, while the addresses of the other tasks are still gathered."""
-        importlib.import_module("raydist.strategies.session")
+        with executed_on_first_use(*KERAS_EXTRAS):
+            importlib.import_module("raydist.strategies.session")
 
     def status(self) -> TaskStatus:
         return self._progress.status()
@@ -87,7 +89,8 @@ class ServerBody(TaskBody):
 
     def warm_up(self) -> None:
         """Imports TensorFlow without Keras, for which a worker that comes back shall not wait."""
-        importlib.import_module("raydist.strategies.server")
+        with left_out(*KERAS):
+            importlib.import_module("raydist.strategies.server")
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> NoReturn:
         server = self._start(assignment, lease)
@@ -111,7 +114,8 @@ class DataWorkerBody(ServerBody):
 
     def warm_up(self) -> None:
         """Imports TensorFlow, and nothing that only training needs."""
-        importlib.import_module("raydist.strategies.data_service")
+        with left_out(*KERAS):
+            importlib.import_module("raydist.strategies.data_service")
 
     def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
         from raydist.strategies.data_service import is_dispatcher, start_servers

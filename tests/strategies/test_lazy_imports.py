@@ -1,0 +1,108 @@
+"""What tasks need not import: it is there when somebody asks for it, and costs nothing before."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from raydist.strategies.lazy_imports import executed_on_first_use, left_out
+
+# Says what is imported once TensorFlow is, then uses what was not.
+IMPORTING = """
+import importlib, json, sys
+module, _, name = sys.argv[1].partition(":")
+if name:
+    getattr(importlib.import_module(module), name)(None, "host").warm_up()
+else:
+    importlib.import_module(module)
+imported = [name for name in ("keras", "sklearn", "pandas") if name in sys.modules]
+import keras, numpy, pandas
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(loss="mse")
+frame = pandas.DataFrame({"a": numpy.arange(8.0)})
+model.fit(frame, numpy.ones(8), validation_split=0.25, verbose=0)
+base = keras.wrappers.SKLearnClassifier.__mro__[1].__module__
+import tensorflow as tf
+print(json.dumps({"imported": imported, "base": base, "is_same": tf.keras.Model is keras.Model}))
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package whose module `extra` says when it is executed."""
+    folder = tmp_path / "package_of_lazy_imports"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("EXECUTED = []\n")
+    (folder / "extra.py").write_text(
+        "import package_of_lazy_imports\npackage_of_lazy_imports.EXECUTED.append(1)\nVALUE = 41\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == folder.name]:
+        del sys.modules[name]
+
+
+def test_module_is_executed_once_on_its_first_use(package: Path) -> None:
+    with executed_on_first_use(f"{package.name}.extra"):
+        extra = importlib.import_module(f"{package.name}.extra")
+    executed = sys.modules[package.name].EXECUTED
+    assert executed == []
+    assert (extra.VALUE, extra.VALUE) == (41, 41)
+    assert executed == [1]
+    assert importlib.import_module(f"{package.name}.extra") is extra
+
+
+def test_package_that_is_left_out_can_be_found_but_not_imported(package: Path) -> None:
+    with left_out(package.name):
+        assert importlib.util.find_spec(package.name) is not None
+        with pytest.raises(ImportError, match="package_of_lazy_imports is left out here"):
+            importlib.import_module(f"{package.name}.extra")
+    assert importlib.import_module(f"{package.name}.extra").VALUE == 41
+
+
+@pytest.mark.parametrize("manager", [executed_on_first_use, left_out])
+def test_other_modules_are_imported_as_ever_and_nothing_stays(
+    package: Path, manager: Callable[..., AbstractContextManager[None]]
+) -> None:
+    def import_it() -> None:
+        with manager("no_such_package"):
+            importlib.import_module("no_such_package")
+
+    finders = list(sys.meta_path)
+    with manager("no_such_package"):
+        assert importlib.import_module(f"{package.name}.extra").VALUE == 41
+    with pytest.raises(ModuleNotFoundError):
+        import_it()
+    assert sys.meta_path == finders
+
+
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [
+        # The first row fails when raydist's part is no longer needed.
+        pytest.param("tensorflow", ["keras", "sklearn", "pandas"], id="stock"),
+        pytest.param("raydist.task:TaskBody", ["keras"], id="trains"),
+        pytest.param("raydist.task:ServerBody", [], id="serves"),
+        pytest.param("raydist.task:DataWorkerBody", [], id="serves-data"),
+    ],
+)
+def test_task_imports_no_more_than_it_needs_and_has_the_rest_on_demand(
+    module: str, imported: list[str]
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORTING, module], capture_output=True, text=True, timeout=200
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1]) == {
+        "imported": imported,
+        "base": "sklearn.base",
+        "is_same": True,
+    }
