@@ -17,7 +17,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry_point import load_function
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
-from raydist.strategies.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out
+from raydist.strategies.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
 
@@ -44,7 +44,7 @@ class TaskBody:
 
     def warm_up(self) -> None:
         """Imports TensorFlow, while the addresses of the other tasks are still gathered."""
-        with executed_on_first_use(*KERAS_EXTRAS):
+        with uncollected(), executed_on_first_use(*KERAS_EXTRAS):
             importlib.import_module("raydist.strategies.session")
 
     def status(self) -> TaskStatus:
@@ -89,7 +89,7 @@ class ServerBody(TaskBody):
 
     def warm_up(self) -> None:
         """Imports TensorFlow without Keras, for which a worker that comes back shall not wait."""
-        with left_out(*KERAS):
+        with uncollected(), left_out(*KERAS):
             importlib.import_module("raydist.strategies.server")
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> NoReturn:
@@ -114,7 +114,7 @@ class DataWorkerBody(ServerBody):
 
     def warm_up(self) -> None:
         """Imports TensorFlow, and nothing that only training needs."""
-        with left_out(*KERAS):
+        with uncollected(), left_out(*KERAS):
             importlib.import_module("raydist.strategies.data_service")
 
     def _start(self, assignment: TaskAssignment, lease: Lease) -> object:

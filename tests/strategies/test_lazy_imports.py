@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.strategies.lazy_imports import executed_on_first_use, left_out
+from raydist.strategies.lazy_imports import executed_on_first_use, left_out, uncollected
 
 # Says what is imported once TensorFlow is, then uses what was not.
 IMPORTING = """
@@ -82,6 +83,20 @@ def test_other_modules_are_imported_as_ever_and_nothing_stays(
     with pytest.raises(ModuleNotFoundError):
         import_it()
     assert sys.meta_path == finders
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_nothing_is_collected_inside_and_what_stays_is_left_alone(was_enabled: bool) -> None:
+    try:
+        if not was_enabled:
+            gc.disable()
+        with uncollected():
+            assert not gc.isenabled()
+        assert gc.isenabled() == was_enabled
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 @pytest.mark.parametrize(
