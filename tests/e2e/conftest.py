@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.records import record_of
+from tests.support.slow_job import write_slow_job
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -109,3 +112,25 @@ def start_raydist(running_ray: RunningRay, folder: Path, *arguments: str) -> sub
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def status_of(folder: Path, run: str) -> dict[str, Any]:
+    """Returns the record of a run that was submitted in `folder`."""
+    return record_of(folder / "raydist_runs", run)
+
+
+@pytest.fixture
+def slow_job(tmp_path: Path) -> str:
+    return write_slow_job(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(running_ray: RunningRay, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `slow_job` tells of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    command = ("submit", write_slow_job(folder), "--json", "-p", "pause_s=0")
+    out, err = start_raydist(running_ray, folder, *command).communicate(timeout=180)
+    assert out, err
+    told: dict[str, Any] = json.loads(out)
+    assert told["state"] == "SUCCEEDED", err
+    return told

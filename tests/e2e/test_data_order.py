@@ -17,7 +17,7 @@ import pytest
 
 from raydist.data import from_parquet
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import RunningRay, start_raydist
+from tests.e2e.conftest import RunningRay, start_raydist, status_of
 from tests.support.lanes import num_lanes
 from tests.support.ray_heads import ray_node
 
@@ -89,9 +89,7 @@ class Recorded:
         return result
 
     def status(self, name: str) -> dict[str, Any]:
-        path = self._folder / "raydist_runs" / name / "run.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"steps": 0, "tasks": []}
-        return found
+        return status_of(self._folder, name)
 
     def steps(self, name: str) -> Iterator[tuple[int, int, list[int]]]:
         """Yields attempt, step and ids of each global batch, put together from what the workers recorded."""

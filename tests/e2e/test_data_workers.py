@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Ended, RunningRay, start_raydist
+from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 
 Raydist = Callable[..., Ended]
 
@@ -111,12 +111,8 @@ def test_killed_data_worker_costs_an_attempt(
         running_ray, tmp_path, *job, "--name", "killed", "--data-workers", "2", "-p", "pause_s=0.4"
     )
 
-    def status() -> dict[str, Any]:
-        ended = raydist("status", "killed", "--json")
-        return ended.json if ended.code == 0 else {"steps": 0, "tasks": []}
-
-    wait_until(lambda: status()["steps"] >= 26, timeout_s=90)  # of 25 an epoch
-    victim = next(one for one in status()["tasks"] if one["task"] == "data-worker/0")
+    wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 26, timeout_s=90)  # of 25 an epoch
+    victim = next(one for one in status_of(tmp_path, "killed")["tasks"] if one["task"] == "data-worker/0")
     os.kill(victim["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=180)
     ended = Ended(code=process.returncode, out=out, err=err)

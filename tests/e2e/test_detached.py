@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Ended, RunningRay, start_raydist
-from tests.e2e.test_failures import slow_job as slow_job, status_of, undisturbed as undisturbed
+from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 
 Raydist = Callable[..., Ended]
 
@@ -46,10 +45,6 @@ def train(ctx):
 handle = raydist.submit(train, detach=True, name="scripted", address=sys.argv[1])
 print(json.dumps({"name": handle.name, "state": handle.status().state.value}))
 """
-
-
-def record_of(folder: Path, name: str) -> dict[str, Any]:
-    return json.loads((folder / "raydist_runs" / name / "run.json").read_text())
 
 
 def attach(running_ray: RunningRay, folder: Path, name: str) -> dict[str, Any]:
@@ -84,9 +79,9 @@ def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
     assert submitted.json.keys() >= undisturbed.keys()
     # The shell has ended, and takes its code away.
     Path(slow_job).unlink()
-    wait_until(lambda: status_of(raydist, "far")["steps"] >= 14, timeout_s=90)
-    pids = [task["pid"] for task in status_of(raydist, "far")["tasks"]]
-    os.kill(record_of(tmp_path, "far")["driver"]["pid"], signal.SIGKILL)
+    wait_until(lambda: status_of(tmp_path, "far")["steps"] >= 14, timeout_s=90)
+    pids = [task["pid"] for task in status_of(tmp_path, "far")["tasks"]]
+    os.kill(status_of(tmp_path, "far")["driver"]["pid"], signal.SIGKILL)
 
     told = attach(running_ray, tmp_path, "far")
 
@@ -110,7 +105,7 @@ def test_function_of_a_script_goes_on_without_it(running_ray: RunningRay, tmp_pa
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == {"name": "scripted", "state": "STARTING"}
     (tmp_path / "script.py").unlink()
-    os.kill(record_of(tmp_path, "scripted")["driver"]["pid"], signal.SIGKILL)
+    os.kill(status_of(tmp_path, "scripted")["driver"]["pid"], signal.SIGKILL)
     result = attach(running_ray, tmp_path, "scripted")["result"]
     assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2)
     assert result["metrics"] == {"total": 499500.0, "attempt": 1.0}
@@ -121,12 +116,12 @@ def test_stop_of_a_detached_run_leaves_nothing_and_it_can_be_resumed(
 ) -> None:
     asked = ("--name", "halted", "--detach", "--json")
     assert raydist("submit", slow_job, *asked, "-p", "epochs=500").code == 0
-    wait_until(lambda: status_of(raydist, "halted")["steps"] >= 12, timeout_s=90)
+    wait_until(lambda: status_of(tmp_path, "halted")["steps"] >= 12, timeout_s=90)
     again = raydist("resume", "halted", "--json")
     assert again.code == 2
     assert "still goes on" in again.json["error"]["message"]
-    driver = record_of(tmp_path, "halted")["driver"]
-    pids = [driver["pid"], *(task["pid"] for task in status_of(raydist, "halted")["tasks"])]
+    driver = status_of(tmp_path, "halted")["driver"]
+    pids = [driver["pid"], *(task["pid"] for task in status_of(tmp_path, "halted")["tasks"])]
 
     stopped = raydist("stop", "halted", "--json")
 
@@ -154,10 +149,10 @@ def test_second_ctrl_c_in_a_blocking_submit_stops_at_once(
     process = start_raydist(
         running_ray, tmp_path, "submit", slow_job, "--name", "hasty", "-p", "epochs=500", "--json"
     )
-    wait_until(lambda: status_of(raydist, "hasty")["steps"] >= 2, timeout_s=60)
-    pids = [task["pid"] for task in status_of(raydist, "hasty")["tasks"]]
+    wait_until(lambda: status_of(tmp_path, "hasty")["steps"] >= 2, timeout_s=60)
+    pids = [task["pid"] for task in status_of(tmp_path, "hasty")["tasks"]]
     process.send_signal(signal.SIGINT)
-    wait_until(lambda: status_of(raydist, "hasty")["state"] != "RUNNING", timeout_s=15)
+    wait_until(lambda: status_of(tmp_path, "hasty")["state"] != "RUNNING", timeout_s=15)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

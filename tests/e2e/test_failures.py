@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,75 +14,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist
+from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist, status_of
 
 Raydist = Callable[..., Ended]
-
-SLOW_JOB = """
-import time
-
-import numpy as np
-import tensorflow as tf
-
-import raydist
-
-
-@raydist.job(workers=2, params={"epochs": 4, "pause_s": 0.05, "raise_at": -1})
-def train(ctx: raydist.TrainContext):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(160, 6)).astype("float32")
-    y = (x[:, 0] > 0).astype("int64")
-    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(160, seed=2).batch(16)
-
-    class Pace(tf.keras.callbacks.Callback):
-        steps = 0
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.steps += 1
-            time.sleep(ctx.params["pause_s"])
-            if self.steps == ctx.params["raise_at"] and not ctx.is_chief:
-                raise ValueError("the user's own mistake")
-
-    with ctx.strategy.scope():
-        model = tf.keras.Sequential([tf.keras.Input((6,)), tf.keras.layers.Dense(2)])
-        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("adam", loss=loss, metrics=["accuracy"])
-    ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Pace()])
-    ctx.report({"norm": float(sum(np.abs(w).sum() for w in model.get_weights()))}, step=ctx.step)
-"""
-
-
-@pytest.fixture
-def slow_job(tmp_path: Path) -> str:
-    return write_slow_job(tmp_path)
-
-
-def write_slow_job(folder: Path) -> str:
-    (folder / "code").mkdir()
-    (folder / "code" / "slow.py").write_text(SLOW_JOB)
-    return str(folder / "code" / "slow.py")
-
-
-@pytest.fixture(scope="session")
-def undisturbed(running_ray: RunningRay, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `slow_job` tells of a run that nothing happened to."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    command = ("submit", write_slow_job(folder), "--json", "-p", "pause_s=0")
-    out, err = start_raydist(running_ray, folder, *command).communicate(timeout=180)
-    assert out, err
-    told: dict[str, Any] = json.loads(out)
-    assert told["state"] == "SUCCEEDED", err
-    return told
 
 
 def autograph_files() -> set[str]:
     """What TensorFlow leaves in the temporary folder when its process is killed."""
     return {path.name for path in Path(tempfile.gettempdir()).glob("__autograph_generated_file*")}
-
-
-def status_of(raydist: Raydist, name: str) -> dict[str, Any]:
-    ended = raydist("status", name, "--json")
-    return ended.json if ended.code == 0 else {"state": None, "steps": 0, "tasks": []}
 
 
 def test_exception_in_the_train_function_is_shown_once(raydist: Raydist, slow_job: str) -> None:
@@ -108,8 +46,8 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
 ) -> None:
     files_before = autograph_files()
     process = start_raydist(running_ray, tmp_path, "submit", slow_job, "--json", "--name", "killed")
-    wait_until(lambda: status_of(raydist, "killed")["steps"] >= 14, timeout_s=60)
-    victim = next(one for one in status_of(raydist, "killed")["tasks"] if one["task"] == "worker/1")
+    wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 14, timeout_s=60)
+    victim = next(one for one in status_of(tmp_path, "killed")["tasks"] if one["task"] == "worker/1")
     os.kill(victim["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     ended = Ended(code=process.returncode, out=out, err=err)
@@ -138,13 +76,13 @@ def test_ctrl_c_stops_the_run_and_leaves_nothing(
     process = start_raydist(
         running_ray, tmp_path, "submit", slow_job, "--name", "stopped", "-p", "epochs=500", "--json"
     )
-    wait_until(lambda: status_of(raydist, "stopped")["steps"] >= 2, timeout_s=60)
-    pids = [task["pid"] for task in status_of(raydist, "stopped")["tasks"]]
+    wait_until(lambda: status_of(tmp_path, "stopped")["steps"] >= 2, timeout_s=60)
+    pids = [task["pid"] for task in status_of(tmp_path, "stopped")["tasks"]]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert Ended(code=130, out=out, err=err).json["state"] == "CANCELLED"
-    assert status_of(raydist, "stopped")["state"] == "CANCELLED"
+    assert raydist("status", "stopped", "--json").json["state"] == "CANCELLED"
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
 
 
@@ -155,14 +93,14 @@ def test_run_waits_while_the_cluster_is_busy(
     first = start_raydist(
         running_ray, tmp_path, "submit", slow_job, "--name", "first", *all_cpus, "-p", "epochs=900"
     )
-    wait_until(lambda: status_of(raydist, "first")["state"] == "RUNNING", timeout_s=60)
+    wait_until(lambda: status_of(tmp_path, "first")["state"] == "RUNNING", timeout_s=60)
     hasty = raydist("submit", slow_job, "--name", "hasty", *all_cpus, "--start-timeout", "3", "--json")
     assert hasty.code == 3
     assert hasty.json["state"] == "FAILED"
     patient = start_raydist(
         running_ray, tmp_path, "submit", slow_job, "--name", "patient", *all_cpus, "-p", "epochs=1"
     )
-    wait_until(lambda: status_of(raydist, "patient")["state"] == "STARTING", timeout_s=60)
+    wait_until(lambda: status_of(tmp_path, "patient")["state"] == "STARTING", timeout_s=60)
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
     _, err = patient.communicate(timeout=90)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import Ended, RunningRay, start_raydist
+from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 
 Raydist = Callable[..., Ended]
 
@@ -89,14 +89,9 @@ def test_every_role_does_its_part(raydist: Raydist, job: str) -> None:
     assert "serves at" in raydist("logs", "roles", "--task", "ps/0").out
 
 
-def running(raydist: Raydist, name: str) -> dict[str, Any]:
-    ended = raydist("status", name, "--json")
-    return ended.json if ended.code == 0 else {"state": None, "steps": 0, "tasks": []}
-
-
-def pid_of(raydist: Raydist, name: str, task: str) -> Any:
+def pid_of(folder: Path, name: str, task: str) -> Any:
     """Returns the pid of the task's process; None while it has none."""
-    return {one["task"]: one["pid"] for one in running(raydist, name)["tasks"]}.get(task)
+    return {one["task"]: one["pid"] for one in status_of(folder, name)["tasks"]}.get(task)
 
 
 def start(running_ray: RunningRay, folder: Path, job: str, name: str) -> subprocess.Popen[str]:
@@ -117,10 +112,10 @@ def test_killed_worker_is_replaced_while_training_goes_on(
     raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     process = start(running_ray, tmp_path, job, "worker-killed")
-    wait_until(lambda: running(raydist, "worker-killed")["steps"] > STEPS, timeout_s=90)
-    before = pid_of(raydist, "worker-killed", "worker/1")
+    wait_until(lambda: status_of(tmp_path, "worker-killed")["steps"] > STEPS, timeout_s=90)
+    before = pid_of(tmp_path, "worker-killed", "worker/1")
     os.kill(before, signal.SIGKILL)
-    wait_until(lambda: pid_of(raydist, "worker-killed", "worker/1") not in (before, None), timeout_s=60)
+    wait_until(lambda: pid_of(tmp_path, "worker-killed", "worker/1") not in (before, None), timeout_s=60)
     (tmp_path / "release").touch()
     result = result_of(process)
     assert result["attempts"] == 1
@@ -136,8 +131,8 @@ def test_death_of_what_holds_the_state_costs_one_attempt(
 ) -> None:
     process = start(running_ray, tmp_path, job, "lost")
     # After the first epoch's checkpoint, so that there is something to go on from.
-    wait_until(lambda: running(raydist, "lost")["steps"] > STEPS, timeout_s=90)
-    os.kill(pid_of(raydist, "lost", task), signal.SIGKILL)
+    wait_until(lambda: status_of(tmp_path, "lost")["steps"] > STEPS, timeout_s=90)
+    os.kill(pid_of(tmp_path, "lost", task), signal.SIGKILL)
     (tmp_path / "release").touch()
     result = result_of(process)
     assert result["attempts"] == 2

@@ -177,7 +177,9 @@ def test_hdfs_without_its_client_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 def test_google_store_that_cannot_be_reached_is_an_error() -> None:
-    storage = Storage.open("gs://anonymous@bucket/runs?endpoint_override=127.0.0.1:9&scheme=http")
+    storage = Storage.open(
+        "gs://anonymous@bucket/runs?endpoint_override=127.0.0.1:9&scheme=http&retry_limit_seconds=1"
+    )
     with pytest.raises(StorageError, match=r"cannot write in gs://.*check that this host reaches the store"):
         storage.check_writable()
 

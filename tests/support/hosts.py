@@ -5,7 +5,6 @@ They share this computer's kernel and its installed packages, and one folder; no
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.netns import Machine, Network
+from tests.support.records import record_of
 
 _BIN = Path(sys.executable).parent
 _GCS_PORT = 6379
@@ -195,10 +195,7 @@ class Hosts:
 
     def status(self, run: str) -> dict[str, Any]:
         """Returns what `run.json` has on the shared folder; an empty run before there is one."""
-        try:
-            return json.loads((self.shared / run / "run.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return {"state": None, "steps": 0, "tasks": []}
+        return record_of(self.shared, run)
 
 
 def _environment(disk: Path) -> dict[str, str]:
