@@ -34,7 +34,7 @@ class Batches:
       seed: None where the source's order is kept.
       epochs: After so many the data end; None where they do not.
       maps: Functions of a batch, in their order.
-      num_prefetched: Batches made ahead; None leaves it to tf.data.
+      num_prefetched: Batches made ahead; None for some MB of them, or one for each core where there are maps.
     """
 
     source: Source
@@ -106,7 +106,10 @@ class Batches:
         return dataclasses.replace(self, maps=(*self.maps, function))
 
     def prefetch(self, num_batches: int) -> Batches:
-        """Returns the recipe that makes so many batches ahead; without, tf.data chooses their number."""
+        """Returns the recipe that makes so many batches ahead.
+
+        Without, it is some MB of them, one at least, and one for each core where they are mapped or decoded.
+        """
         return dataclasses.replace(self, num_prefetched=_checked_int("prefetch", num_batches, 1))
 
     def cache_examples(self) -> Batches:

@@ -272,7 +272,8 @@ def _joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
 
 def _stack(values: Sequence[np.ndarray], out: np.ndarray) -> None:
     """Writes columns `[rows]` side by side into `[rows, columns]`."""
-    size = max(1, int(_BLOCK_BYTES // (len(values) * out.itemsize)))
+    num_blocks = max(1, math.ceil(out.nbytes / _BLOCK_BYTES))
+    size = max(1, -(-len(out) // num_blocks))
     for first in range(0, len(out), size):
         block = out[first : first + size]
         for number, column in enumerate(values):

@@ -13,7 +13,7 @@ from raydist.data.batches import Batches
 from raydist.data.steps import Steps, cut
 
 _LAST_BLOCK = 2**63 - 2
-_BLOCK_BYTES = 2e6
+_BLOCK_BYTES = 4e6
 _MAX_BLOCK_STEPS = 64
 _IN_PARALLEL = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
 # Takes a block (scalar int64) and the types of what it returns, and reads in a TensorFlow graph.
@@ -178,7 +178,20 @@ def elements(
     for number, function in enumerate(recipe.maps, start=1):
         apply = _on_batch(function, finish if number == len(recipe.maps) else _with_counts)
         found = found.map(apply, **_IN_PARALLEL)
-    return found.prefetch(recipe.num_prefetched or tf.data.AUTOTUNE)
+    if recipe.num_prefetched is not None:
+        found = found.prefetch(recipe.num_prefetched)
+    return found.with_options(_options())
+
+
+def _options() -> tf.data.Options:
+    """Returns options without autotuning, which takes time for every element, and may hold up the end.
+
+    The end of an iterator waits for autotuning's thread, which sleeps for twice as long each time, up to a
+    minute, and can miss that it was woken. Without it AUTOTUNE is a call for each core (16 at most).
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
 
 
 def _with_counts(*element: Any) -> tuple[Any, ...]:

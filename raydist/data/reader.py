@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
 from raydist.data.permutation import key_of, permuted
 from raydist.data.source import Source
 from raydist.data.steps import Steps
-from raydist.data.windows import Window, WindowedOrder
+from raydist.data.windows import Stretch, Window, WindowedOrder
 
 
 class Reader:
@@ -60,6 +62,8 @@ class Reader:
 
 # Threads that read ahead: while one puts rows into their order, on one core, the other one decodes.
 _NUM_LOADERS = 2
+# TensorFlow takes arrays that begin at a multiple of so many bytes as they are, and copies others.
+_ALIGNMENT = 64
 _Key = tuple[int, int, int]
 
 
@@ -79,34 +83,44 @@ class _Windows:
     def block(self, step: int, num_steps: int, first: int, end: int) -> list[np.ndarray]:
         order = self._order
         size = order.steps.size_of(order.steps.locate(step)[1])
-        parts = []
-        for lane in range(order.num_lanes):
-            lane_first, lane_end = order.slots(lane, size)
-            begin, stop = max(first, lane_first) - lane_first, min(end, lane_end) - lane_first
-            if begin < stop:
-                arrays = self._lane(lane, step, num_steps)
+        with self._lock:
+            lanes = {}
+            for lane in range(order.num_lanes):
+                lane_first, lane_end = order.slots(lane, size)
+                if max(first, lane_first) < min(end, lane_end):
+                    lanes[lane_first, lane_end] = order.stretches(lane, step, num_steps)
+            self._begin([stretches[0].window for stretches in lanes.values()])
+            parts = []
+            for (lane_first, lane_end), stretches in lanes.items():
+                begin, stop = max(first, lane_first) - lane_first, min(end, lane_end) - lane_first
                 parts.append(
                     [
                         array.reshape(num_steps, lane_end - lane_first, *array.shape[1:])[:, begin:stop]
-                        for array in arrays
+                        for array in self._rows(stretches)
                     ]
                 )
-        return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
+        return [_joined(arrays) for arrays in zip(*parts, strict=True)]
 
-    def _lane(self, lane: int, step: int, num_steps: int) -> list[np.ndarray]:
-        with self._lock:
-            parts = [
-                [array[stretch.first : stretch.end] for array in self._arrays(stretch.window)]
-                for stretch in self._order.stretches(lane, step, num_steps)
-            ]
+    def _begin(self, windows: Sequence[Window]) -> None:
+        """Has windows of several lanes read at the same time: when a run begins, none of them is there."""
+        missing = [window for window in windows if _key_of(window) not in self._loads]
+        for window in missing[:1]:
+            self._loads[_key_of(window)] = _Load(window)  # this thread reads it
+        for window in missing[1:]:
+            self._loads[_key_of(window)] = self._read_ahead(window)
+
+    def _rows(self, stretches: Sequence[Stretch]) -> list[np.ndarray]:
+        parts = [
+            [array[stretch.first : stretch.end] for array in self._arrays(stretch.window)]
+            for stretch in stretches
+        ]
         if len(parts) == 1:
             return parts[0]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def _arrays(self, window: Window) -> list[np.ndarray]:
         key = _key_of(window)
-        if key not in self._loads:
-            self._loads[key] = _Load(window)
+        self._begin([window])
         arrays = self._loads[key].result(self._source)
         # Jumping back and forth is right as well, only slow.
         following = self._order.after(window)
@@ -152,23 +166,41 @@ class _Load:
         self._is_dropped = True
 
     def run(self, source: Source) -> None:
-        """Reads, unless it is read; an error is left to `result`, which tries once more."""
-        if self._is_dropped:
+        """Reads, unless another thread did or does; an error is left to `result`, which tries once more."""
+        if self._is_dropped or not self._lock.acquire(blocking=False):
             return
         try:
-            self.result(source)
+            self._read(source)
         except Exception:  # whatever the source raises, the thread that needs the window raises it
             return
+        finally:
+            self._lock.release()
 
     def result(self, source: Source) -> list[np.ndarray]:
         with self._lock:
-            if self._arrays is None:
-                arrays, order = source.read(self._window.pieces), self._window.order()
-                if order is not None:
-                    arrays = [array.take(order, axis=0) for array in arrays]
-                self._arrays = arrays
-            return self._arrays
+            return self._read(source)
+
+    def _read(self, source: Source) -> list[np.ndarray]:
+        if self._arrays is None:
+            arrays, order = source.read(self._window.pieces), self._window.order()
+            if order is not None:
+                arrays = [array.take(order, axis=0) for array in arrays]
+            self._arrays = arrays
+        return self._arrays
 
 
 def _key_of(window: Window) -> _Key:
     return window.epoch, window.lane, window.number
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the examples of several lanes, `[steps, own, ...]`, side by side, in memory of their own."""
+    like = parts[0]
+    shape = like.shape[0], sum(part.shape[1] for part in parts), *like.shape[2:]
+    if like.dtype.kind == "O":
+        return np.concatenate(parts, axis=1)
+    num_bytes = math.prod(shape) * like.itemsize
+    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    joined = memory[first : first + num_bytes].view(like.dtype).reshape(shape)
+    return np.concatenate(parts, axis=1, out=joined)

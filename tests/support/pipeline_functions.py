@@ -85,6 +85,7 @@ def parts() -> dict[str, Any]:
         "negative": _error_of_call(lambda: batches.dataset(start_step=-1)),
         "threads": _data_threads(),
         "rows_read": rows_read,
+        "is_autotuned": even.dataset().options().autotune.enabled,
     }
 
 
