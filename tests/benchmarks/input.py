@@ -1,6 +1,6 @@
 """Input: rows/s from Parquet files to shuffled, training-ready tensors, and what resuming costs.
 
-    python tests/benchmarks/input.py [--rows 2000000] [--rounds 3]
+    python tests/benchmarks/input.py [--rows 2000000] [--rounds 5]
 
 33 float columns in row groups of 16384 rows; batches of 1024 of `([1024, 32], [1024])`. In turn: a bare
 pyarrow scan of all columns, raydist.data shuffled, and Ray Data's `iter_tf_batches`, shuffled in a buffer of
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import statistics
@@ -149,7 +150,7 @@ def resume_s(folder: Path, steps: list[int], **options: Any) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="raydist-input-"))
     try:
@@ -158,6 +159,7 @@ def main() -> None:
         (folder / "long").mkdir()
         write(folder / "all", options.rows)
         write(folder / "few", options.rows // 20)
+        os.sync()  # else the kernel writes it while the first ways read
         compare(folder / "all", options.rounds)
         few, whole = peak_mb(folder / "few"), peak_mb(folder / "all")
         print(
