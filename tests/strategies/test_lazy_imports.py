@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import inspect
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -16,7 +18,16 @@ import pytest
 
 from raydist.strategies.lazy_imports import executed_on_first_use, left_out, uncollected
 
-# Says what is imported once TensorFlow is, then uses what was not.
+EXTRA = """
+import time
+
+import package_of_lazy_imports
+
+package_of_lazy_imports.EXECUTED.append(1)
+time.sleep(0.1)
+VALUE = 41
+"""
+# Says what is imported once TensorFlow is, and once it has trained, then uses what was not.
 IMPORTING = """
 import importlib, json, sys
 module, _, name = sys.argv[1].partition(":")
@@ -24,15 +35,21 @@ if name:
     getattr(importlib.import_module(module), name)(None, "host").warm_up()
 else:
     importlib.import_module(module)
-imported = [name for name in ("keras", "sklearn", "pandas") if name in sys.modules]
-import keras, numpy, pandas
+def imported():
+    return [name for name in ("keras", "sklearn", "pandas") if name in sys.modules]
+at_first = imported()
+import keras, numpy
+import tensorflow as tf
 model = keras.Sequential([keras.layers.Dense(1)])
 model.compile(loss="mse")
+if "sklearn" not in at_first and "keras" in at_first:
+    model.fit(tf.data.Dataset.from_tensors((tf.ones((8, 1)), tf.ones(8))), verbose=0)
+    at_first = imported()
+import pandas
 frame = pandas.DataFrame({"a": numpy.arange(8.0)})
 model.fit(frame, numpy.ones(8), validation_split=0.25, verbose=0)
 base = keras.wrappers.SKLearnClassifier.__mro__[1].__module__
-import tensorflow as tf
-print(json.dumps({"imported": imported, "base": base, "is_same": tf.keras.Model is keras.Model}))
+print(json.dumps({"imported": at_first, "base": base, "is_same": tf.keras.Model is keras.Model}))
 """
 
 
@@ -42,9 +59,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "package_of_lazy_imports"
     folder.mkdir()
     (folder / "__init__.py").write_text("EXECUTED = []\n")
-    (folder / "extra.py").write_text(
-        "import package_of_lazy_imports\npackage_of_lazy_imports.EXECUTED.append(1)\nVALUE = 41\n"
-    )
+    (folder / "extra.py").write_text(EXTRA)
     monkeypatch.syspath_prepend(tmp_path)
     yield folder
     for name in [name for name in sys.modules if name.partition(".")[0] == folder.name]:
@@ -55,10 +70,33 @@ def test_module_is_executed_once_on_its_first_use(package: Path) -> None:
     with executed_on_first_use(f"{package.name}.extra"):
         extra = importlib.import_module(f"{package.name}.extra")
     executed = sys.modules[package.name].EXECUTED
+    assert inspect.getmodule(type(extra)) is not None  # asks all modules for their files
+    assert Path(extra.__file__) == package / "extra.py"
+    assert not hasattr(extra, "__wrapped__")
     assert executed == []
-    assert (extra.VALUE, extra.VALUE) == (41, 41)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: extra.VALUE, range(8))) == {41}
     assert executed == [1]
+    with pytest.raises(AttributeError, match="has no attribute 'NO_VALUE'"):
+        extra.NO_VALUE  # noqa: B018
     assert importlib.import_module(f"{package.name}.extra") is extra
+
+
+def test_names_of_a_lazy_module_can_be_imported_by_a_star(package: Path) -> None:
+    with executed_on_first_use(f"{package.name}.extra"):
+        importlib.import_module(f"{package.name}.extra")
+    found: dict[str, object] = {}
+    exec(f"from {package.name}.extra import *", found)
+    assert found["VALUE"] == 41
+
+
+def test_lazy_module_that_fails_does_so_at_each_use(package: Path) -> None:
+    (package / "extra.py").write_text("EARLY = 1\nassert EARLY == 2\n")
+    with executed_on_first_use(f"{package.name}.extra"):
+        extra = importlib.import_module(f"{package.name}.extra")
+    for _ in range(2):
+        with pytest.raises(AssertionError):
+            extra.VALUE  # noqa: B018
 
 
 def test_package_that_is_left_out_can_be_found_but_not_imported(package: Path) -> None:
@@ -104,7 +142,7 @@ def test_nothing_is_collected_inside_and_what_stays_is_left_alone(was_enabled: b
     [
         # The first row fails when raydist's part is no longer needed.
         pytest.param("tensorflow", ["keras", "sklearn", "pandas"], id="stock"),
-        pytest.param("raydist.task:TaskBody", ["keras"], id="trains"),
+        pytest.param("raydist.task:TaskBody", ["keras", "pandas"], id="trains"),
         pytest.param("raydist.task:ServerBody", [], id="serves"),
         pytest.param("raydist.task:DataWorkerBody", [], id="serves-data"),
     ],
