@@ -11,6 +11,7 @@ from typing import Any
 
 from isal import isal_zlib
 
+from raydist.data import permutation
 from raydist.data.cached import CachedSource
 from raydist.data.failures import data_error_in
 from raydist.data.reader import Reader
@@ -34,7 +35,7 @@ class Batches:
       seed: None where the source's order is kept.
       epochs: After so many the data end; None where they do not.
       maps: Functions of a batch, in their order.
-      num_prefetched: Batches made ahead; None for some MB of them, or one for each core where there are maps.
+      num_prefetched: Batches made ahead, beside those that maps and decoding hold; None for no more.
     """
 
     source: Source
@@ -106,9 +107,10 @@ class Batches:
         return dataclasses.replace(self, maps=(*self.maps, function))
 
     def prefetch(self, num_batches: int) -> Batches:
-        """Returns the recipe that makes so many batches ahead.
+        """Returns the recipe that makes so many batches ahead, beside those that are ahead anyway.
 
-        Without, it is some MB of them, one at least, and one for each core where they are mapped or decoded.
+        These are some MB of them as they are read, and for each map, and for decoding, one for each core (16
+        at most).
         """
         return dataclasses.replace(self, num_prefetched=_checked_int("prefetch", num_batches, 1))
 
@@ -128,7 +130,9 @@ class Batches:
 
     def fingerprint(self) -> int:
         """Returns a number, below 2**32, that differs in all likelihood where the batches do."""
-        told = f"{self.source.fingerprint()} {self.steps} {self.seed} {self.window_bytes}"
+        told = (
+            f"{self.source.fingerprint()} {self.steps} {self.seed} {self.window_bytes} {permutation.VERSION}"
+        )
         return int(isal_zlib.crc32(told.encode()))
 
     def without_maps(self) -> Batches:
@@ -143,6 +147,8 @@ class Batches:
 
     def dataset(self, input_context: Any = None, start_step: int = 0) -> Any:
         """Returns a `tf.data.Dataset` of the batches from step `start_step` of the run on.
+
+        tf.data's autotuning is off in what is built on it; another `with_options` turns it on.
 
         Args:
           input_context: A `tf.distribute.InputContext`: the batches of that pipeline's replicas, in turn,

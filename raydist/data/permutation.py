@@ -11,6 +11,9 @@ import math
 
 import numpy as np
 
+# Of what `permuted` returns: another one makes another order, with which no run is to go on.
+VERSION = 2
+
 _ROUNDS = 6
 # Up to here a network has few permutations to choose from, of three elements but the rotations.
 _SORTED_SIZE = 64

@@ -102,9 +102,16 @@ class CheckpointStore:
 
     def _check_fits(self, step: int, attempt: int, files: Mapping[str, bytes | Path]) -> None:
         """Raises StorageError where it cannot fit, before it has filled the disk of everybody else."""
-        free_bytes = self._storage.free_bytes()
-        if free_bytes is not None and free_bytes < sum(map(_size, files.values())):
-            raise StorageError(self._full_disk_sentence(step, attempt, files, free_bytes))
+        try:
+            free_bytes = self._free_bytes(step, attempt)
+            fits = free_bytes is None or free_bytes >= sum(map(_size, files.values()))
+        except (StorageError, OSError):  # the writing tells, if it is not over by then
+            return
+        if not fits:
+            raise StorageError(self._full_disk_sentence(step, attempt, files, free_bytes or 0))
+
+    def _free_bytes(self, step: int, attempt: int) -> int | None:
+        return self._storage.free_bytes(self._layout.checkpoint(step=step, attempt=attempt))
 
     def _describe_full_disk(
         self, error: StorageError, step: int, attempt: int, files: Mapping[str, bytes | Path]
@@ -112,7 +119,7 @@ class CheckpointStore:
         """Returns what to tell of a checkpoint that does not fit; None where that is not the cause."""
         if not is_full_disk(error.__cause__):
             return None
-        free_bytes = (self._storage.free_bytes() or 0) + self._stored_bytes(step, attempt)
+        free_bytes = (self._free_bytes(step, attempt) or 0) + self._stored_bytes(step, attempt)
         return self._full_disk_sentence(step, attempt, files, free_bytes)
 
     def _full_disk_sentence(

@@ -151,14 +151,14 @@ class Storage:
         joined = f"{self._uri_prefix}/{key}" if key else self._uri_prefix
         return (joined or "/") + self._uri_query
 
-    def free_bytes(self) -> int | None:
-        """Returns what fits in yet; None where nothing limits it that could be asked for."""
+    def free_bytes(self, key: str = "") -> int | None:
+        """Returns what fits in yet at a key; None where nothing limits it that could be asked for."""
         if not self._is_local:
             return None
-        with storage_errors("look at", self.uri()):
-            root = Path(self._path(""))
-            existing = next(folder for folder in (root, *root.parents) if folder.exists())
-            return shutil.disk_usage(existing).free
+        with storage_errors("look at", self.uri(key)):
+            place = Path(self._path(key))
+            usage = shutil.disk_usage(next(one for one in (place, *place.parents) if one.exists()))
+            return usage.free if usage.total else None  # ramfs, and what does not tell, have no total
 
     def exists(self, key: str) -> bool:
         return self._info(key).type is not pafs.FileType.NotFound

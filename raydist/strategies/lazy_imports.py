@@ -34,7 +34,8 @@ def left_out(*names: str) -> contextlib.AbstractContextManager[None]:
 def uncollected() -> Iterator[None]:
     """Inside, Python looks for no garbage, nor later among the objects that stay, as those of modules do.
 
-    An import makes hundreds of thousands of them, and each full collection goes over all; see `gc.freeze`.
+    An import makes hundreds of thousands of them, and each full collection goes over all; see `gc.freeze`,
+    which hides from `gc.get_objects` whatever is alive by then.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -76,16 +77,18 @@ class _LazyModule(ModuleType):
     """Executed when a name that it lacks is first asked for.
 
     Not `importlib.util.LazyLoader`, whose modules are executed for any attribute: `inspect`, and so each
-    function that TensorFlow traces, asks all modules for their `__file__`.
+    function that TensorFlow traces, asks all modules for their `__file__`. Who asks all of them for another
+    name, as pickle does for what does not say its module, executes it.
     """
 
     def __getattr__(self, name: str) -> Any:
         is_asked_of_all = name.startswith("__") and name != "__all__"
-        with _EXECUTION:
-            if type(self) is _LazyModule and not is_asked_of_all and self not in _executing:
-                _execute(self)
-            if type(self) is not _LazyModule:
-                return getattr(self, name)
+        if not is_asked_of_all:
+            with _EXECUTION:
+                if type(self) is _LazyModule and self not in _executing:
+                    _execute(self)
+                if type(self) is not _LazyModule:
+                    return getattr(self, name)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from raydist.data.permutation import key_of, permuted
+from raydist.data.permutation import VERSION, key_of, permuted
 
 SIZES = [*range(1, 140), 255, 256, 257, 1000, 4095, 4096, 4097, 65537, 100_003]
 
@@ -36,7 +36,11 @@ def test_a_size_beyond_32_bits_costs_no_memory() -> None:
 
 
 def test_order_stays_what_it_is_from_version_to_version() -> None:
-    """A run that is resumed by a later raydist goes on with the same examples."""
+    """A run that is resumed by a later raydist goes on with the same examples, or is refused.
+
+    Whoever changes these numbers changes VERSION as well, which is in the fingerprint of batches.
+    """
+    assert VERSION == 2
     assert key_of(7, 3) == 7758145696617331093
     assert key_of(-1, 0, 2) == 11483448769221570793
     assert permuted(np.arange(10), 10, key_of(7, 3)).tolist() == [4, 8, 5, 7, 0, 1, 2, 3, 6, 9]

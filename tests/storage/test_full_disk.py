@@ -69,7 +69,9 @@ def test_checkpoint_that_does_not_fit_is_one_error_and_the_one_before_stays_whol
     if fills_under_way:
         free_bytes = iter([2**30])  # what it is asked for before anything is written
         real = Storage.free_bytes
-        monkeypatch.setattr(Storage, "free_bytes", lambda self: next(free_bytes, None) or real(self))
+        monkeypatch.setattr(
+            Storage, "free_bytes", lambda self, key: next(free_bytes, None) or real(self, key)
+        )
     with pytest.raises(StorageError) as caught:
         store.commit(step=20, attempt=0, files=files(tmp_path))
     assert str(caught.value) == (
@@ -91,6 +93,34 @@ def test_checkpoint_that_cannot_fit_takes_no_space_from_other_writers(
     monkeypatch.setattr(Storage, "write_bytes", lambda *_, **__: pytest.fail("written"))
     with pytest.raises(StorageError, match="no space left for the checkpoint"):
         store.commit(step=20, attempt=0, files=FILES)
+
+
+def test_space_is_asked_for_where_the_checkpoint_goes(
+    disk: Path, storage: Storage, layout: RunLayout, tmp_path: Path
+) -> None:
+    (tmp_path / "larger").mkdir()
+    (disk / layout.run).symlink_to(tmp_path / "larger")  # as users move a run to another disk
+    fill(disk)
+    store = CheckpointStore(storage, layout)
+    assert store.read(store.commit(step=10, attempt=0, files=FILES)) == FILES
+
+
+@pytest.mark.parametrize(
+    "found",
+    [lambda self, key: None, lambda self, key: (_ for _ in ()).throw(StorageError("Stale file handle"))],
+    ids=["no-size", "cannot-look"],
+)
+def test_checkpoint_is_stored_where_nothing_tells_what_fits(
+    storage: Storage, layout: RunLayout, monkeypatch: pytest.MonkeyPatch, found: Callable[..., int | None]
+) -> None:
+    monkeypatch.setattr(Storage, "free_bytes", found)
+    store = CheckpointStore(storage, layout)
+    assert store.read(store.commit(step=10, attempt=0, files=FILES)) == FILES
+
+
+def test_file_system_without_a_size_has_no_limit(tmp_path: Path) -> None:
+    with mounted_disk(tmp_path / "ram", size=None) as ram:
+        assert Storage.open(str(ram)).free_bytes("run/x") is None
 
 
 def test_checkpoint_fits_again_once_there_is_space(disk: Path, storage: Storage, layout: RunLayout) -> None:
