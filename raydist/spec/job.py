@@ -172,6 +172,7 @@ class JobSpec:
       ports: Ports for TensorFlow's servers; None takes any free port.
       keras: What `tf.keras` is.
       mend_keras: Whether raydist mends what is broken in Keras under tf.distribute (the off switch).
+      check_equality: Whether a model's own losses are checked for several replicas before its first step.
       sync_batchnorm: Whether BatchNormalization normalises with the statistics of the global batch.
       seed: Seed of Python, NumPy, TensorFlow and Keras, the same in each task.
       storage: Where runs are kept: a path or a URI.
@@ -210,6 +211,7 @@ class JobSpec:
     ports: PortRange | None = None
     keras: KerasFlavour = KerasFlavour.AUTO
     mend_keras: bool = True
+    check_equality: bool = True
     sync_batchnorm: bool = False
     seed: int = 0
     storage: str = "./raydist_runs"

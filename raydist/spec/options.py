@@ -186,6 +186,15 @@ OPTIONS: tuple[Option, ...] = (
         kind=OptionKind.SWITCH,
     ),
     Option(
+        name="check_equality",
+        metavar="",
+        summary="Before the first step on several replicas, checks the losses of a model's own (train_step, "
+        "compute_loss, loss functions, add_loss); means over a replica's examples are then weighted so that "
+        "the gradient equals one device's. Without it gradients are summed, as TensorFlow does.",
+        parser=values.boolean,
+        kind=OptionKind.SWITCH,
+    ),
+    Option(
         name="sync_batchnorm",
         metavar="",
         summary="BatchNormalization normalises with the statistics of the global batch.",

@@ -9,13 +9,13 @@ examples gets a copy of one with the share 0.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from raydist.strategies import input_clock
+from raydist.strategies.replica_share import LossRule, use_share
 
 
 class Slice(NamedTuple):
@@ -38,53 +38,6 @@ class Slice(NamedTuple):
         return tf.math.divide_no_nan(
             tf.cast(self.num_examples, tf.float32), tf.cast(self.num_global, tf.float32)
         )
-
-
-class _ReplicaShare(threading.local):
-    """The share of the replica that is being traced; MirroredStrategy traces each replica in a thread."""
-
-    value: tf.Tensor | None = None
-
-
-_replica_share = _ReplicaShare()
-
-
-def current_share() -> tf.Tensor | None:
-    """Returns the share of the replica being traced, or None where every replica has an equal one."""
-    return _replica_share.value
-
-
-class use_share:
-    """Sets `current_share` inside a `with` block. A class, so that AutoGraph need not convert a generator."""
-
-    def __init__(self, share: tf.Tensor | None) -> None:
-        self._share = share
-        self._outer: tf.Tensor | None = None
-
-    def __enter__(self) -> None:
-        self._outer = _replica_share.value
-        _replica_share.value = self._share
-
-    def __exit__(self, *exc_info: object) -> None:
-        _replica_share.value = self._outer
-
-
-def scale_by_share(loss: tf.Tensor, num_replicas: int) -> tf.Tensor:
-    """Scales a local mean so that its sum over replicas is the mean over the global batch."""
-    if num_replicas == 1:
-        return loss
-    share = current_share()
-    return loss * (tf.cast(1.0 / num_replicas, loss.dtype) if share is None else tf.cast(share, loss.dtype))
-
-
-def unscale_by_share(loss: tf.Tensor, num_replicas: int) -> tf.Tensor:
-    """Undoes `scale_by_share`: returns the local mean, and 0 for a stand-in."""
-    if num_replicas == 1:
-        return loss
-    share = current_share()
-    if share is None:
-        return loss * tf.cast(num_replicas, loss.dtype)
-    return tf.math.divide_no_nan(loss, tf.cast(share, loss.dtype))
 
 
 def distribute(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, endless: bool) -> Any:
@@ -128,25 +81,12 @@ def distribute(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, en
     return strategy.distribute_datasets_from_function(pipeline)
 
 
-def without_stand_in(gradient: Any) -> Any:
-    """Returns `gradient`, or zeros of its kind where the replica being traced has but a stand-in.
-
-    Losses that sum over examples, as custom loops write them, know no share that could be 0.
-    """
-    share = current_share()
-    if share is None or gradient is None:
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        values = tf.where(share > 0, gradient.values, tf.zeros_like(gradient.values))
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return tf.where(share > 0, gradient, tf.zeros_like(gradient))
-
-
-def run_slice(step_fn: Callable[[Any], Any], element: Any) -> Any:
+def run_slice(step_fn: Callable[[Any], Any], element: Any, *, rule: LossRule = LossRule.SCALED) -> Any:
     """Runs `step_fn` on one replica's batch, with its share known to the losses. Returns what it returns."""
     if not isinstance(element, Slice):
-        return step_fn(element)
-    with use_share(element.share):
+        with use_share(None, rule):
+            return step_fn(element)
+    with use_share(element.share, rule):
         return step_fn(element.batch)
 
 
@@ -201,22 +141,37 @@ class StepCall:
 
 
 def call_of_steps(
-    one_step: Callable[[Any], Any], *, run_eagerly: bool, jit_compile: bool, steps_per_call: int
+    one_step: Callable[[Any], Any],
+    *,
+    run_eagerly: bool,
+    jit_compile: bool,
+    steps_per_call: int,
+    look_at_first: Callable[[Any], None] | None = None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `StepCall` that runs its steps in one `tf.function`, for the last outputs.
 
     Also takes a plain Python iterator of batches, as `train_on_batch` gives.
+
+    Args:
+      look_at_first: Called with the first element, before a step is traced.
     """
     on_element = (
         one_step if run_eagerly else tf.function(one_step, reduce_retracing=True, jit_compile=jit_compile)
     )
     in_graph = _Loop(one_step)
 
+    has_looked = look_at_first is None
+
     def one_by_one(call: Any, num_steps: int) -> Any:
+        nonlocal has_looked
         outputs = None
         for _ in range(num_steps):
             try:
-                outputs = on_element(next(call))
+                element = next(call)
+                if not has_looked and look_at_first is not None:
+                    has_looked = True
+                    look_at_first(element)
+                outputs = on_element(element)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if outputs is None:
                     raise
@@ -226,7 +181,7 @@ def call_of_steps(
     def function(call: Any) -> Any:
         if not isinstance(call, StepCall):
             return one_by_one(call, steps_per_call)
-        if call.may_end or run_eagerly:
+        if call.may_end or run_eagerly or not has_looked:
             return one_by_one(call, call.num_steps)
         return in_graph(call.iterator, call.num_steps)
 
@@ -298,7 +253,7 @@ def _in_turn(*slices: Any) -> tf.data.Dataset:
 
 
 def _slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
-    num_global = _num_rows(tf.nest.flatten(batch, expand_composites=False)[0])
+    num_global = num_rows(batch)
     base, extra = num_global // num_replicas, num_global % num_replicas
     start = replica * base + tf.minimum(replica, extra)
     size = base + tf.cast(replica < extra, tf.int32)
@@ -310,26 +265,33 @@ def _slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
 
 
 def _rows(component: Any, start: tf.Tensor, size: tf.Tensor, num_replicas: int) -> Any:
+    cut = rows(component, start, size)
+    if isinstance(component, tf.Tensor) and component.shape[0] is not None:
+        is_even = component.shape[0] % num_replicas == 0
+        cut = tf.ensure_shape(
+            cut, [component.shape[0] // num_replicas if is_even else None, *component.shape[1:]]
+        )
+    return cut
+
+
+def num_rows(batch: Any) -> Any:
+    """Returns the examples of a batch, by its first component: an int if known, else scalar int32."""
+    component = tf.nest.flatten(batch, expand_composites=False)[0]
+    if isinstance(component, tf.SparseTensor):
+        return tf.cast(component.dense_shape[0], tf.int32)
+    if isinstance(component, tf.RaggedTensor):
+        return tf.cast(component.nrows(), tf.int32)
+    return component.shape[0] if component.shape[0] is not None else tf.shape(component)[0]
+
+
+def rows(component: Any, start: Any, size: Any) -> Any:
+    """Returns `size` rows from `start` on of a dense, sparse or ragged tensor."""
     if isinstance(component, tf.SparseTensor):
         rank = tf.shape(component.dense_shape)[0]
         begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros([rank - 1], tf.int64)], axis=0)
         extent = tf.concat([[tf.cast(size, tf.int64)], component.dense_shape[1:]], axis=0)
         return tf.sparse.slice(component, begin, extent)
-    rows = component[start : start + size]
-    if isinstance(component, tf.Tensor) and component.shape[0] is not None:
-        is_even = component.shape[0] % num_replicas == 0
-        rows = tf.ensure_shape(
-            rows, [component.shape[0] // num_replicas if is_even else None, *component.shape[1:]]
-        )
-    return rows
-
-
-def _num_rows(component: Any) -> tf.Tensor:
-    if isinstance(component, tf.SparseTensor):
-        return tf.cast(component.dense_shape[0], tf.int32)
-    if isinstance(component, tf.RaggedTensor):
-        return tf.cast(component.nrows(), tf.int32)
-    return tf.shape(component)[0]
+    return component[start : start + size]
 
 
 def _can_slice(dataset: Any, strategy: tf.distribute.Strategy) -> bool:

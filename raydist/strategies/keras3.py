@@ -20,12 +20,23 @@ from keras.src.backend.common import global_state, variables as common_variables
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import core, trainer as tf_trainer
 from keras.src.layers import BatchNormalization
-from keras.src.losses import loss as loss_module
-from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import global_batch, packing, replacement, resume
+from raydist.strategies import (
+    global_batch,
+    gradient_probe,
+    keras3_build,
+    keras3_losses,
+    keras3_optimizers,
+    loss_rules,
+    own_logs,
+    packing,
+    replacement,
+    replica_share,
+    resume,
+    tensorflow_internals,
+)
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
 from raydist.strategies.data_sizes import check_sizes
@@ -58,7 +69,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=trainer,
             name="_maybe_symbolic_build",
             fingerprint="92a504f5eba9",
-            make=_make_symbolic_build,
+            make=keras3_build.make_symbolic_build,
             reason="strategy.reduce takes no nests: fit fails on `PerReplica` (keras#20585)",
         ),
         Replacement(
@@ -107,30 +118,11 @@ def replacements() -> tuple[Replacement, ...]:
             owner=epoch_iterator,
             name="_enumerate_iterator",
             fingerprint="376e3e16a928",
-            make=lambda original: _enumerate_iterator,
+            make=_make_enumerate_iterator,
             reason="an epoch's last call runs only what is left; a resumed run starts inside one",
         ),
-        Replacement(
-            owner=loss_module,
-            name="scale_loss_for_distribution",
-            fingerprint="143cd8a5efb6",
-            make=lambda original: _scale_loss,
-            reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
-        ),
-        Replacement(
-            owner=loss_module,
-            name="unscale_loss_for_distribution",
-            fingerprint="3903c7ed7f69",
-            make=lambda original: _unscale_loss,
-            reason="as for scale_loss_for_distribution",
-        ),
-        Replacement(
-            owner=base_optimizer.BaseOptimizer,
-            name="_clip_gradients",
-            fingerprint="152b956e23c9",
-            make=_make_clip_gradients,
-            reason="local gradients are clipped before they are summed (TF_NOTES 7); a stand-in adds its own",
-        ),
+        *keras3_losses.replacements(),
+        *keras3_optimizers.replacements(),
         Replacement(
             owner=core.Variable,
             name="_initialize",
@@ -176,12 +168,6 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
             f"which Keras 3 cannot do on {strategy.num_replicas_in_sync} replicas (keras#20582); "
             "set ema_overwrite_frequency=None: the averages are written over the weights at the end of fit"
         )
-
-
-def build(model: Any, element_spec: Any) -> None:
-    """Builds a model, its optimizer and metrics from the structure of a batch, in the strategy's scope."""
-    with model.distribute_strategy.scope():
-        model._symbolic_build(data_batch=element_spec)
 
 
 def global_random_variables() -> list[tf.Variable]:
@@ -244,44 +230,40 @@ def _synchronize_batchnorm() -> None:
     init.__defaults__ = tuple(True if name == "synchronized" else value for name, value in defaults)
 
 
-def _make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:
-    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if self._distribute_strategy is None:
-            return
-        if iterator is not None:
-            # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
-            data_batch = resume.element_spec(iterator.data_adapter.get_tf_dataset())
-        build(self, data_batch)
-
-    return _maybe_symbolic_build
-
-
 def _make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
     def _make_function(self: Any, step_function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         strategy = self.distribute_strategy
+        if not _is_distributed(strategy):
+            return original(self, step_function)
         step_on_batch = self._autoconvert_optionals(step_function)
+        is_training = step_function == self.train_step
 
         def replica_step(element: Any) -> Any:
             metric_variables = (
                 [] if _is_central(strategy) else [variable.value for variable in self.metrics_variables]
             )
+            rule = loss_rules.rule_of(self) if is_training else loss_rules.evaluation_rule_of(self)
             return global_batch.keep_on_stand_in(
-                metric_variables, element, lambda: global_batch.run_slice(step_on_batch, element)
+                metric_variables, element, lambda: global_batch.run_slice(step_on_batch, element, rule=rule)
             )
 
         @tf.autograph.experimental.do_not_convert
         def one_step(element: Any) -> Any:
             outputs = strategy.run(replica_step, args=(element,))
-            # The logs of a batch are those of the first local replica: reducing them would cost an
+            # The logs of a batch are those of the local replicas: reducing them would cost an
             # all-reduce per metric and step, and halves the step rate (TF_NOTES 1.2). The logs of an
             # epoch are read from the metrics, whose variables are summed over all replicas.
-            return tree.map_structure(lambda value: strategy.experimental_local_results(value)[0], outputs)
+            return tree.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
+
+        def look_at(element: Any) -> None:
+            loss_rules.decide(self, step_on_batch, element)
 
         return global_batch.call_of_steps(
             one_step,
             run_eagerly=self.run_eagerly,
             jit_compile=self.jit_compile,
             steps_per_call=self.steps_per_execution,
+            look_at_first=look_at if is_training and loss_rules.is_undecided(self, strategy) else None,
         )
 
     return _make_function
@@ -292,6 +274,8 @@ def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
         if self.predict_function is not None and not force:
             return self.predict_function
         strategy = self.distribute_strategy
+        if not _is_distributed(strategy):
+            return original(self, force)
         step_on_batch = self._autoconvert_optionals(self.predict_step)
 
         def replica_step(element: Any) -> Any:
@@ -327,6 +311,8 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_distributed(self.distribute_strategy):
+            return original(self, *args, **kwargs)
         if _is_parameter_server(self.distribute_strategy):
             raise UnsupportedError(
                 "Keras 3's model.fit cannot train under parameter_server (keras#20585); use ctx.fit with a "
@@ -348,7 +334,8 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 def _make_with_equal_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def evaluate_or_predict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        equalize_statistics(self)
+        if _is_distributed(self.distribute_strategy):
+            equalize_statistics(self)
         return original(self, *args, **kwargs)
 
     return evaluate_or_predict
@@ -356,6 +343,9 @@ def _make_with_equal_statistics(original: Callable[..., Any]) -> Callable[..., A
 
 def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
+        if not _is_distributed(distribute_strategy):
+            original(self, distribute_strategy, *args, **kwargs)
+            return
         super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
         self._start = resume.take_start()
@@ -379,7 +369,17 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
     return __init__
 
 
-def _enumerate_iterator(self: Any) -> Iterator[tuple[int, int, global_batch.StepCall]]:
+def _make_enumerate_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _enumerate_iterator(self: Any) -> Iterator[Any]:
+        # The iterators of jax and torch have none, and are not replaced.
+        is_ours = _is_distributed(self._distribute_strategy)
+        yield from _enumerate_calls(self) if is_ours else original(self)
+
+    return _enumerate_iterator
+
+
+def _enumerate_calls(self: Any) -> Iterator[tuple[int, int, global_batch.StepCall]]:
     """Yields the first and last step of each call of the step function, and its part of the data."""
     self.data_adapter.on_epoch_begin()
     # Not what Keras counted in the epoch before: this one may have more, or fewer.
@@ -422,33 +422,18 @@ def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCal
         step += count
 
 
-def _scale_loss(value: Any) -> Any:
-    return global_batch.scale_by_share(value, tf.distribute.get_strategy().num_replicas_in_sync)
-
-
-def _unscale_loss(value: Any) -> Any:
-    return global_batch.unscale_by_share(value, tf.distribute.get_strategy().num_replicas_in_sync)
-
-
-def _make_clip_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
-    def _clip_gradients(self: Any, grads: list[Any]) -> list[Any]:
-        context = tf.distribute.get_replica_context()
-        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        grads = [global_batch.without_stand_in(grad) for grad in grads]
-        clips = self.clipnorm or self.global_clipnorm or self.clipvalue
-        if not clips or context is None or num_replicas == 1:
-            return original(self, grads)
-        present = [grad for grad in grads if grad is not None]
-        summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
-        clipped = original(self, [None if grad is None else next(summed) for grad in grads])
-        # The update sums over replicas once more, so each one gives its part of the clipped sum.
-        return [None if grad is None else grad / num_replicas for grad in clipped]
-
-    return _clip_gradients
-
-
 def _make_initialize(original: Callable[..., None]) -> Callable[..., None]:
     def _initialize(self: Any, value: Any) -> None:
+        probe = gradient_probe.active()
+        if probe is not None:
+            # Layers that are built by the first call of a step, which the check makes outside of the
+            # strategy.
+            with probe.strategy.scope():
+                initialize(self, value)
+        else:
+            initialize(self, value)
+
+    def initialize(self: Any, value: Any) -> None:
         is_central = _is_central(tf.distribute.get_strategy())
         if is_central and self._aggregation == "none" and not self._trainable:
             self._aggregation = (
@@ -477,10 +462,15 @@ def _make_direct_assign(original: Callable[..., None]) -> Callable[..., None]:
             original(self, value)
             return
         added = tf.cast(value, self._value.dtype) - self._value
-        share = global_batch.current_share()
+        share = replica_share.current_share()
         self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
 
     return _direct_assign
+
+
+def _is_distributed(strategy: tf.distribute.Strategy) -> bool:
+    """Whether a model was made in a strategy's scope; others are left as Keras has them."""
+    return not tensorflow_internals.is_default(strategy)
 
 
 def _is_parameter_server(strategy: tf.distribute.Strategy) -> bool:

@@ -16,11 +16,21 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import data_adapter, training
-from tf_keras.src.optimizers import optimizer
-from tf_keras.src.utils import losses_utils, metrics_utils
+from tf_keras.src.utils import metrics_utils
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import global_batch, packing, replacement, resume
+from raydist.strategies import (
+    global_batch,
+    gradient_probe,
+    legacy_build,
+    legacy_optimizers,
+    loss_rules,
+    own_logs,
+    packing,
+    replacement,
+    resume,
+    tensorflow_internals,
+)
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
 from raydist.strategies.data_sizes import check_sizes
@@ -103,19 +113,20 @@ def replacements() -> tuple[Replacement, ...]:
             make=_make_packed_fit,
             reason="several steps may go into one call where no callback watches batches",
         ),
+        *legacy_optimizers.replacements(),
         Replacement(
-            owner=optimizer.Optimizer,
-            name="aggregate_gradients",
-            fingerprint=_FINGERPRINTS["aggregate_gradients"],
-            make=_make_aggregate_gradients,
-            reason="a stand-in adds its own gradient to losses that sum over examples",
+            owner=training.Model,
+            name="_validate_and_get_metrics_result",
+            fingerprint=_FINGERPRINTS["_validate_and_get_metrics_result"],
+            make=_make_logs_of_epoch,
+            reason="values of a user's own step that are no metrics differ from worker to worker",
         ),
         Replacement(
-            owner=losses_utils,
-            name="scale_loss_for_distribution",
-            fingerprint=_FINGERPRINTS["scale_loss_for_distribution"],
-            make=lambda original: _scale_loss,
-            reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
+            owner=metrics_utils,
+            name="update_state_wrapper",
+            fingerprint=_FINGERPRINTS["update_state_wrapper"],
+            make=_make_update_state_wrapper,
+            reason="a metric cannot be updated where the check of a model's own losses traces the step",
         ),
         Replacement(
             owner=metrics_utils,
@@ -134,11 +145,11 @@ _FINGERPRINTS = {
     "_maybe_load_initial_counters_from_ckpt": "fa3b05cb1c73",
     "_configure_dataset_and_inferred_steps": "b29f05ea7262",
     "enumerate_epochs": "8bd30ce6fbcc",
-    "aggregate_gradients": "3ced3e72292a",
     "steps": "d8870ad49d13",
     "fit": "f6cc972c81a0",
-    "scale_loss_for_distribution": "85abae5f16dc",
+    "update_state_wrapper": "0960128e93b4",
     "result_wrapper": "e266e01cef55",
+    "_validate_and_get_metrics_result": "7e420007d6a6",
 }
 
 
@@ -159,36 +170,6 @@ class _local_metric_results:
         _local_results.active = False
 
 
-def build(model: Any, element_spec: Any) -> None:
-    """Builds a model, its optimizer and metrics from the shapes of a batch, so that they can be restored.
-
-    Without `element_spec` the model has to be built, and only the optimizer is.
-
-    Keras 3 does so at the start of `fit`; tf_keras only inside the first step.
-    """
-    with model.distribute_strategy.scope():
-        if element_spec is None:
-            if not model.built:
-                raise UnsupportedError(
-                    f"model {model.name} is not built, so ctx.callbacks() cannot restore it; "
-                    "give it an Input layer, or call ctx.fit"
-                )
-            model.optimizer.build(model.trainable_variables)
-            return
-        inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(
-            tf.nest.map_structure(_zeros, element_spec)
-        )
-        outputs = model(inputs)
-        if hasattr(model.optimizer, "build"):
-            model.optimizer.build(model.trainable_variables)
-        if targets is not None:
-            # Metrics make their variables when they are built, which is otherwise in the first step.
-            for container in (model.compiled_loss, model.compiled_metrics):
-                if not container.built:
-                    arguments = (outputs,) if container is model.compiled_loss else (outputs, targets)
-                    container.build(*arguments)
-
-
 def random_variables(model: Any) -> list[tf.Variable]:
     """Returns the states of the generators of a model's layers, which Keras does not list as variables."""
     found = []
@@ -197,10 +178,6 @@ def random_variables(model: Any) -> list[tf.Variable]:
         if generator is not None:
             found.append(generator.state)
     return found
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
 
 
 def _synchronize_batchnorm() -> None:
@@ -218,7 +195,7 @@ def _synchronize_batchnorm() -> None:
 def _make_step_function(original: Callable[..., Any], *, kind: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_function(self: Any, force: bool = False) -> Any:
-        if self._cluster_coordinator:
+        if self._cluster_coordinator or tensorflow_internals.is_default(self.distribute_strategy):
             return original(self, force)
         if getattr(self, f"{kind}_function") is None or force:
             setattr(self, f"{kind}_function", _step_function(self, kind))
@@ -235,10 +212,17 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     # Users write `if tensor:` in their own train_step.
     step = tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
 
+    is_training = kind == "train"
+
+    def local_step(batch: Any) -> Any:
+        with _local_metric_results():
+            return step(batch)
+
     def replica_step(element: Any) -> Any:
+        rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
+
         def run() -> Any:
-            with _local_metric_results():
-                return global_batch.run_slice(step, element)
+            return global_batch.run_slice(local_step, element, rule=rule)
 
         metrics = [] if is_central else model.metrics
         variables = [variable for metric in metrics for variable in metric.variables]
@@ -249,13 +233,17 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     def one_step(element: Any) -> Any:
         outputs = strategy.run(replica_step, args=(element,))
         # Metrics are aggregated when they are read; the default, `sum`, would count each replica again.
-        return tf.nest.map_structure(lambda value: strategy.experimental_local_results(value)[0], outputs)
+        return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
+
+    def look_at(element: Any) -> None:
+        loss_rules.decide(model, local_step, element)
 
     return global_batch.call_of_steps(
         one_step,
         run_eagerly=model.run_eagerly,
         jit_compile=bool(model.jit_compile),
         steps_per_call=int(model._steps_per_execution.numpy()),
+        look_at_first=look_at if is_training and loss_rules.is_undecided(model, strategy) else None,
     )
 
 
@@ -264,6 +252,8 @@ def _make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if tensorflow_internals.is_default(self.distribute_strategy):
+            return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         if callbacks and not isinstance(callbacks, tf_keras.callbacks.CallbackList):
@@ -278,7 +268,8 @@ def _make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_predict_function(self: Any, force: bool = False) -> Any:
-        if self._cluster_coordinator or (self.predict_function is not None and not force):
+        is_made = self.predict_function is not None and not force
+        if self._cluster_coordinator or is_made or tensorflow_internals.is_default(self.distribute_strategy):
             return original(self, force)
         if not isinstance(self.predict_step, _SlicedPredictStep):
             # On the model, because the function that stock makes looks it up when it is traced.
@@ -312,12 +303,15 @@ def _make_load_initial_counters(original: Callable[..., Any]) -> Callable[..., A
 
 
 def _unless_coordinated(new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Leaves the data handler of ParameterServer's own `fit` as it is: its closures are counted otherwise."""
+    """Leaves some data handlers as they are: those of models that were made outside of a strategy's scope,
+    and of ParameterServer's own `fit`, whose closures are counted otherwise.
+    """
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         is_coordinated = isinstance(self, data_adapter._ClusterCoordinatorDataHandler)
-        return (original if is_coordinated else new)(self, *args, **kwargs)
+        is_stock = is_coordinated or tensorflow_internals.is_default(self._model.distribute_strategy)
+        return (original if is_stock else new)(self, *args, **kwargs)
 
     return method
 
@@ -327,6 +321,8 @@ def _configure_dataset(
 ) -> None:
     del x
     given = dataset = self._adapter.get_dataset()
+    if not data_adapter._is_distributed_dataset(dataset):
+        legacy_build.note_spec(self._model, dataset.element_spec)
     if class_weight:
         dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
     self._inferred_steps = self._raydist_steps = self._infer_steps(steps_per_epoch, dataset)
@@ -384,16 +380,31 @@ def _steps(self: Any) -> Iterator[int]:
             self._steps_per_execution.assign(asked)
 
 
-def _make_aggregate_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
+def _make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def aggregate_gradients(self: Any, grads_and_vars: Any) -> Any:
-        return original(self, [(global_batch.without_stand_in(grad), var) for grad, var in grads_and_vars])
+    def _validate_and_get_metrics_result(self: Any, logs: Any) -> Any:
+        results = original(self, logs)
+        strategy = self.distribute_strategy
+        is_stock = self._cluster_coordinator or tensorflow_internals.is_default(strategy)
+        if is_stock or results is not logs or not isinstance(logs, dict):
+            return results
+        return own_logs.of_all_replicas(strategy, logs, self.get_metrics_result())
 
-    return aggregate_gradients
+    return _validate_and_get_metrics_result
 
 
-def _scale_loss(loss_value: Any) -> Any:
-    return global_batch.scale_by_share(loss_value, tf.distribute.get_strategy().num_replicas_in_sync)
+def _make_update_state_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def update_state_wrapper(update_state_fn: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = original(update_state_fn)
+
+        def decorated(metric_obj: Any, *args: Any, **kwargs: Any) -> Any:
+            is_probed = gradient_probe.active() is not None
+            return tf.no_op() if is_probed else wrapped(metric_obj, *args, **kwargs)
+
+        return tf.__internal__.decorator.make_decorator(update_state_fn, decorated)
+
+    return update_state_wrapper
 
 
 def _make_result_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.strategies import keras3, models, recipes, variables, worker_data
+from raydist.strategies import keras3_build, models, recipes, variables, worker_data
 from raydist.strategies.callback_calls import CallbackCalls
 from raydist.strategies.closure_sizes import ClosureSizes
 from raydist.strategies.closures import PackedSteps, StepScheduler, check_variables
@@ -56,7 +56,7 @@ def fit(
         counter, library.callbacks.Callback, element_spec=feed.element_spec, users=callbacks
     )
     if library is keras:
-        keras3.build(model, feed.element_spec)
+        keras3_build.build(model, feed.element_spec)
     calls = CallbackCalls(
         model,
         [before, *callbacks, after],

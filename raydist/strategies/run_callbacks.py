@@ -13,6 +13,7 @@ from raydist.strategies import (
     agreement,
     callback_state,
     layers,
+    model_state,
     packing,
     random_state,
     resume,
@@ -84,15 +85,18 @@ class Counter:
         state, context = self.state, self.context
         if state is None:
             return
-        saved = state.groups().intersection(random_state.GROUPS)
+        saved = state.groups()
         with context.strategy.scope():
-            random_state.make_global_generators(saved)
-        random = random_state.groups_of(model)
-        known = {name: variables for name, variables in random.items() if name in saved}
+            random_state.make_global_generators(saved.intersection(random_state.GROUPS))
+        groups = _groups_beside(model)
+        known = {name: variables for name, variables in groups.items() if name in saved}
         context.checkpoints.restore(state, {"model": model, "optimizer": model.optimizer, **known})
-        if saved != known.keys():
-            lost = ", ".join(sorted(saved - known.keys()))
-            context.note(f"random state of the checkpoint that nothing in the model takes up: {lost}")
+        if lost := saved.intersection(_GROUPS_BESIDE) - known.keys():
+            context.note(
+                f"the checkpoint has state that nothing in the model takes up: {', '.join(sorted(lost))}"
+            )
+        if model_state.GROUP in groups.keys() - saved:
+            context.note(f"the checkpoint has no {model_state.describe(model)}; they begin anew")
         if state.eager_seeds is not None:
             tensorflow_internals.set_eager_seeds(state.eager_seeds)
 
@@ -110,7 +114,7 @@ class Counter:
         """Saves, unless this step is saved already. Every task calls it at the same step."""
         if self.context.checkpoints.last_saved_step == self.step:
             return
-        trackables = {"model": model, "optimizer": model.optimizer, **random_state.groups_of(model)}
+        trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model)}
         if self.step_in_epoch:
             trackables["metrics"] = list(model.metrics)
         # Asked in every task, because a callback may read a metric for it, which is a collective.
@@ -150,15 +154,15 @@ class _Progress:
     def on_train_begin(self, logs: Any = None) -> None:
         counter, model = self._counter, self.model
         if not isinstance(model, keras.Model):
-            from raydist.strategies import legacy_keras
+            from raydist.strategies import legacy_build
 
-            legacy_keras.build(model, self._element_spec)
+            legacy_build.build(model, self._element_spec)
             start = resume.Start(epoch=counter.first_epoch(self.params["epochs"]), step=counter.step_in_epoch)
             model._raydist_start = start
         elif self._element_spec is None:
             # keras: `fit` reads it right after on_train_begin, for BackupAndRestore.
             model._initial_epoch = counter.first_epoch(self.params["epochs"])
-        for sentence in layers.notes_on(model, counter.context.strategy):
+        for sentence in (*layers.notes_on(model, counter.context.strategy), *model_state.unsaved(model)):
             counter.context.note(sentence)
         counter.restore(model)
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
@@ -278,6 +282,14 @@ class _Checkpoint:
     def on_train_end(self, logs: Any = None) -> None:
         self.save()
         self._counter.context.checkpoints.finish()
+
+
+_GROUPS_BESIDE = (*random_state.GROUPS, model_state.GROUP)
+
+
+def _groups_beside(model: Any) -> dict[str, list[Any]]:
+    """Returns what a checkpoint has beside the variables that Keras lists, in groups."""
+    return {**random_state.groups_of(model), **model_state.groups_of(model)}
 
 
 def floats(logs: Any) -> dict[str, float]:

@@ -19,7 +19,7 @@ from raydist.spec.job import KerasFlavour
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.strategies import input_clock, keras3, tensorflow_internals
+from raydist.strategies import input_clock, keras3, loss_rules, notes, tensorflow_internals
 from raydist.strategies.after_import import after_import
 from raydist.strategies.agreement import gather_over_workers, is_alone
 from raydist.strategies.build import build_coordinator, build_strategy
@@ -58,6 +58,7 @@ def open_session(
     if assignment.job.mend_keras:
         keras3.mend(sync_batchnorm=assignment.job.sync_batchnorm)
         after_import("tf_keras", functools.partial(_mend_tf_keras, assignment.job.sync_batchnorm))
+    loss_rules.enable_check(assignment.job.mend_keras and assignment.job.check_equality)
     strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
     input_clock.start(strategy)
     # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because
@@ -90,6 +91,7 @@ def open_session(
             orders=orders,
             export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
         )
+        notes.send_to(context.note)
         try:
             yield Session(context=context)
             checkpoints.finish()

@@ -9,7 +9,7 @@ import keras
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.strategies import keras3, models, resume, train_data
+from raydist.strategies import keras3_build, models, resume, train_data
 from raydist.strategies.run_callbacks import floats
 from raydist.strategies.saved_state import SavedState
 from raydist.strategies.worker_evaluation import function_of
@@ -77,8 +77,8 @@ def _build(library: Any, model: Any, data: Any) -> None:
     """Makes the variables, so that they can be restored."""
     spec = resume.element_spec(data)
     if library is keras:
-        keras3.build(model, spec)
+        keras3_build.build(model, spec)
         return
-    from raydist.strategies import legacy_keras
+    from raydist.strategies import legacy_build
 
-    legacy_keras.build(model, spec)
+    legacy_build.build(model, spec)

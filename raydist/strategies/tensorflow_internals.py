@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
-from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute import distribute_lib, input_lib
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
@@ -90,6 +90,55 @@ def global_random_variables() -> list[tf.Variable]:
 def make_global_generator() -> None:
     """Makes that generator, unless it is there."""
     tf.random.get_global_generator()
+
+
+def is_default(strategy: tf.distribute.Strategy) -> bool:
+    """Whether it is the strategy outside of every scope, which has no devices to distribute to."""
+    return strategy is distribute_lib._get_default_strategy()
+
+
+@contextlib.contextmanager
+def as_one_of(num_replicas: int, *, on_question: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Leaves the strategy's scope, and lets every strategy say that it has that many replicas.
+
+    For tracing a step as if it ran on one device, or on one replica of several, without any collective:
+    the replica context is that of the default strategy, whose reductions return what they are given.
+
+    Args:
+      on_question: Called by whoever asks for the number of replicas.
+    """
+    owner = distribute_lib.StrategyBase
+    original = owner.num_replicas_in_sync
+
+    def answer(self: Any) -> int:
+        on_question()
+        return num_replicas
+
+    owner.num_replicas_in_sync = property(answer)
+    distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
+    try:
+        yield
+    finally:
+        distribute_lib._pop_per_thread_mode()
+        owner.num_replicas_in_sync = original
+
+
+def without_effects(
+    function: Callable[..., Sequence[tf.Tensor]], signature: Sequence[tf.TensorSpec]
+) -> tuple[Callable[..., Sequence[tf.Tensor]], tf.Graph]:
+    """Traces `function`; returns one that computes its outputs and nothing else, and the whole graph.
+
+    A `tf.function` runs all that changes something, such as an assignment or a summary, in its order. Here it
+    is left out.
+    """
+
+    def renamed(*args: tf.Tensor) -> Sequence[tf.Tensor]:
+        # By its name tf_keras takes it for a graph of TensorFlow 1 (base_layer_utils.py, `is_in_tf_function`).
+        tf.compat.v1.get_default_graph().name = "raydist_without_effects"
+        return function(*args)
+
+    traced = tf.compat.v1.wrap_function(renamed, list(signature))
+    return traced.prune(traced.inputs[: len(signature)], traced.outputs), traced.graph
 
 
 def eager_seeds() -> list[Any]:

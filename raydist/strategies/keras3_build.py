@@ -1,0 +1,48 @@
+"""Builds a Keras 3 model before its first step, with all that a user's own step makes in it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from raydist.strategies import model_state, resume, tensorflow_internals
+
+logger = logging.getLogger(__name__)
+
+
+def build(model: Any, element_spec: Any) -> None:
+    """Builds a model, its optimizers and metrics from the structure of a batch, in the strategy's scope.
+
+    A model with a `train_step` of its own may have no `call`, or one for other inputs; its step then
+    builds it.
+    """
+    has_own_step = type(model).train_step is not keras.Model.train_step
+    with model.distribute_strategy.scope():
+        try:
+            model._symbolic_build(data_batch=element_spec)
+        except Exception as error:
+            if not has_own_step:
+                raise
+            logger.info("%s is built by its train_step: %s", model.name, error)
+    if has_own_step and model.optimizer is not None and not model_state.has_traced(model):
+        step = model._autoconvert_optionals(model.train_step)
+        model_state.trace_step(model, step, element_spec)
+
+
+def make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        strategy = self._distribute_strategy
+        if strategy is None or tensorflow_internals.is_default(strategy):
+            original(self, iterator, data_batch)
+            return
+        if iterator is not None:
+            # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
+            data_batch = resume.element_spec(iterator.data_adapter.get_tf_dataset())
+        build(self, data_batch)
+
+    return _maybe_symbolic_build

@@ -1,0 +1,79 @@
+"""Builds a tf_keras model before its first step, so that it can be restored.
+
+Keras 3 does so at the start of `fit`.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+from tf_keras.src.engine import data_adapter
+
+from raydist.errors import UnsupportedError
+from raydist.strategies import model_state
+
+logger = logging.getLogger(__name__)
+
+
+_specs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def note_spec(model: Any, element_spec: Any) -> None:
+    """Keeps the structure of a batch of the data that `fit` was just given, for `build` without one."""
+    _specs[model] = element_spec
+
+
+def build(model: Any, element_spec: Any) -> None:
+    """Builds a model, its optimizers and metrics from the shapes of a batch.
+
+    Without `element_spec` it is that of the data of the last `fit`. A model with a `train_step` of its
+    own may have no `call`, or one for other inputs; its step then builds it.
+
+    Raises:
+      UnsupportedError: The model is not built, and there is nothing to build it from.
+    """
+    element_spec = _specs.get(model) if element_spec is None else element_spec
+    if element_spec is None:
+        if not model.built:
+            raise UnsupportedError(
+                f"model {model.name} is not built, so ctx.callbacks() cannot restore it; "
+                "give it an Input layer, or call ctx.fit"
+            )
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+        return
+    has_own_step = type(model).train_step is not tf_keras.Model.train_step
+    try:
+        with model.distribute_strategy.scope():
+            _build_by_call(model, element_spec)
+    except Exception as error:
+        if not has_own_step:
+            raise
+        logger.info("%s is built by its train_step: %s", model.name, error)
+    if has_own_step and not model_state.has_traced(model):
+        # As tf_keras traces it: users write `if tensor:` in their own train_step.
+        step = tf.__internal__.autograph.tf_convert(
+            model.train_step, tf.__internal__.autograph.control_status_ctx()
+        )
+        model_state.trace_step(model, step, element_spec)
+
+
+def _build_by_call(model: Any, element_spec: Any) -> None:
+    inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(tf.nest.map_structure(_zeros, element_spec))
+    outputs = model(inputs)
+    if hasattr(model.optimizer, "build"):
+        model.optimizer.build(model.trainable_variables)
+    if targets is not None:
+        # Metrics make their variables when they are built, which is otherwise in the first step.
+        for container in (model.compiled_loss, model.compiled_metrics):
+            if not container.built:
+                arguments = (outputs,) if container is model.compiled_loss else (outputs, targets)
+                container.build(*arguments)
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([size or 1 for size in spec.shape], spec.dtype)

@@ -1,0 +1,132 @@
+"""Which LossRule each model trains by; found out before its first step on several replicas."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.strategies import global_batch, loss_check, notes
+from raydist.strategies.agreement import means_over_workers
+from raydist.strategies.replica_share import LossRule
+
+logger = logging.getLogger(__name__)
+
+
+class _Settings:
+    checks = True
+
+
+_rules: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
+
+
+def enable_check(is_enabled: bool) -> None:
+    """Whether models are checked. Otherwise all train by `LossRule.SCALED`, as in TensorFlow."""
+    _Settings.checks = is_enabled
+
+
+def rule_of(model: Any) -> LossRule:
+    """Returns the rule that a model trains by."""
+    return _rules.get(model, LossRule.SCALED)
+
+
+def evaluation_rule_of(model: Any) -> LossRule:
+    """Returns the rule by which a test step's losses are shown; it has no gradients to compare."""
+    is_own = not _is_keras(type(model).test_step)
+    return LossRule.LOCAL_MEAN if is_own and _Settings.checks else rule_of(model)
+
+
+def is_undecided(model: Any, strategy: tf.distribute.Strategy) -> bool:
+    """Whether the model brings losses of its own, and nobody has looked yet how they are written."""
+    return (
+        _Settings.checks
+        and model not in _rules
+        and strategy.num_replicas_in_sync > 1
+        and has_own_losses(model)
+    )
+
+
+def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
+    """Finds the model's rule by its first batch, and tells it. A collective, before the first step is traced.
+
+    Args:
+      step: The model's `train_step` as its Keras traces it, for one replica's batch.
+      element: The first element of the distributed data.
+    """
+    strategy = model.distribute_strategy
+    local = strategy.experimental_local_results(element)[0]
+    batch = _own_rows(local)
+    check: loss_check.StepCheck | None = None
+    errors = (loss_check.UNKNOWN, loss_check.UNKNOWN)
+    try:
+        spec = tf.nest.map_structure(_relaxed_spec, batch)
+        if int(global_batch.num_rows(batch)) > 1:
+            check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
+            errors = check.errors(batch)
+    except Exception as error:  # the user's code, on a part of a batch; the step itself tells what is wrong
+        logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
+    # One decision for all: each worker has looked at other examples.
+    scaled, local_mean = means_over_workers(strategy, errors)
+    finding = loss_check.decide(
+        (scaled, local_mean),
+        is_random=check is not None and check.is_random,
+        asks_for_replicas=check is not None and check.asks_for_replicas,
+    )
+    _rules[model] = finding.rule
+    logger.info("%s: %s, errors %g and %g", model.name, finding, scaled, local_mean)
+    source = next(_own_sources(model))
+    sentence = loss_check.describe(finding, function=source, num_replicas=strategy.num_replicas_in_sync)
+    if sentence is not None:
+        notes.note(sentence)
+
+
+def has_own_losses(model: Any) -> bool:
+    """Whether some of the arithmetic of a model's loss is the user's and not Keras's."""
+    return next(_own_sources(model), None) is not None
+
+
+def _own_sources(model: Any) -> Iterator[Any]:
+    """Yields the functions and classes of the user's that a model's loss comes from."""
+    own = type(model).train_step, type(model).compute_loss
+    yield from (function for function in own if not _is_keras(function))
+    yield from (loss for loss in _compiled_losses(model) if not _is_keras(loss))
+    yield from (type(layer) for layer in model._flatten_layers() if _adds_losses(type(layer)))
+
+
+def _compiled_losses(model: Any) -> Iterator[Any]:
+    for loss in tf.nest.flatten(model.loss if not inspect.ismethod(model.loss) else None):
+        if loss is None or isinstance(loss, str):
+            continue
+        yield loss if inspect.isroutine(loss) else type(loss)
+
+
+def _adds_losses(cls: type) -> bool:
+    """Whether a layer's class that is not Keras's calls `add_loss`."""
+    return any(
+        "add_loss" in code.co_names
+        for base in cls.__mro__
+        if not _is_keras(base)
+        for member in vars(base).values()
+        if (code := getattr(member, "__code__", None)) is not None
+    )
+
+
+def _is_keras(thing: Any) -> bool:
+    return (getattr(thing, "__module__", None) or "").partition(".")[0] in ("keras", "tf_keras")
+
+
+def _own_rows(element: Any) -> Any:
+    """Returns a replica's batch. A padding example has something to compute on, too."""
+    return element.batch if isinstance(element, global_batch.Slice) else element
+
+
+def _relaxed_spec(component: Any) -> Any:
+    """Returns the type of a component with any number of rows."""
+    spec = tf.type_spec_from_value(component)
+    if isinstance(spec, tf.TensorSpec):
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec

@@ -1,0 +1,43 @@
+"""The logs of a step of the user's own, which may hold other values than metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from raydist.strategies.agreement import means_over_workers
+
+
+def mean_of_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
+    """Returns the mean of this task's replicas; of what is no number, the first one's value."""
+    values = strategy.experimental_local_results(value)
+    first = values[0]
+    if len(values) == 1 or not tf.is_tensor(first) or not first.dtype.is_floating:
+        return first
+    return tf.add_n(list(values)) / tf.cast(len(values), first.dtype)
+
+
+def of_all_replicas(
+    strategy: tf.distribute.Strategy, logs: Mapping[str, Any], metrics: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the last step's logs alike on all workers: a collective.
+
+    A callback such as EarlyStopping decides by them, and workers that decide differently would wait for
+    each other without end.
+
+    Args:
+      metrics: The values of the model's metrics over all replicas, which take the place of a replica's own.
+    """
+    own = {name: value for name, value in logs.items() if name not in metrics and _is_number(value)}
+    means = means_over_workers(strategy, [float(value) for value in own.values()]) if own else []
+    reduced = dict(zip(own, means, strict=True))
+    return {name: metrics.get(name, reduced.get(name, value)) for name, value in logs.items()}
+
+
+def _is_number(value: Any) -> bool:
+    if tf.is_tensor(value):
+        return value.shape.rank == 0 and value.dtype.is_floating
+    return np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.floating)

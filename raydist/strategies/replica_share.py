@@ -1,0 +1,106 @@
+"""What a replica's losses and gradients weigh in those of the global batch, while its step is traced.
+
+The gradient of the global batch is the sum of the replicas' gradients, if each replica's loss is weighted
+by its
+share of the examples. Who applies that weight is the `LossRule`: Keras's losses do it themselves, a user's
+`tf.reduce_mean` does not.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+
+class LossRule(enum.Enum):
+    """How the losses of a training step are written.
+
+    SCALED: As `tf.distribute` asks for: Keras's losses scale themselves by the replica's share of the global
+      batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
+    LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
+      themselves, and the optimizer weights each replica's gradients by its share.
+    """
+
+    SCALED = "scaled"
+    LOCAL_MEAN = "local mean"
+
+
+class _Replica(threading.local):
+    """The replica that is being traced; MirroredStrategy traces each replica in a thread of its own."""
+
+    share: tf.Tensor | None = None
+    rule = LossRule.SCALED
+
+
+_replica = _Replica()
+
+
+def current_share() -> tf.Tensor | None:
+    """Returns the share of the replica being traced, or None where every replica has an equal one."""
+    return _replica.share
+
+
+class use_share:
+    """Sets share and rule inside a `with` block. A class, so that AutoGraph need not convert a generator."""
+
+    def __init__(self, share: tf.Tensor | None, rule: LossRule = LossRule.SCALED) -> None:
+        self._inner = share, rule
+        self._outer: tuple[tf.Tensor | None, LossRule] = None, LossRule.SCALED
+
+    def __enter__(self) -> None:
+        self._outer = _replica.share, _replica.rule
+        _replica.share, _replica.rule = self._inner
+
+    def __exit__(self, *exc_info: object) -> None:
+        _replica.share, _replica.rule = self._outer
+
+
+def scale_by_share(loss: Any, num_replicas: int) -> Any:
+    """Scales a local mean so that its sum over replicas is the mean over the global batch."""
+    if num_replicas == 1 or _replica.rule is LossRule.LOCAL_MEAN:
+        return loss
+    share = _replica.share
+    return loss * (tf.cast(1.0 / num_replicas, loss.dtype) if share is None else tf.cast(share, loss.dtype))
+
+
+def unscale_by_share(loss: Any, num_replicas: int) -> Any:
+    """Undoes `scale_by_share`: returns the local mean, and 0 for a padding example."""
+    if num_replicas == 1 or _replica.rule is LossRule.LOCAL_MEAN:
+        return loss
+    share = _replica.share
+    if share is None:
+        return loss * tf.cast(num_replicas, loss.dtype)
+    return tf.math.divide_no_nan(loss, tf.cast(share, loss.dtype))
+
+
+def is_local_mean() -> bool:
+    """Whether the losses of the step being traced are means over the replica's own examples."""
+    return _replica.rule is LossRule.LOCAL_MEAN
+
+
+def local_mean_weight(num_replicas: int) -> tf.Tensor | None:
+    """Returns what a local mean weighs in the global one, scalar float32; None for a loss that is scaled."""
+    if num_replicas == 1 or _replica.rule is not LossRule.LOCAL_MEAN:
+        return None
+    return tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
+
+
+def weighted_gradient(gradient: Any, num_replicas: int) -> Any:
+    """Returns a replica's gradient (tensor, `tf.IndexedSlices` or None) as it goes into the sum over
+    replicas.
+
+    Of a replica that has only a padding example it is zero. Losses that sum over examples know no share that
+    could be 0, and 0 times an overflow would be NaN.
+    """
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = weighted_gradient(gradient.values, num_replicas)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    weight = local_mean_weight(num_replicas)
+    weighted = gradient if weight is None else gradient * tf.cast(weight, gradient.dtype)
+    share = _replica.share
+    return weighted if share is None else tf.where(share > 0, weighted, tf.zeros_like(weighted))
