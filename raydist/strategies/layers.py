@@ -15,7 +15,9 @@ def notes_on(model: Any, strategy: tf.distribute.Strategy) -> Iterator[str]:
     if strategy.num_replicas_in_sync == 1:
         return
     layers = list(model._flatten_layers(include_self=False))
-    per_replica = [one for one in layers if _is_batchnorm(one) and not getattr(one, "synchronized", False)]
+    # A frozen one normalises by its moving statistics.
+    norms = [one for one in layers if _is_batchnorm(one) and one.trainable]
+    per_replica = [one for one in norms if not getattr(one, "synchronized", False)]
     if per_replica:
         yield (
             f"{_names(per_replica)} normalise each replica's part of the batch by itself, so results depend "

@@ -5,6 +5,7 @@ Keras 3 does so at the start of `fit`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 from typing import Any
@@ -72,7 +73,9 @@ def _build_by_call(model: Any, element_spec: Any) -> None:
         for container in (model.compiled_loss, model.compiled_metrics):
             if not container.built:
                 arguments = (outputs,) if container is model.compiled_loss else (outputs, targets)
-                container.build(*arguments)
+                # Targets of another structure than the outputs', as with a loss for some of them only.
+                with contextlib.suppress(TypeError, ValueError):
+                    container.build(*arguments)
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:

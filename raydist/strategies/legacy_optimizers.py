@@ -54,6 +54,13 @@ def replacements() -> tuple[Replacement, ...]:
             reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
         ),
         Replacement(
+            owner=losses_utils,
+            name="apply_valid_mask",
+            fingerprint="541c072a3c81",
+            make=_make_apply_valid_mask,
+            reason="each replica divides by its own valid entries, and by 0 where it has none",
+        ),
+        Replacement(
             owner=losses.Loss,
             name="_get_reduction",
             fingerprint="2582a0c2d1c2",
@@ -107,7 +114,26 @@ def _make_all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _scale_loss(loss_value: Any) -> Any:
+    if (
+        loss_value.shape.rank
+    ):  # a loss for each example, which add_loss was given: its gradient is that of a sum
+        return replica_share.scale_sum(loss_value, tf.distribute.get_strategy().num_replicas_in_sync)
     return replica_share.scale_by_share(loss_value, tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _make_apply_valid_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def apply_valid_mask(losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
+        weights = original(losses, sw, mask, reduction)
+        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        is_mean = reduction in (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
+        if mask is None or num_replicas == 1 or not is_mean:
+            return weights
+        valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
+        factor = tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
+        return tf.where(valid > 0, weights * factor, tf.zeros_like(weights))
+
+    return apply_valid_mask
 
 
 def _make_get_reduction(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.strategies import gradient_probe
+
 
 class LossRule(enum.Enum):
     """How the losses of a training step are written.
@@ -33,6 +35,7 @@ class _Replica(threading.local):
 
     share: tf.Tensor | None = None
     rule = LossRule.SCALED
+    is_in_step = False
 
 
 _replica = _Replica()
@@ -47,15 +50,15 @@ class use_share:
     """Sets share and rule inside a `with` block. A class, so that AutoGraph need not convert a generator."""
 
     def __init__(self, share: tf.Tensor | None, rule: LossRule = LossRule.SCALED) -> None:
-        self._inner = share, rule
-        self._outer: tuple[tf.Tensor | None, LossRule] = None, LossRule.SCALED
+        self._inner = share, rule, True
+        self._outer: tuple[tf.Tensor | None, LossRule, bool] = None, LossRule.SCALED, False
 
     def __enter__(self) -> None:
-        self._outer = _replica.share, _replica.rule
-        _replica.share, _replica.rule = self._inner
+        self._outer = _replica.share, _replica.rule, _replica.is_in_step
+        _replica.share, _replica.rule, _replica.is_in_step = self._inner
 
     def __exit__(self, *exc_info: object) -> None:
-        _replica.share, _replica.rule = self._outer
+        _replica.share, _replica.rule, _replica.is_in_step = self._outer
 
 
 def scale_by_share(loss: Any, num_replicas: int) -> Any:
@@ -74,6 +77,41 @@ def unscale_by_share(loss: Any, num_replicas: int) -> Any:
     if share is None:
         return loss * tf.cast(num_replicas, loss.dtype)
     return tf.math.divide_no_nan(loss, tf.cast(share, loss.dtype))
+
+
+def scale_sum(loss: Any, num_replicas: int) -> Any:
+    """Scales a sum over the replica's examples so that replicas add up to that of the global batch."""
+    weight = local_mean_weight(num_replicas)  # that the gradient is multiplied with later
+    return loss if weight is None else tf.math.divide_no_nan(loss, tf.cast(weight, loss.dtype))
+
+
+def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
+    """Returns what this replica would have of an amount if it had its share of it: a collective.
+
+    A mean over the valid entries of a mask, or by sample weights, divides by an amount that replicas do not
+    have in proportion to their examples. Divided by this one, and weighted by the share, it is the mean over
+    the global batch.
+
+    Args:
+      amount: Scalar of this replica.
+    """
+    context = tf.distribute.get_replica_context()
+    if num_replicas == 1 or context is None or gradient_probe.active() is not None:
+        return amount
+    share = tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
+    own = tf.where(share > 0, amount, tf.zeros_like(amount))
+    total = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(own))
+    return total * tf.cast(share, amount.dtype)
+
+
+def step_weight(num_replicas: int) -> tf.Tensor | None:
+    """Returns what a value of one batch counts on this replica, where it counts 1 on one device.
+
+    None outside of a step of several replicas.
+    """
+    if num_replicas == 1 or not _replica.is_in_step:
+        return None
+    return tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
 
 
 def is_local_mean() -> bool:

@@ -133,7 +133,7 @@ def without_effects(
     """
 
     def renamed(*args: tf.Tensor) -> Sequence[tf.Tensor]:
-        # By its name tf_keras takes it for a graph of TensorFlow 1 (base_layer_utils.py, `is_in_tf_function`).
+        # By its name tf_keras takes it for one of TensorFlow 1 (base_layer_utils.py, `is_in_tf_function`).
         tf.compat.v1.get_default_graph().name = "raydist_without_effects"
         return function(*args)
 

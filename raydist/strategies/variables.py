@@ -57,8 +57,12 @@ def variables_of(name: str, trackable: Any) -> list[Any]:
 def _parts_of(variable: Any) -> list[Any]:
     if isinstance(variable, ShardedVariable):
         return list(variable.variables)
-    # A Keras 3 variable wraps the tf.Variable.
-    return [variable if isinstance(variable, tf.Variable) else variable.value]
+    if isinstance(variable, tf.Variable):
+        return [variable]
+    # A Keras 3 variable wraps the tf.Variable. Among tf_keras's weights are handlers of lookup tables, whose
+    # vocabulary the train function makes again.
+    wrapped = getattr(variable, "value", None)
+    return [wrapped] if isinstance(wrapped, tf.Variable) else []
 
 
 class Snapshots:
