@@ -1,0 +1,47 @@
+"""What a program returns: each variable that its training has changed, and the history."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The end of one program in one task.
+
+    Attributes:
+      variables: By name each variable of its models and optimizers.
+      history: By the name of a metric, its value in each epoch.
+    """
+
+    variables: Mapping[str, np.ndarray]
+    history: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def outcome(history: Any, *, models: Sequence[Any], optimizers: Sequence[Any] = ()) -> Outcome:
+    """Returns what the variables of models and optimizers are now.
+
+    Args:
+      history: A Keras `History`, or a mapping of a metric's name to its values.
+      models: Their compiled optimizers are added to `optimizers`.
+    """
+    compiled = [model.optimizer for model in models if getattr(model, "optimizer", None) is not None]
+    variables = [variable for one in (*models, *compiled, *optimizers) for variable in _variables_of(one)]
+    values = history if isinstance(history, Mapping) else history.history
+    return Outcome(
+        variables={f"{number:03} {name}": value for number, (name, value) in enumerate(variables)},
+        history={name: np.asarray(one, dtype="float64") for name, one in values.items()},
+    )
+
+
+def _variables_of(trackable: Any) -> list[tuple[str, np.ndarray]]:
+    found = trackable.variables
+    found = found() if callable(found) else found
+    # Layers are counted in a process, and the programs before differ.
+    names = [re.sub(r"_\d+(?=[/_:]|$)", "", getattr(one, "path", one.name)) for one in found]
+    return [(name, np.asarray(one.numpy())) for name, one in zip(names, found, strict=True)]
