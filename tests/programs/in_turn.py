@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,15 @@ from typing import Any
 import numpy as np
 
 from tests.programs.outcome import Outcome
-from tests.support.processes import Cluster, run_function
+from tests.support.processes import Cluster, TaskProcess, run_function, started
 
-LIMIT_S = 100  # of one program: what hangs in a collective hangs for ever
+CLUSTERS = {
+    "one device": {},
+    "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
+    "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
+    "2 devices": {"strategy": "mirrored", "devices": 2},
+}
+LIMIT_S = 150  # of one program: what hangs in a collective hangs for ever
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +43,9 @@ class Done:
     restored_step: int = 0
 
 
-def run_programs(names: Sequence[str], cluster: Cluster, **options: Any) -> dict[str, list[Done]]:
+def run_programs(
+    names: Sequence[str], cluster: Cluster, *, job_options: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, list[Done]]:
     """Returns by name what each program left, in the order of the tasks.
 
     A program that fails, ends its process or hangs does not hide the others: they go on in new ones.
@@ -57,6 +66,7 @@ def run_programs(names: Sequence[str], cluster: Cluster, **options: Any) -> dict
                     folder=folder,
                     limit_s=LIMIT_S,
                     timeout_s=LIMIT_S + 60 * len(left),
+                    job_options={"export": False, **(job_options or {})},
                     **options,
                 )
             except AssertionError as error:
@@ -72,6 +82,35 @@ def run_programs(names: Sequence[str], cluster: Cluster, **options: Any) -> dict
                 results[rest[0]] = [_failed(place, rest[0], printed) for place in places]
             left = rest[1:]
     return results
+
+
+def cluster_of(name: str, keras: str) -> Cluster:
+    """Returns one of CLUSTERS for a Keras."""
+    return Cluster(**CLUSTERS[name], keras=keras)
+
+
+@contextmanager
+def killed(
+    name: str, cluster: Cluster, *, after: int, storage: Path, job_options: Mapping[str, Any]
+) -> Iterator[TaskProcess]:
+    """Starts a program; yields the task that is killed after so many calls of its train function.
+
+    The others are killed at the end of the block.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="raydist-programs-") as folder,
+        started(
+            "tests.programs.in_task:run",
+            cluster,
+            names=[name],
+            folder=folder,
+            limit_s=LIMIT_S,
+            kill_after=after,
+            storage=storage,
+            job_options={"export": False, **job_options},
+        ) as tasks,
+    ):
+        yield tasks[-1]
 
 
 def _read(place: Path, name: str) -> Done:

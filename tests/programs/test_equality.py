@@ -7,24 +7,17 @@ import functools
 import numpy as np
 import pytest
 
-from tests.programs.catalog import PROGRAMS, Expected, names_for
-from tests.programs.in_turn import Done, run_programs
-from tests.support.processes import Cluster
+from tests.programs.catalog import PROGRAMS, Expected, names
+from tests.programs.in_turn import CLUSTERS, Done, cluster_of, run_programs
+from tests.programs.outcome import Outcome
 
 # All programs of a Keras and cluster run for the first test that asks for one of them.
-pytestmark = pytest.mark.timeout(1800)
-
-CLUSTERS = {
-    "one device": {},
-    "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
-    "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
-    "2 devices": {"strategy": "mirrored", "devices": 2},
-}
+pytestmark = pytest.mark.timeout(3600)
 
 
 @functools.cache
 def run(cluster: str, keras: str) -> dict[str, list[Done]]:
-    return run_programs(names_for(keras), Cluster(**CLUSTERS[cluster], keras=keras))
+    return run_programs(names(keras, Expected.EQUAL), cluster_of(cluster, keras))
 
 
 def cases() -> list[object]:
@@ -38,33 +31,33 @@ def cases() -> list[object]:
             id=f"{program}-keras {keras}-{cluster}",
         )
         for keras in ("3", "legacy")
-        for cluster in list(CLUSTERS)[1:]
-        for program in names_for(keras)
-        if PROGRAMS[program].expected[keras] is Expected.EQUAL
+        for cluster in CLUSTERS
+        if cluster != "one device"
+        for program in names(keras, Expected.EQUAL)
     ]
+
+
+def outcomes(program: str, keras: str, cluster: str) -> tuple[Outcome, list[Outcome]]:
+    """Returns what one device trains, and each task of the cluster."""
+    found = []
+    for done in (*run("one device", keras)[program], *run(cluster, keras)[program]):
+        assert done.outcome is not None, done.error
+        found.append(done.outcome)
+    return found[0], found[1:]
 
 
 @pytest.mark.parametrize(("program", "keras", "cluster"), cases())
 def test_variables_equal_those_of_one_device(program: str, keras: str, cluster: str) -> None:
-    [expected] = run("one device", keras)[program]
-    assert expected.outcome is not None, expected.error
-    for done in run(cluster, keras)[program]:
-        assert done.outcome is not None, done.error
-        assert done.outcome.variables.keys() == expected.outcome.variables.keys()
-        for name, variable in expected.outcome.variables.items():
-            np.testing.assert_allclose(
-                done.outcome.variables[name], variable, atol=PROGRAMS[program].atol, rtol=0, err_msg=name
-            )
+    expected, others = outcomes(program, keras, cluster)
+    for other in others:
+        other.check_variables(expected, atol=PROGRAMS[program].atol)
 
 
 @pytest.mark.parametrize(("program", "keras", "cluster"), cases())
 def test_history_equals_that_of_one_device(program: str, keras: str, cluster: str) -> None:
-    [expected] = run("one device", keras)[program]
-    assert expected.outcome is not None, expected.error
-    for done in run(cluster, keras)[program]:
-        assert done.outcome is not None, done.error
-        assert done.outcome.history.keys() == expected.outcome.history.keys()
-        for name, values in expected.outcome.history.items():
-            np.testing.assert_allclose(
-                done.outcome.history[name], values, atol=max(PROGRAMS[program].atol, 1e-4), err_msg=name
-            )
+    expected, others = outcomes(program, keras, cluster)
+    for other in others:
+        assert other.history.keys() == expected.history.keys()
+        for name, values in expected.history.items():
+            atol = max(PROGRAMS[program].atol, 1e-4)
+            np.testing.assert_allclose(other.history[name], values, atol=atol, err_msg=name)

@@ -27,7 +27,7 @@ class Sampling(layers.Layer):
         return z_mean + tf.exp(0.5 * z_log_var) * epsilon
 
 
-def make_encoder() -> Any:
+def make_encoder(sampling: type = Sampling) -> Any:
     encoder_inputs = keras.Input(shape=(8, 8, 1))
     noise = keras.Input(shape=(LATENT_DIM,))
     x = layers.Conv2D(4, 3, activation="relu", strides=2, padding="same")(encoder_inputs)
@@ -35,7 +35,7 @@ def make_encoder() -> Any:
     x = layers.Dense(8, activation="relu")(x)
     z_mean = layers.Dense(LATENT_DIM, name="z_mean")(x)
     z_log_var = layers.Dense(LATENT_DIM, name="z_log_var")(x)
-    z = Sampling()([z_mean, z_log_var, noise])
+    z = sampling()([z_mean, z_log_var, noise])
     return keras.Model([encoder_inputs, noise], [z_mean, z_log_var, z], name="encoder")
 
 
