@@ -61,5 +61,8 @@ def _variables_of(trackable: Any) -> list[tuple[str, np.ndarray]]:
     # Layers are counted in a process, and the programs before differ.
     # A table of words is no variable of tf.distribute.
     found = [one for one in found if hasattr(one, "numpy")]
+    scales = [(name, getattr(trackable, name, None)) for name in ("loss_scale", "dynamic_counter")]
     names = [re.sub(r"_\d+(?=[/_:]|$)", "", getattr(one, "path", one.name)) for one in found]
-    return [(name, np.asarray(one.numpy())) for name, one in zip(names, found, strict=True)]
+    # Those of tf_keras's LossScaleOptimizer are not among its variables.
+    more = [(name, np.asarray(one)) for name, one in scales if one is not None]
+    return [*((name, np.asarray(one.numpy())) for name, one in zip(names, found, strict=True)), *more]

@@ -40,7 +40,7 @@ class Patches(layers.Layer):
             padding="VALID",
         )
         patch_dims = patches.shape[-1]
-        return tf.reshape(patches, [batch_size, NUM_PATCHES, patch_dims])
+        return tf.reshape(patches, [batch_size, -1, patch_dims])
 
 
 class PatchEncoder(layers.Layer):
@@ -55,9 +55,9 @@ class PatchEncoder(layers.Layer):
         return self.projection(patch) + self.position_embedding(positions)
 
 
-def create_vit_classifier() -> Any:
+def create_vit_classifier(patches_layer: Any) -> Any:
     inputs = keras.Input(shape=(IMAGE_SIZE, IMAGE_SIZE, 1))
-    patches = Patches(PATCH_SIZE)(inputs)
+    patches = patches_layer(inputs)
     encoded_patches = PatchEncoder(NUM_PATCHES, PROJECTION_DIM)(patches)
     for _ in range(1):
         x1 = layers.LayerNormalization(epsilon=1e-6)(encoded_patches)
@@ -80,10 +80,10 @@ def images(count: int) -> tuple[np.ndarray, np.ndarray]:
     return x.astype("float32"), y
 
 
-def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
+def train(ctx: Any, *, callbacks: Any = (), make_patches: Any = Patches) -> Outcome:
     keras.utils.set_random_seed(4)
     with ctx.strategy.scope():
-        model = create_vit_classifier()
+        model = create_vit_classifier(make_patches(PATCH_SIZE))
         # epsilon: as in text_transformer.py
         optimizer = keras.optimizers.AdamW(learning_rate=1e-3, weight_decay=1e-4, epsilon=1e-4)
         model.compile(
