@@ -75,4 +75,5 @@ def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
         losses.append(float(total_loss) / steps)
         ctx.report({"loss": losses[-1]}, step=(epoch + 1) * steps)
         ctx.save(step=(epoch + 1) * steps, model=model, optimizer=optimizer)
-    return outcome({"loss": losses}, models=[model], optimizers=[optimizer])
+    # Of a resumed run there are no others.
+    return outcome({"loss": losses[-1:]}, models=[model], optimizers=[optimizer])

@@ -31,6 +31,7 @@ class Done:
     Attributes:
       error: Its traceback, or the end of what the task printed; None where it came to its end.
       notes: What the run told about it.
+      seconds: Of CPU time, which does not depend on who else uses the machine.
       restored_step: Where it went on; 0 in a first attempt.
     """
 

@@ -1,4 +1,4 @@
-"""The guide "Mixed precision": float16 with loss scaling; one example makes the first steps overflow."""
+"""The guide "Mixed precision": float16 with loss scaling; one example in a batch makes the first steps overflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(21)
     x = rng.normal(size=(count, 6)).astype("float32")
     y = (x @ rng.normal(size=(6, 3))).argmax(axis=1)
-    x[3] = 600.0  # the first replica's: its gradients are no finite float16 at the first loss scales
+    # Their gradients are no finite float16 at the first loss scales. One is in the first half of a batch, and
+    # the other in the second half of the next one.
+    x[3] = x[60] = 600.0
     return x, y
 
 

@@ -23,16 +23,22 @@ class Outcome:
     history: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def check_variables(self, expected: Outcome, *, atol: float) -> None:
-        """Fails for the variable that is the furthest from the expected one, if that is too far."""
+        """Fails for a variable that is too far from the expected one, and first for the furthest."""
         assert self.variables.keys() == expected.variables.keys()
-        furthest = max(
-            self.variables,
-            key=lambda name: np.max(np.abs(_float(self.variables[name]) - _float(expected.variables[name]))),
-        )
-        # rtol: sums of squared gradients, which some optimizers keep, have other sizes than weights.
-        np.testing.assert_allclose(
-            self.variables[furthest], expected.variables[furthest], atol=atol, rtol=1e-6, err_msg=furthest
-        )
+        distances = {
+            name: np.max(np.abs(_float(variable) - _float(expected.variables[name])))
+            for name, variable in self.variables.items()
+        }
+        for name in sorted(distances, key=distances.__getitem__, reverse=True):
+            # rtol: sums of squared gradients, which some optimizers keep, have other sizes than weights.
+            np.testing.assert_allclose(
+                self.variables[name], expected.variables[name], atol=atol, rtol=1e-6, err_msg=name
+            )
+
+    def check_history(self, expected: Outcome, *, atol: float) -> None:
+        assert self.history.keys() == expected.history.keys()
+        for name, values in expected.history.items():
+            np.testing.assert_allclose(self.history[name], values, atol=atol, rtol=1e-6, err_msg=name)
 
 
 def outcome(history: Any, *, models: Sequence[Any], optimizers: Sequence[Any] = ()) -> Outcome:

@@ -46,5 +46,6 @@ def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
     ctx.train_steps(step_fn, data, num_steps=5, steps_per_call=2)
     for callback in callbacks:
         callback.on_train_batch_end(5)
-    last = ctx.train_steps(step_fn, data, num_steps=4, steps_per_call=2)
-    return outcome({"loss": [last["loss"]]}, models=[model], optimizers=[optimizer])
+    ctx.train_steps(step_fn, data, num_steps=4, steps_per_call=2)
+    # What train_steps returns is the mean over its last call, whose size depends on checkpoints.
+    return outcome({}, models=[model], optimizers=[optimizer])

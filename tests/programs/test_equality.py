@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
 import pytest
 
 from tests.programs.catalog import PROGRAMS, Expected, names
@@ -57,7 +56,4 @@ def test_variables_equal_those_of_one_device(program: str, keras: str, cluster: 
 def test_history_equals_that_of_one_device(program: str, keras: str, cluster: str) -> None:
     expected, others = outcomes(program, keras, cluster)
     for other in others:
-        assert other.history.keys() == expected.history.keys()
-        for name, values in expected.history.items():
-            atol = max(PROGRAMS[program].atol, 1e-4)
-            np.testing.assert_allclose(other.history[name], values, atol=atol, err_msg=name)
+        other.check_history(expected, atol=max(PROGRAMS[program].atol, 1e-4))
