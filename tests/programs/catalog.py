@@ -1,0 +1,117 @@
+"""The table of all programs: which Kerases they are for, and what is expected of them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+class Expected(enum.Enum):
+    """What several replicas make of a program.
+
+    EQUAL: Every variable is that of one device.
+    TOLD: They cannot, and the run says so, in a note or by an error; Program.told says in which words.
+    """
+
+    EQUAL = "equal"
+    TOLD = "told"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """One program.
+
+    Attributes:
+      name: Its module in tests/programs.
+      expected: By each Keras that it can be written for.
+      told: Pieces of the sentences that a run of several replicas must say.
+      atol: How far a variable may be from that of one device.
+      checkpoint_every: Of a run that is killed after `kill_after` calls of its train function.
+    """
+
+    name: str
+    expected: Mapping[str, Expected]
+    told: tuple[str, ...] = ()
+    atol: float = 1e-5
+    checkpoint_every: str = "2"
+    kill_after: int = 5
+
+
+BOTH = MappingProxyType({"3": Expected.EQUAL, "legacy": Expected.EQUAL})
+TOLD_BY_BOTH = MappingProxyType({"3": Expected.TOLD, "legacy": Expected.TOLD})
+# A loss object of tf_keras refuses to guess how replicas are to be averaged, but in compile().
+TOLD_BY_TF_KERAS = MappingProxyType({"3": Expected.EQUAL, "legacy": Expected.TOLD})
+TOLD_BY_KERAS_3 = MappingProxyType({"3": Expected.TOLD, "legacy": Expected.EQUAL})
+TOLD_BY_KERAS_3_ALONE = MappingProxyType({"3": Expected.TOLD})
+ONLY_KERAS_3 = MappingProxyType({"3": Expected.EQUAL})
+
+REDUCTION = ("Reduction.SUM",)
+RANDOM = "random numbers"
+BATCHNORM = "--sync-batchnorm"
+REPLICAS = "replicas"
+
+# In the order in which they share a process. A loop that counts its own steps does not come before one of
+# ctx.train_steps, which goes on from there.
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program(name="autoencoder", expected=BOTH, kill_after=3),  # of two steps each
+        Program(name="bilstm", expected=BOTH),
+        Program(name="captcha_ctc", expected=BOTH),
+        Program(name="clipping", expected=BOTH),
+        Program(name="convnet", expected=BOTH),
+        Program(name="custom_loop", expected=BOTH),
+        Program(name="dcgan", expected=TOLD_BY_TF_KERAS, told=REDUCTION),
+        Program(name="distillation", expected=TOLD_BY_TF_KERAS, told=REDUCTION, kill_after=11),  # 2nd fit
+        Program(name="efficient_embeddings", expected=BOTH),
+        Program(name="ema", expected=BOTH),
+        Program(name="endpoint_layer", expected=TOLD_BY_TF_KERAS, told=REDUCTION),
+        Program(name="graph_attention", expected=BOTH),
+        # A fit of the user's own goes on with an epoch.
+        Program(name="imbalanced", expected=BOTH, checkpoint_every="epoch", kill_after=6),
+        Program(name="issue_tickets", expected=BOTH),
+        Program(name="masked_tagger", expected=BOTH),
+        Program(name="miniature_gpt", expected=BOTH),
+        # Sums over the batch are rounded to 8 or 11 bits, and those of parts in another way.
+        Program(name="mixed_bfloat16", expected=BOTH, atol=2e-3),
+        Program(name="mixed_float16", expected=BOTH, atol=2e-3),
+        Program(name="rate_callbacks", expected=BOTH),
+        Program(name="recommender", expected=BOTH),
+        Program(name="schedules", expected=BOTH),
+        Program(name="steps_loop", expected=BOTH, kill_after=1),
+        Program(name="text_transformer", expected=BOTH),
+        Program(name="timeseries_transformer", expected=BOTH),
+        Program(name="train_step_compiled", expected=BOTH),
+        Program(name="train_step_guide", expected=BOTH, kill_after=6),
+        Program(name="vae", expected=BOTH),
+        Program(name="vision_transformer", expected=BOTH),
+        Program(name="vision_transformer_ops", expected=ONLY_KERAS_3),
+        Program(name="weight_decay", expected=BOTH),
+        Program(name="wgan_gp", expected=BOTH),
+        Program(name="wide_deep", expected=BOTH),
+        # Losses of a batch that are no mean of its examples' own.
+        Program(name="ner", expected=TOLD_BY_BOTH, told=(REPLICAS,)),
+        Program(name="supervised_contrastive", expected=TOLD_BY_BOTH, told=(REPLICAS,)),
+        # Random numbers, and statistics of a batch.
+        Program(name="attention_dropout", expected=TOLD_BY_BOTH, told=(RANDOM,)),
+        Program(name="augmentation", expected=TOLD_BY_BOTH, told=(RANDOM,)),
+        Program(name="convnet_regularized", expected=TOLD_BY_BOTH, told=(RANDOM, BATCHNORM)),
+        Program(name="dcgan_random", expected=TOLD_BY_KERAS_3_ALONE, told=(RANDOM,)),
+        Program(name="lstm_dropout", expected=TOLD_BY_BOTH, told=(RANDOM,)),
+        Program(name="vae_random", expected=TOLD_BY_KERAS_3_ALONE, told=(RANDOM,)),
+        # Keras 3 cannot do these with several replicas (keras#20582).
+        Program(name="ema_overwrite", expected=TOLD_BY_KERAS_3, told=("ema_overwrite_frequency",)),
+        Program(
+            name="gradient_accumulation",
+            expected=TOLD_BY_KERAS_3_ALONE,
+            told=("gradient_accumulation_steps",),
+        ),
+    )
+}
+
+
+def names(keras: str, expected: Expected) -> list[str]:
+    """Returns the names of the programs of which one Keras is expected to make that."""
+    return [one.name for one in PROGRAMS.values() if one.expected.get(keras) is expected]

@@ -1,0 +1,133 @@
+"""Runs programs one after another in the same processes, whose start is most of what a short one costs."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.programs.outcome import Outcome
+from tests.support.processes import Cluster, TaskProcess, run_function, started
+
+CLUSTERS = {
+    "one device": {},
+    "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
+    "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
+    "2 devices": {"strategy": "mirrored", "devices": 2},
+}
+LIMIT_S = 150  # of one program: what hangs in a collective hangs for ever
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a program left in one task.
+
+    Attributes:
+      error: Its traceback, or the end of what the task printed; None where it came to its end.
+      notes: What the run told about it.
+      seconds: Of CPU time, which does not depend on who else uses the machine.
+      restored_step: Where it went on; 0 in a first attempt.
+    """
+
+    task: str
+    outcome: Outcome | None = None
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    step: int = 0
+    restored_step: int = 0
+
+
+def run_programs(
+    names: Sequence[str], cluster: Cluster, *, job_options: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, list[Done]]:
+    """Returns by name what each program left, in the order of the tasks.
+
+    A program that fails, ends its process or hangs does not hide the others: they go on in new ones.
+
+    Args:
+      options: As of `run_function`.
+    """
+    results: dict[str, list[Done]] = {}
+    left = list(names)
+    while left:
+        with tempfile.TemporaryDirectory(prefix="raydist-programs-") as folder:
+            printed = ""
+            try:
+                run_function(
+                    "tests.programs.in_task:run",
+                    cluster,
+                    names=left,
+                    folder=folder,
+                    limit_s=LIMIT_S,
+                    timeout_s=LIMIT_S + 60 * len(left),
+                    job_options={"export": False, **(job_options or {})},
+                    **options,
+                )
+            except AssertionError as error:
+                printed = str(error)
+            places = [Path(folder, task.replace("/", "-")) for task in cluster.tasks]
+            done = [name for name in left if all((place / f"{name}.npz").exists() for place in places)]
+            for name in done:
+                results[name] = [_read(place, name) for place in places]
+            rest = [name for name in left if name not in done]
+            if rest and not printed:
+                raise AssertionError(f"{rest[0]} left nothing")
+            if rest:
+                results[rest[0]] = [_failed(place, rest[0], printed) for place in places]
+            left = rest[1:]
+    return results
+
+
+def cluster_of(name: str, keras: str) -> Cluster:
+    """Returns one of CLUSTERS for a Keras."""
+    return Cluster(**CLUSTERS[name], keras=keras)
+
+
+@contextmanager
+def killed(
+    name: str, cluster: Cluster, *, after: int, storage: Path, job_options: Mapping[str, Any]
+) -> Iterator[TaskProcess]:
+    """Starts a program; yields the task that is killed after so many calls of its train function.
+
+    The others are killed at the end of the block.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="raydist-programs-") as folder,
+        started(
+            "tests.programs.in_task:run",
+            cluster,
+            names=[name],
+            folder=folder,
+            limit_s=LIMIT_S,
+            kill_after=after,
+            storage=storage,
+            job_options={"export": False, **job_options},
+        ) as tasks,
+    ):
+        yield tasks[-1]
+
+
+def _read(place: Path, name: str) -> Done:
+    with np.load(place / f"{name}.npz") as arrays:
+        parts: dict[str, dict[str, np.ndarray]] = {"variables": {}, "history": {}}
+        for key, array in arrays.items():
+            part, _, rest = key.partition("/")
+            parts[part][rest] = array
+    values = json.loads((place / f"{name}.json").read_text())
+    return Done(
+        task=place.name,
+        outcome=Outcome(**parts),
+        **{**values, "notes": tuple(values["notes"])},
+    )
+
+
+def _failed(place: Path, name: str, printed: str) -> Done:
+    error = place / f"{name}.error"
+    return Done(task=place.name, error=error.read_text() if error.exists() else printed)

@@ -1,0 +1,61 @@
+"""Programs that are killed in the middle and go on end as one device ends that nobody disturbs."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.programs.catalog import PROGRAMS, Expected, names
+from tests.programs.in_turn import Done, cluster_of, killed, run_programs
+from tests.programs.outcome import Outcome
+
+# Three runs each.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@functools.cache
+def undisturbed(keras: str) -> dict[str, list[Done]]:
+    return run_programs(names(keras, Expected.EQUAL), cluster_of("one device", keras))
+
+
+def expected_of(program: str, keras: str) -> Outcome:
+    [done] = undisturbed(keras)[program]
+    assert done.outcome is not None, done.error
+    return done.outcome
+
+
+@pytest.mark.parametrize(
+    ("program", "keras", "cluster"),
+    [
+        pytest.param(program, keras, cluster, id=f"{program}-keras {keras}-{cluster}")
+        for keras in ("3", "legacy")
+        for cluster in ("2 workers", "one device")
+        for program in names(keras, Expected.EQUAL)
+    ],
+)
+def test_killed_program_ends_as_the_undisturbed_one(
+    program: str, keras: str, cluster: str, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    expected = expected_of(program, keras)
+    options = {"checkpoint_every": PROGRAMS[program].checkpoint_every}
+    with killed(
+        program,
+        cluster_of(cluster, keras),
+        after=PROGRAMS[program].kill_after,
+        storage=tmp_path,
+        job_options=options,
+    ) as task:
+        wait_until(lambda: task.process.poll() is not None, timeout_s=300)
+        assert task.process.poll() == -signal.SIGKILL, task.text()
+    resumed = run_programs(
+        [program], cluster_of(cluster, keras), storage=tmp_path, attempt=1, job_options=options
+    )
+    for done in resumed[program]:
+        assert done.outcome is not None, done.error
+        assert done.restored_step > 0
+        done.outcome.check_variables(expected, atol=PROGRAMS[program].atol)
+        done.outcome.check_history(expected, atol=max(PROGRAMS[program].atol, 1e-4))
