@@ -63,6 +63,7 @@ def make_controller(
         "spec": describe_job(plan.job),
         "plan": describe_plan(plan),
         "driver": dict(driver),
+        "claim": folder.claim_number,
         "datasets": sorted(datasets or ()),  # a resume has to give them again
     }
     machine = (

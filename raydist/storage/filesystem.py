@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 
 from raydist.errors import StorageError
 from raydist.storage.failures import is_transient, storage_error, storage_errors
-from raydist.storage.local_files import write_aside
+from raydist.storage.local_files import create_whole, write_aside
 from raydist.storage.redaction import redact
 from raydist.storage.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, with_limits
@@ -245,6 +245,17 @@ class Storage:
     def write_text(self, key: str, text: str, *, is_durable: bool = False) -> None:
         self.write_bytes(key, text.encode(), is_durable=is_durable)
 
+    def create(self, key: str, data: bytes) -> bool | None:
+        """Creates a file, whole, unless there is one; returns whether it did.
+
+        Returns None, and does nothing, where that cannot be done in one operation: on a file system without
+        hard links, and on all else than a file system, as pyarrow (26) offers neither S3's conditional put
+        nor what GCS and HDFS have for it. `exclusive.create_once` works everywhere.
+        """
+        if not self._is_local:
+            return None
+        return self._try("write", key, lambda: create_whole(Path(self._path(key)), data))
+
     def upload(self, local_path: Path, key: str, *, is_durable: bool = False) -> None:
         """Copies a local file to `key`, like `write_bytes` but without holding it in memory."""
         with storage_errors("read", str(local_path)), local_path.open("rb") as source:
@@ -261,6 +272,12 @@ class Storage:
     def delete(self, key: str) -> None:
         """Deletes a file or a folder with all it holds; what is missing already is fine."""
         self._try("delete", key, lambda: self._delete(key))
+
+    def remove_empty_folder(self, key: str) -> None:
+        """Removes a folder of a file system if it is empty; elsewhere a folder is nothing by itself."""
+        if self._is_local:
+            with suppress(OSError):  # what it holds, or that it is gone, is fine
+                os.rmdir(self._path(key))
 
     def check_writable(self) -> None:
         """Proves by a probe file that this host can write here, making the root folder where needed."""
