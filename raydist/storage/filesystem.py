@@ -173,7 +173,7 @@ class Storage:
     def list_names(self, key: str) -> list[str]:
         """Returns the names of files and folders right below `key`, sorted; none where it is missing."""
         selector = pafs.FileSelector(self._path(key), allow_not_found=True)
-        infos = self._try("list", key, lambda: self._filesystem.get_file_info(selector))
+        infos = self._try("list", key, lambda: self._look(selector))
         names = [info.base_name for info in infos]
         return sorted(name for name in names if name and not _TEMPORARY_PATTERN.fullmatch(name))
 
@@ -287,6 +287,13 @@ class Storage:
 
     def _info(self, key: str) -> Any:
         return self._try("read", key, lambda: self._filesystem.get_file_info(self._path(key)))
+
+    def _look(self, selector: Any) -> Any:
+        try:
+            return self._filesystem.get_file_info(selector)
+        except FileNotFoundError:
+            # Pyarrow found no folder, and then looked why, when another process had made it.
+            return self._filesystem.get_file_info(selector)
 
     def _delete(self, key: str) -> None:
         kind = self._filesystem.get_file_info(self._path(key)).type
