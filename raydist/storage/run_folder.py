@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from raydist.errors import SpecError, StorageError
+from raydist.errors import ClusterError, SpecError, StorageError
 from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
 from raydist.spec.tasks import TaskId
-from raydist.storage.claim import Claim, hold, is_driven, is_of, let_go, number_of
+from raydist.storage.claim import LIVES_WITHIN_S, Claim, hold, is_driven, is_of, let_go, number_of
 from raydist.storage.claims import ClaimStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import CLAIMS, RunLayout
@@ -46,6 +46,8 @@ class RunFolder:
         self.uri = storage.uri(layout.run)
         self.record = RunRecordStore(storage, layout)
         self._held: Claim | None = None
+        self._written_s = 0.0
+        self._is_overtaken = False
         self.claim_number: int | None = None
         self.first_attempt = 0
         self.datasets: tuple[str, ...] = ()
@@ -108,8 +110,30 @@ class RunFolder:
         newest = self._claims.newest()
         if newest is None or newest.id != id_:
             return False
-        self._held, self.claim_number = newest, newest.number
+        self._take(newest)
         return True
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        """Replaces run.json, by the holder of the claim.
+
+        Raises:
+          ClusterError: Nothing was written for so long that another process has taken the run over.
+          StorageError: As RunRecordStore has it.
+        """
+        if self._now() - self._written_s >= LIVES_WITHIN_S / 2:
+            self._check_is_held()
+        self.record.replace({**record, "claim": self.claim_number})
+        self._written_s = self._now()
+
+    def _check_is_held(self) -> None:
+        newest = self._claims.newest()
+        if newest is None or self.claim_number is None or newest.number <= self.claim_number:
+            return
+        self._is_overtaken = True
+        raise ClusterError(
+            f"run {self._layout.run} has been taken over by {newest.who}, as this process had not written "
+            f"run.json for {self._now() - self._written_s:.0f} s; its own tasks are stopped"
+        )
 
     def release(self) -> None:
         """Gives the claim back. Where run.json says that the run has ended, nothing has to be done."""
@@ -151,7 +175,8 @@ class RunFolder:
             yield events
         finally:
             try:
-                events.flush()
+                if not self._is_overtaken:  # the number of the segment may be taken
+                    events.flush()
             except StorageError as error:  # how the run ended is worth more
                 logger.warning("the last events of the run could not be written: %s", error)
 
@@ -159,11 +184,14 @@ class RunFolder:
         hold(claim.id)  # first: other threads of this process see the claim as soon as it is stored
         try:
             if self._claims.add(claim):
-                self._held, self.claim_number = claim, claim.number
+                self._take(claim)
         finally:
             if self._held is None:
                 let_go(claim.id)
         return self._held is not None
+
+    def _take(self, claim: Claim) -> None:
+        self._held, self.claim_number, self._written_s = claim, claim.number, self._now()
 
     def _take_over_record(self) -> None:
         if self._resume:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raydist.errors import MistakeError, SpecError, StorageError
+from raydist.errors import ClusterError, MistakeError, SpecError, StorageError
 from raydist.spec.process import this_process
 from raydist.storage.claim import Claim, describe_time
 from raydist.storage.claims import ClaimStore
@@ -257,6 +257,27 @@ def test_later_life_of_a_controller_knows_its_claim_until_it_is_taken_over(
     resumed.claim()
     assert not folder_of().reclaim(id_="owner")
     resumed.release()
+
+
+def test_holder_that_was_silent_too_long_stops_where_another_process_has_taken_over(
+    local_storage: Storage, layout: RunLayout, claims: ClaimStore
+) -> None:
+    now_s = NOW_S
+    folder = RunFolder.of(job_for("first", storage=local_storage.uri()), now=lambda: now_s)
+    folder.claim()
+    folder.write_record({"state": "RUNNING"})
+    now_s += 60
+    folder.write_record({"state": "RUNNING", "steps": 1})  # nobody wanted it
+    assert claims.add(held_by(ELSEWHERE, number=1))
+    now_s += 60
+    with folder.open_events() as events:
+        events.append({"event": "state"})
+        with pytest.raises(ClusterError, match=r"taken over by process 7 of host far since .* for 60 s"):
+            folder.write_record({"state": "RUNNING", "steps": 2})
+    assert RunRecordStore(local_storage, layout).read()["steps"] == 1
+    folder.release()
+    assert local_storage.list_names("first") == ["claims", "run.json"]
+    assert local_storage.list_names("first/claims") == ["000001.json"]
 
 
 def test_claim_that_is_given_up_and_overtaken_is_lost(claims: ClaimStore) -> None:
