@@ -237,7 +237,7 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
     job, tell = request.job, on_event or _tell_nobody
     if _will_be_embedded(job.address) or _is_embedded_here():
         raise SpecError(_EMBEDDED_CANNOT_DETACH)
-    _open_folder(request)
+    folder = _open_folder(request)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     with contextlib.ExitStack() as stack:
         connection, plan = _connect(request, None, stack, tell)
@@ -246,13 +246,18 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
 
         tell(planned_event(plan, ray=connection.source))
         submitted_at_s = time.time() - (time.monotonic() - called_at_s)
-        hand_over(
-            plan,
-            code=code,
-            address=connection.address,
-            submitted_at_s=submitted_at_s,
-            datasets=serialize(request.datasets),
-        )
+        try:
+            hand_over(
+                plan,
+                code=code,
+                address=connection.address,
+                submitted_at_s=submitted_at_s,
+                datasets=serialize(request.datasets),
+            )
+        except SpecError:  # Ray knows the name only; the claim of one that was quicker says who it is
+            with contextlib.suppress(StorageError):
+                folder.check_is_free()
+            raise
         return _attach_to_own(job, connection)
 
 

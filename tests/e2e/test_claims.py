@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from raydist.storage.claims import ClaimStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.segments import read_events
-from tests.e2e.conftest import BIN, status_of
+from tests.conftest import WaitUntil
+from tests.e2e.conftest import BIN, RunningRay, status_of
 
 JOB = """
 import raydist
@@ -35,13 +38,17 @@ def job(tmp_path: Path) -> str:
     return str(tmp_path / "code" / "job.py")
 
 
-def at_once(folder: Path, *arguments: str, count: int = 2) -> dict[int, tuple[int, dict[str, Any]]]:
+def at_once(
+    folder: Path,
+    *arguments: str,
+    count: int = 2,
+    address: str = "local",
+    environ: Mapping[str, str] = os.environ,
+) -> dict[int, tuple[int, dict[str, Any]]]:
     """Runs the same command in several processes at once; returns exit code and answer by pid."""
-    command = [BIN / "raydist", *arguments, "--address", "local", "--json"]
-    started = [
-        subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(count)
-    ]
+    command = [BIN / "raydist", *arguments, "--address", address, "--json"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(command, cwd=folder, env=dict(environ), **pipes) for _ in range(count)]
     answers = {}
     for process in started:
         with process:
@@ -86,3 +93,19 @@ def test_one_of_several_submits_gets_the_name_and_one_of_several_resumes_takes_i
     assert (record["attempts"], record["driver"]["pid"], record["claim"]) == (2, second, 1)
     states = [event["state"] for event in read_events(storage, layout) if event["event"] == "state"]
     assert states.count("SUCCEEDED") == 2
+
+
+def test_one_of_several_detached_submits_gets_the_name(
+    running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    where: dict[str, Any] = {"address": running_ray.address, "environ": running_ray.environ}
+    answers = at_once(tmp_path, "submit", job, "--name", "far", "--detach", **where)
+    ((_, refused),) = [(code, told) for code, told in answers.values() if code == 2]
+    ((_, accepted),) = [(code, told) for code, told in answers.values() if code == 0]
+    assert accepted["run"] == "far"
+    # Which one depends on whether the controller of the other one has claimed the name already.
+    by_claim = r"driven by process \d+ of host .*, in the Ray at .*, since 20"
+    by_ray = "a detached run of that name goes on in this Ray"
+    assert re.search(f"{by_claim}|{by_ray}", refused["error"]["message"])
+    wait_until(lambda: status_of(tmp_path, "far")["state"] == "SUCCEEDED", timeout_s=120)
+    assert status_of(tmp_path, "far")["attempts"] == 1
