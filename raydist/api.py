@@ -187,7 +187,9 @@ def _prepare(
 
     job, tell = request.job, on_event or _tell_nobody
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
-    folder = _claim(request)
+    folder = _open_folder(request)
+    if not folder.was_detached:
+        _claim(folder, stack)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     connection, plan = _connect(request, early_plan, stack, tell)
     from raydist.assembly import make_controller  # imports ray, which a mistake told so far has not paid for
@@ -196,6 +198,8 @@ def _prepare(
     if job.resume:
         # Its controller may only be slow to write, or be brought back by Ray just now.
         refuse_if_running(job.name)
+    if folder.was_detached:
+        _claim(folder, stack)
     events = stack.enter_context(folder.open_events())
     return make_controller(
         plan,
@@ -210,12 +214,20 @@ def _prepare(
     )
 
 
-def _claim(request: Request) -> RunFolder:
+def _open_folder(request: Request) -> RunFolder:
+    """Opens the run's folder, which nobody may hold now."""
     from raydist.storage.run_folder import RunFolder
 
-    folder = RunFolder.claim(request.job)
+    folder = RunFolder.open(request.job)
     check_resumed(request.job.name, request.datasets, before=folder.datasets)
+    folder.check_is_free()
     return folder
+
+
+def _claim(folder: RunFolder, stack: contextlib.ExitStack) -> None:
+    """Claims the run for this process, until `stack` is closed."""
+    stack.callback(folder.release)
+    folder.claim()
 
 
 def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHook | None) -> RunHandle:
@@ -225,7 +237,7 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
     job, tell = request.job, on_event or _tell_nobody
     if _will_be_embedded(job.address) or _is_embedded_here():
         raise SpecError(_EMBEDDED_CANNOT_DETACH)
-    _claim(request)
+    folder = _open_folder(request)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     with contextlib.ExitStack() as stack:
         connection, plan = _connect(request, None, stack, tell)
@@ -234,13 +246,18 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
 
         tell(planned_event(plan, ray=connection.source))
         submitted_at_s = time.time() - (time.monotonic() - called_at_s)
-        hand_over(
-            plan,
-            code=code,
-            address=connection.address,
-            submitted_at_s=submitted_at_s,
-            datasets=serialize(request.datasets),
-        )
+        try:
+            hand_over(
+                plan,
+                code=code,
+                address=connection.address,
+                submitted_at_s=submitted_at_s,
+                datasets=serialize(request.datasets),
+            )
+        except SpecError:  # Ray knows the name only; the claim of one that was quicker says who it is
+            with contextlib.suppress(StorageError):
+                folder.check_is_free()
+            raise
         return _attach_to_own(job, connection)
 
 

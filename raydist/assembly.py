@@ -50,7 +50,7 @@ def make_controller(
     """
 
     def record(facts: Mapping[str, Any]) -> None:
-        folder.record.replace({**facts, **constants, "failures": describe_history(machine.history)})
+        folder.write_record({**facts, **constants, "failures": describe_history(machine.history)})
 
     def on_event(event: Mapping[str, Any]) -> None:
         tell(event)

@@ -14,8 +14,8 @@ from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError, MistakeError
 from raydist.runtime.address import CLIENT_PREFIX
 from raydist.spec.process import is_alive, is_this_host
+from raydist.storage.claim import LIVES_WITHIN_S
 from raydist.storage.filesystem import Storage
-from raydist.storage.run_folder import LIVES_WITHIN_S
 from raydist.storage.run_record import ENDED, read_record
 
 if TYPE_CHECKING:

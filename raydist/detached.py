@@ -132,13 +132,17 @@ class DetachedController:
         folder = RunFolder.of(self._job)
         record = self._patiently(lambda: self._own_record(folder), may_wait=is_revived)
         if record is None:
-            self._begin_run()
+            self._begin_run(may_have_begun=is_revived)
             return
         self._answer.set_result(None)  # to a submitter who has not heard it from the life before
+        owner = self._launch.owner
         if record["state"] in ENDED:
-            folder.remove_code(owner=self._launch.owner)
-        else:
+            folder.remove_code(owner=owner)
+        elif self._patiently(lambda: folder.reclaim(id_=owner)):
             self._take_up_again(folder, record)
+        else:
+            logger.warning("run %s has been resumed meanwhile, and is left to that", self._job.name)
+            folder.remove_code(owner=owner)
 
     def _own_record(self, folder: RunFolder) -> dict[str, Any] | None:
         """Returns the record that an earlier life of this controller wrote; None where none has."""
@@ -156,21 +160,21 @@ class DetachedController:
                     raise
                 logger.warning("run %s cannot be taken up again yet: %s", self._job.name, error)
 
-    def _begin_run(self) -> None:
+    def _begin_run(self, *, may_have_begun: bool) -> None:
         owner = self._launch.owner
-        unclaimed = RunFolder.of(self._job)
-        if unclaimed.has_code(owner=owner):  # of a life that died before its first record
-            unclaimed.abandon(owner=owner)
+        if may_have_begun:  # a life that died before its first record
+            RunFolder.of(self._job).abandon(owner=owner)
         try:
             code = self._code.result(timeout=_BEGIN_TIMEOUT_S)
         except (TimeoutError, CancelledError):
             self._refuse(TrainingError(f"run {self._job.name} was called off before it began"))
             return
         self._check_versions()
-        # Claimed once more: this host may see another storage than the submitter's.
-        folder = RunFolder.claim(self._job)
+        # Looked at once more: this host may see another storage than the submitter's.
+        folder = RunFolder.open(self._job)
         with contextlib.ExitStack() as on_error:
             on_error.callback(folder.abandon, owner=owner)
+            folder.claim(holder=self._describe(), id_=owner)
             if code is not None:
                 folder.store_code(code, owner=owner)
             self._drive(folder, code, unless_accepted=on_error)

@@ -47,8 +47,8 @@ ROOMS: dict[str, set[str]] = {
     "__init__": {"errors", "spec", "planning", "controller", "api", "run_handle", "train_context"},
 }
 
-# Of the runtime, what imports no ray: where one may run, and which versions are installed.
-RAY_FREE = {"raydist.runtime.address", "raydist.runtime.versions"}
+# Of the runtime, what imports no ray: where one may run, which versions are installed, what was left behind.
+RAY_FREE = {"raydist.runtime.address", "raydist.runtime.sweeping", "raydist.runtime.versions"}
 
 # Who may import the heavy or the replaceable ones.
 THIRD_PARTY: dict[str, set[str]] = {

@@ -21,6 +21,9 @@ from raydist.controller.states import RunState
 from raydist.errors import ClusterError, MistakeError, SpecError, StorageError, TrainingError
 from raydist.planning.plan import Plan
 from raydist.runtime.connection import Connection
+from raydist.spec.process import this_process
+from raydist.storage.claim import Claim
+from raydist.storage.claims import ClaimStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.run_record import read_record
@@ -128,7 +131,8 @@ def test_killed_controller_is_brought_back_and_goes_on_with_a_new_attempt(
         "attempt 1, which does not count as a failure"
     ]
     # The code is kept until the end is recorded: a controller that died before that would need it.
-    wait_until(lambda: names_in(tmp_path / "run") == ["events", "logs", "run.json", "token"])
+    wait_until(lambda: names_in(tmp_path / "run") == ["claims", "events", "logs", "run.json", "token"])
+    assert names_in(tmp_path / "run" / "claims") == ["000000.json"]  # the same in both lives
     log = (tmp_path / "run" / "logs" / "0" / "worker-0").iterdir()
     assert any("worker/0 step 3" in path.read_text() for path in log)  # salvaged after the tasks' death
 
@@ -254,7 +258,7 @@ def test_refusal_of_the_controllers_host_comes_out_at_the_submitter(
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StorageError, match="cannot write"):
         hand_over(plan_for(tmp_path / "file"), ray_cluster)
-    (tmp_path / "runs" / "run").mkdir(parents=True)
+    (tmp_path / "runs" / "run" / "checkpoints").mkdir(parents=True)
     with pytest.raises(SpecError, match="choose another --name"):
         hand_over(plan_for(tmp_path / "runs"), ray_cluster)
 
@@ -311,12 +315,46 @@ def test_controller_killed_before_its_first_record_leaves_nothing_of_it(tmp_path
     from raydist.detached import DetachedController
 
     storage, layout = Storage.open(str(tmp_path)), RunLayout(run="run")
+    claim(storage, number=0, id_="0badcafe")
     storage.write_bytes(layout.code("0badcafe"), b"zip")
     controller = DetachedController(launch_of(plan_for(tmp_path)))
     controller.stop()  # instead of waiting for a submitter who is gone
     controller.run(is_revived=True)
     assert list(tmp_path.iterdir()) == []
     assert isinstance(controller.begin(None), TrainingError)
+
+
+def claim(storage: Storage, *, number: int, id_: str) -> None:
+    holder = {**this_process(), "actor": "run", "address": "unused"}
+    made = Claim(number=number, id=id_, holder=holder, at_s=time.time())
+    assert ClaimStore(storage, RunLayout(run="run")).add(made)
+
+
+def test_controller_brought_back_after_its_run_was_resumed_leaves_it_alone(tmp_path: Path) -> None:
+    from raydist.detached import DetachedController
+    from raydist.storage.run_record import RunRecordStore
+
+    storage, layout = Storage.open(str(tmp_path)), RunLayout(run="run")
+    claim(storage, number=0, id_="0badcafe")
+    storage.write_bytes(layout.code("0badcafe"), b"zip")
+    # The one that has resumed it is about to write its first record.
+    claim(storage, number=1, id_="another")
+    RunRecordStore(storage, layout).replace({"state": "RUNNING", "claim": 0, "driver": {"id": "0badcafe"}})
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    controller = DetachedController(launch_of(plan_for(tmp_path)))
+    controller.run(is_revived=True)
+    assert controller.begin(None) is None
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    assert names_in(tmp_path / "run") == ["claims", "run.json"]
+
+
+def test_name_that_another_process_has_claimed_is_refused_by_the_controllers_host(
+    ray_cluster: Connection, tmp_path: Path
+) -> None:
+    claim(Storage.open(str(tmp_path)), number=0, id_="another")
+    with pytest.raises(SpecError, match=f"driven by process {os.getpid()} of host .*, in the Ray at unused"):
+        hand_over(plan_for(tmp_path), ray_cluster)
+    assert names_in(tmp_path / "run") == ["claims"]
 
 
 def test_other_versions_on_the_controllers_host_are_refused(tmp_path: Path) -> None:

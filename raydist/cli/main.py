@@ -72,6 +72,9 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bo
 )
 def cli() -> None:
     """Runs TensorFlow training that uses tf.distribute on a Ray cluster."""
+    from raydist.runtime.sweeping import sweep_host
+
+    sweep_host()
 
 
 def run(arguments: Sequence[str]) -> int:

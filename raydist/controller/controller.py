@@ -73,6 +73,7 @@ class Controller:
 
         Args:
           record: Replaces run.json; called at each change of state and about once a second in between.
+            ClusterError ends the run: another process drives it.
           on_event: Takes what happens, as `journal` describes it. `record` and it may raise
             StorageError, which does not end the run.
           ray_s: Seconds that the call had taken already, when Ray was connected.

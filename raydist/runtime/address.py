@@ -60,12 +60,18 @@ def accepts_tcp(host: str, port: int, *, timeout_s: float) -> bool:
     return True
 
 
-def _recorded_address(environ: Mapping[str, str]) -> str | None:
-    # As in ray/_common/utils.py, get_default_ray_temp_dir and get_ray_address_file.
+def ray_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Returns where a Ray that is told nothing else keeps its sessions."""
+    # As in ray/_common/utils.py, get_default_ray_temp_dir.
     folder = (
         environ.get("RAY_TMPDIR") or (sys.platform.startswith("linux") and environ.get("TMPDIR")) or "/tmp"
     )
+    return Path(folder) / "ray"
+
+
+def _recorded_address(environ: Mapping[str, str]) -> str | None:
     try:
-        return (Path(folder) / "ray" / "ray_current_cluster").read_text().strip() or None
+        # As in ray/_common/utils.py, get_ray_address_file.
+        return (ray_folder(environ) / "ray_current_cluster").read_text().strip() or None
     except OSError:
         return None

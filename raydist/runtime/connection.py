@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from raydist.runtime.address import (
     running_address as running_address,
     split_address,
 )
+from raydist.runtime.sweeping import mark_session, sweep_host
 
 NAMESPACE = "raydist"
 PROBE_TIMEOUT_S = 3.0
@@ -96,6 +96,7 @@ def connect(
     existing = _existing()
     if existing is not None:
         return existing
+    sweep_host()
     target = _resolve(address, environ)
     if target == LOCAL:
         return _start_embedded(embedded_cpus, environ)
@@ -256,15 +257,7 @@ def _shut_down(after: Callable[[], None] = lambda: None) -> None:
 def _remove_session_later() -> Callable[[], None]:
     from raydist.runtime import ray_internals
 
-    session = Path(ray_internals.session_path())
-
-    def remove() -> None:
-        shutil.rmtree(session, ignore_errors=True)
-        latest = session.with_name("session_latest")
-        if latest.is_symlink() and not latest.exists():
-            latest.unlink(missing_ok=True)
-
-    return remove
+    return mark_session(Path(ray_internals.session_path()))
 
 
 def _remember_process_state(environ: MutableMapping[str, str]) -> Callable[[], None]:

@@ -40,9 +40,7 @@ class Scratch:
             sweep(root)
             path = root / name
             path.mkdir()
-            lock_fd = _open_lock(path)
-            fcntl.flock(lock_fd, fcntl.LOCK_EX)
-            os.write(lock_fd, str(os.getpid()).encode())
+            lock_fd = hold_lock(path / _LOCK_NAME)
         except OSError as error:
             raise ClusterError(f"cannot make the scratch folder {root / name}: {error}") from error
         return cls(path, lock_fd=lock_fd)
@@ -95,7 +93,7 @@ def adopted(path: Path, *, timeout_s: float) -> Iterator[bool]:
     The folder has to exist; deleting it is the caller's to do, inside.
     """
     deadline = time.monotonic() + timeout_s
-    lock_fd = _open_lock(path)
+    lock_fd = _open_lock(path / _LOCK_NAME)
     try:
         while not (is_ours := _try_lock(lock_fd)) and time.monotonic() < deadline:
             time.sleep(_LOCK_POLL_S)
@@ -122,8 +120,26 @@ def _last_write_s(path: Path) -> float:
     return max(path.stat().st_mtime, spool.stat().st_mtime if spool.exists() else 0.0)
 
 
+def hold_lock(path: Path) -> int:
+    """Takes the lock that a file is, for as long as this process lives or the descriptor is open."""
+    lock_fd = _open_lock(path)
+    fcntl.flock(lock_fd, fcntl.LOCK_EX)
+    os.write(lock_fd, str(os.getpid()).encode())
+    return lock_fd
+
+
+@contextmanager
+def locked_by_nobody(path: Path) -> Iterator[bool]:
+    """Tells whether no process held the lock; if so, this one holds it inside."""
+    lock_fd = _open_lock(path)
+    try:
+        yield _try_lock(lock_fd)
+    finally:
+        os.close(lock_fd)
+
+
 def _open_lock(path: Path) -> int:
-    return os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _try_lock(lock_fd: int) -> bool:
@@ -137,6 +153,10 @@ def _try_lock(lock_fd: int) -> bool:
 def _make_private(root: Path) -> None:
     """Makes the folder, readable by its user only: it holds the user's code and logs."""
     root.mkdir(mode=0o700, exist_ok=True)
-    status = root.lstat()
-    if status.st_uid != os.getuid() or root.is_symlink():
+    if not is_private(root):
         raise PermissionError(f"{root} belongs to another user")
+
+
+def is_private(root: Path) -> bool:
+    """Whether the folder is there and this user's own."""
+    return root.is_dir() and not root.is_symlink() and root.lstat().st_uid == os.getuid()

@@ -11,11 +11,18 @@ from typing import Any
 
 def this_process() -> dict[str, str | int | None]:
     """Returns host, pid and when the process was started, which tells it from a later one with its pid."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "start": _start_of(os.getpid())}
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "start": _start_of(os.getpid()),
+        "pid_space": _pid_space(),
+    }
 
 
 def is_this_host(process: Mapping[str, Any]) -> bool:
-    return bool(process["host"] == socket.gethostname())
+    """Whether the pid of that process means the same here: containers can share a host name, but not pids."""
+    space = process.get("pid_space")
+    return bool(process["host"] == socket.gethostname() and space in (None, _pid_space()))
 
 
 def is_alive(process: Mapping[str, Any]) -> bool:
@@ -27,6 +34,15 @@ def is_alive(process: Mapping[str, Any]) -> bool:
     except PermissionError:
         pass
     return bool(process["start"] == _start_of(int(process["pid"])))
+
+
+def _pid_space() -> str | None:
+    """Returns the boot of this host and its pid namespace; None where there is no /proc to tell them."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
 
 
 def _start_of(pid: int) -> int | None:

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 
 from raydist.errors import StorageError
 from raydist.storage.failures import is_transient, storage_error, storage_errors
-from raydist.storage.local_files import write_aside
+from raydist.storage.local_files import create_whole, write_aside
 from raydist.storage.redaction import redact
 from raydist.storage.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
 from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, with_limits
@@ -173,7 +173,7 @@ class Storage:
     def list_names(self, key: str) -> list[str]:
         """Returns the names of files and folders right below `key`, sorted; none where it is missing."""
         selector = pafs.FileSelector(self._path(key), allow_not_found=True)
-        infos = self._try("list", key, lambda: self._filesystem.get_file_info(selector))
+        infos = self._try("list", key, lambda: self._look(selector))
         names = [info.base_name for info in infos]
         return sorted(name for name in names if name and not _TEMPORARY_PATTERN.fullmatch(name))
 
@@ -245,6 +245,17 @@ class Storage:
     def write_text(self, key: str, text: str, *, is_durable: bool = False) -> None:
         self.write_bytes(key, text.encode(), is_durable=is_durable)
 
+    def create(self, key: str, data: bytes) -> bool | None:
+        """Creates a file, whole, unless there is one; returns whether it did.
+
+        Returns None, and does nothing, where that cannot be done in one operation: on a file system without
+        hard links, and on all else than a file system, as pyarrow (26) offers neither S3's conditional put
+        nor what GCS and HDFS have for it. `exclusive.create_once` works everywhere.
+        """
+        if not self._is_local:
+            return None
+        return self._try("write", key, lambda: create_whole(Path(self._path(key)), data))
+
     def upload(self, local_path: Path, key: str, *, is_durable: bool = False) -> None:
         """Copies a local file to `key`, like `write_bytes` but without holding it in memory."""
         with storage_errors("read", str(local_path)), local_path.open("rb") as source:
@@ -262,6 +273,12 @@ class Storage:
         """Deletes a file or a folder with all it holds; what is missing already is fine."""
         self._try("delete", key, lambda: self._delete(key))
 
+    def remove_empty_folder(self, key: str) -> None:
+        """Removes a folder of a file system if it is empty; elsewhere a folder is nothing by itself."""
+        if self._is_local:
+            with suppress(OSError):  # what it holds, or that it is gone, is fine
+                os.rmdir(self._path(key))
+
     def check_writable(self) -> None:
         """Proves by a probe file that this host can write here, making the root folder where needed."""
         probe = f".raydist-probe-{uuid.uuid4().hex}.tmp"
@@ -270,6 +287,13 @@ class Storage:
 
     def _info(self, key: str) -> Any:
         return self._try("read", key, lambda: self._filesystem.get_file_info(self._path(key)))
+
+    def _look(self, selector: Any) -> Any:
+        try:
+            return self._filesystem.get_file_info(selector)
+        except FileNotFoundError:
+            # Pyarrow found no folder, and then looked why, when another process had made it.
+            return self._filesystem.get_file_info(selector)
 
     def _delete(self, key: str) -> None:
         kind = self._filesystem.get_file_info(self._path(key)).type

@@ -10,6 +10,9 @@ from raydist.spec.tasks import TaskId
 
 _CHECKPOINT_PATTERN = re.compile(r"step-(\d+)-a(\d+)")
 _COMMIT_MARKER = "_COMMITTED"
+_CLAIM_PATTERN = re.compile(r"(\d+)\.json")
+# The folder of the claims, below that of the run.
+CLAIMS = "claims"
 # At most one log segment in 5 s, or of 4 MB, is written: no process gets that far.
 _LOG_SEGMENTS_PER_LIFE = 1_000_000
 
@@ -27,6 +30,28 @@ class RunLayout:
     @property
     def record(self) -> str:
         return f"{self.run}/run.json"
+
+    @property
+    def claims(self) -> str:
+        """Who drives the run, and who did before: one file for each submit and resume."""
+        return f"{self.run}/{CLAIMS}"
+
+    def claim(self, number: int) -> str:
+        return f"{self.claims}/{number:06d}.json"
+
+    @staticmethod
+    def parse_claim(name: str) -> int | None:
+        """Returns the number of a claim's file name, or None for any other name."""
+        match = _CLAIM_PATTERN.fullmatch(name)
+        return int(match[1]) if match else None
+
+    @property
+    def contenders(self) -> str:
+        """Where processes agree who claims the run, on storage that cannot create a file exclusively."""
+        return f"{self.claims}/contenders"
+
+    def contender(self, name: str) -> str:
+        return f"{self.contenders}/{name}"
 
     def code(self, owner: str) -> str:
         """A detached run's working directory, while it goes on; `owner` marks the submit it came with."""

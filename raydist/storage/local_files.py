@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+# File systems without hard links: FAT, some of SMB and FUSE.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+def create_whole(path: Path, data: bytes) -> bool | None:
+    """Creates the file with its content, unless there is one; of several callers one gets True.
+
+    Returns None where the file system has no hard links, and nothing was done. A link, and not O_EXCL: no
+    reader finds the file without its content. Both are atomic on NFS.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The folder may be removed right now, by another process that gives up its file in it.
+        with contextlib.suppress(FileNotFoundError):
+            return _link_whole(path, data)
+
+
+def _link_whole(path: Path, data: bytes) -> bool | None:
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as target:
+            target.write(data)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # NFS sends a request again whose answer was lost: then the file is this one.
+            return os.path.samefile(temporary, path)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return None
+            raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
 
 
 def write_aside(path: Path, write: Callable[[BinaryIO], object], *, is_durable: bool) -> None:

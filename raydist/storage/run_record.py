@@ -43,7 +43,11 @@ _EMPTY_RECORD: Mapping[str, Any] = {
 
 
 class RunRecordStore:
-    """Replaces one run's run.json; used by the run's controller alone."""
+    """Replaces one run's run.json; used by the run's controller alone.
+
+    Attributes:
+      written_state: State of the record that this store wrote last; None before the first one.
+    """
 
     def __init__(
         self, storage: Storage, layout: RunLayout, *, clock: Callable[[], float] = time.time
@@ -53,6 +57,7 @@ class RunRecordStore:
         self._layout = layout
         self._clock = clock
         self._created_at_s: float | None = None
+        self.written_state: str | None = None
 
     def replace(self, record: Mapping[str, Any]) -> None:
         """Writes `record` as the whole run.json, with secrets taken out.
@@ -69,6 +74,7 @@ class RunRecordStore:
         text = dump_plain_json({**defaults, **record, **times}, indent=1)
         storage = self._storage if record.get("state") in ENDED else self._hasty_storage
         storage.write_text(self._layout.record, text)
+        self.written_state = record.get("state")
 
     def exists(self) -> bool:
         return self._storage.exists(self._layout.record)

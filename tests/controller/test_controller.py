@@ -8,7 +8,7 @@ import pytest
 from raydist.controller.controller import GRACE_S, POLL_S, ROOM_EVERY_S, SAVE_S, Controller
 from raydist.controller.machine import RunMachine
 from raydist.controller.states import RunState
-from raydist.errors import ClusterError, StorageError
+from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.status import FailureKind, Order, TaskState
@@ -37,7 +37,7 @@ class Run:
         self.launcher = FakeLauncher(plan, scripts, clock=self.clock)
         self.records: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
-        self.record_problem: StorageError | None = None
+        self.record_problem: RaydistError | None = None
         self.controller = Controller(
             RunMachine(plan, first_attempt=first_attempt),
             launcher=self.launcher,
@@ -317,6 +317,16 @@ def test_storage_that_stutters_does_not_end_the_run() -> None:
     result = run.controller.run()
     assert result.state is RunState.SUCCEEDED
     assert result.notes == ("run.json is not up to date, it could not be written: disk full",)
+
+
+def test_run_that_is_taken_over_ends_without_its_group() -> None:
+    def lose_run(group: FakeTaskGroup) -> None:
+        run.record_problem = ClusterError("taken over")
+
+    run = Run([train, lose_run, finish])
+    with pytest.raises(ClusterError, match="taken over"):
+        run.controller.run()
+    assert run.launcher.groups[0].num_stops == 1
 
 
 def test_timings_count_from_the_call_and_tell_of_the_first_attempt() -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
 from raydist.errors import StorageError
@@ -245,3 +246,21 @@ def test_full_disk_is_a_clear_error_and_leaves_the_old_file(tiny_disk: Path) -> 
         storage.write_bytes("run.json", b"x" * 1_000_000)
     assert storage.read_bytes("run.json") == b"old"
     assert [path.name for path in tiny_disk.iterdir()] == ["run.json"]
+
+
+def test_folder_that_is_made_while_it_is_looked_for_can_be_listed(tmp_path: Path) -> None:
+    class Quick(pafs.FileSystemHandler):
+        """Fails as pyarrow does when the folder appears after it was not found, about once in 4000 times."""
+
+        def __init__(self) -> None:
+            self.is_made = False
+
+        def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+            if not self.is_made:
+                self.is_made = True
+                raise FileNotFoundError(2, "No such file or directory")
+            return [pafs.FileInfo("/runs/r/claims", pafs.FileType.Directory)]
+
+    Quick.__abstractmethods__ = frozenset()
+    storage = Storage(filesystem=pafs.PyFileSystem(Quick()), root="/runs", uri_prefix="/runs")
+    assert storage.list_names("r") == ["claims"]
