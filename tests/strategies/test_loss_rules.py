@@ -1,0 +1,111 @@
+"""A loss that is right on one device is right on several replicas, or the run says so."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from raydist.strategies.loss_check import UNKNOWN, Verdict, decide
+from raydist.strategies.replica_share import LossRule
+from tests.support.processes import Cluster, TaskProcess, run_in_turn
+
+FUNCTIONS = "tests.support.loss_functions"
+SUMMED = ("function, sum", "function, each", "step, divided by replicas", "step, average loss")
+AVERAGED = ("function, mean", "compute_loss", "step, mean", "step, loss object and mean")
+UNSURE = ("step, compares examples", "step, random")
+CLUSTERS = {
+    "one device": Cluster(),
+    "2 devices": Cluster(strategy="mirrored", devices=2),
+    "2 workers": Cluster(strategy="multi_worker_mirrored", workers=2),
+}
+
+
+@functools.cache
+def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
+    kinds = {kind: (f"{FUNCTIONS}:loss_written_as", {"kind": kind}) for kind in (*SUMMED, *AVERAGED, *UNSURE)}
+    calls = {**kinds, "outside": (f"{FUNCTIONS}:model_made_outside", {})}
+    found = CLUSTERS[cluster]
+    return run_in_turn(
+        calls, Cluster(strategy=found.strategy, workers=found.workers, devices=found.devices, keras=keras)
+    )
+
+
+CASES = [
+    ("2 devices", "3"),
+    ("2 devices", "legacy"),
+    pytest.param("2 workers", "3", marks=pytest.mark.slow),
+    pytest.param("2 workers", "legacy", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+@pytest.mark.parametrize("kind", [*SUMMED, *AVERAGED])
+def test_weights_and_losses_equal_those_of_one_device(kind: str, cluster: str, keras: str) -> None:
+    [expected] = run("one device", keras)[kind]
+    for task in run(cluster, keras)[kind]:
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
+        np.testing.assert_allclose(task.values["loss"], expected.values["loss"], atol=1e-5)
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(cluster: str, keras: str) -> None:
+    for kind in AVERAGED:
+        # tf_keras takes the mean of what a loss function returns, and scales it.
+        is_right_in_keras = keras == "legacy" and kind.startswith("function")
+        notes = run(cluster, keras)[kind][0].values["notes"]
+        told = any("loss_functions.py:" in note and "averaged over the 2 replicas" in note for note in notes)
+        assert told is not is_right_in_keras, (kind, notes)
+    for kind in SUMMED:
+        assert run(cluster, keras)[kind][0].values["notes"] == []
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+@pytest.mark.parametrize("kind", UNSURE)
+def test_loss_that_cannot_be_equal_is_told(kind: str, cluster: str, keras: str) -> None:
+    cause = {"step, random": "random numbers"}.get(kind, "how a batch is divided")
+    [note] = run(cluster, keras)[kind][0].values["notes"]
+    assert "could not be shown" in note
+    assert cause in note
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_model_made_outside_of_the_strategy_trains_as_in_keras(cluster: str, keras: str) -> None:
+    [expected] = run("one device", keras)["outside"]
+    for task in run(cluster, keras)["outside"]:
+        for name in ("weights", "predicted"):
+            np.testing.assert_allclose(task.arrays[name], expected.arrays[name], atol=1e-6)
+        assert task.values["values"] == pytest.approx(expected.values["values"])
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_without_the_check_gradients_are_summed(keras: str) -> None:
+    function = f"{FUNCTIONS}:loss_written_as"
+    calls = {"step": (function, {"kind": "step, mean"})}
+    options = {"check_equality": False}
+    cluster = Cluster(strategy="mirrored", devices=2, keras=keras)
+    [task] = run_in_turn(calls, cluster, job_options=options)["step"]
+    [expected] = run("one device", keras)["step, mean"]
+    assert np.abs(task.arrays["weights"] - expected.arrays["weights"]).max() > 1e-2
+    assert task.values["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("errors", "options", "verdict", "rule"),
+    [
+        ((1e-7, 0.5), {}, Verdict.SCALED, LossRule.SCALED),
+        ((1.0, 1e-7), {}, Verdict.LOCAL_MEAN, LossRule.LOCAL_MEAN),
+        ((1.1, 0.2), {}, Verdict.UNEQUAL, LossRule.LOCAL_MEAN),
+        ((0.2, 0.6), {}, Verdict.UNEQUAL, LossRule.SCALED),
+        ((0.9, 0.8), {"asks_for_replicas": True}, Verdict.UNEQUAL, LossRule.SCALED),
+        ((1.1, 0.2), {"asks_for_replicas": True}, Verdict.UNEQUAL, LossRule.LOCAL_MEAN),
+        ((UNKNOWN, UNKNOWN), {}, Verdict.UNKNOWN, LossRule.LOCAL_MEAN),
+        ((UNKNOWN, UNKNOWN), {"asks_for_replicas": True}, Verdict.UNKNOWN, LossRule.SCALED),
+    ],
+)
+def test_decision(
+    errors: tuple[float, float], options: dict[str, bool], verdict: Verdict, rule: LossRule
+) -> None:
+    finding = decide(errors, **options)
+    assert (finding.verdict, finding.rule) == (verdict, rule)

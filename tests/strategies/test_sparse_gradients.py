@@ -1,0 +1,45 @@
+"""Rows that are looked up several times count once: an optimizer sees what dense gradients would give."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess, run_function
+
+TARGET = "tests.support.loss_functions:optimizers_with_repeated_rows"
+OPTIMIZERS = (
+    "SGD Adam AMSGrad AdamW Adagrad RMSprop Adadelta Adamax Nadam Ftrl Adafactor "
+    "clipnorm global_clipnorm clipvalue EMA"
+).split()
+
+
+@functools.cache
+def run(cluster: Cluster) -> list[TaskProcess]:
+    return run_function(TARGET, cluster)
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(strategy="mirrored", devices=2),
+        pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2), marks=pytest.mark.slow),
+        pytest.param(Cluster(strategy="multi_worker_mirrored", workers=3), marks=pytest.mark.slow),
+        pytest.param(Cluster(strategy="mirrored", devices=2, keras="legacy"), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizer_sees_the_sum_of_equal_rows(optimizer: str, cluster: Cluster) -> None:
+    [expected] = run(Cluster(keras=cluster.keras))
+    for task in run(cluster):
+        np.testing.assert_allclose(task.arrays[optimizer], expected.arrays[optimizer], atol=1e-5, rtol=0)
+
+
+def test_unpatched_keras_still_squares_equal_rows_one_by_one() -> None:
+    """Fails once Keras sums them by itself: `with_unique_rows` is then no longer needed."""
+    [task] = run_function("tests.support.loss_functions:adam_of_stock_keras", Cluster())
+    sparse, dense = task.arrays["sparse"], task.arrays["dense"]
+    assert np.abs(sparse - dense).max() > 1e-3

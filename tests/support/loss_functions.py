@@ -1,0 +1,209 @@
+"""Train functions whose losses are written in different ways, for tests. Import TensorFlow inside only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def _examples() -> tuple[np.ndarray, np.ndarray]:
+    # The last batch of 6 divides by 2 replicas, the one before as well: a loss that divides by the number of
+    # replicas is exact only then.
+    x = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)
+
+
+def loss_written_as(ctx: Any, *, kind: str) -> dict[str, Any]:
+    """Trains with `model.fit`; returns weights, losses and notes."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+    with ctx.strategy.scope():
+        inputs = keras.Input((4,))
+        outputs = keras.layers.Dense(1)(keras.layers.Dense(3, activation="tanh")(inputs))
+        model = _class_of(kind, keras)(inputs, outputs)
+        model.compile(keras.optimizers.SGD(0.1), loss=_LOSSES.get(kind, "mse"))
+    dataset = tf.data.Dataset.from_tensor_slices(_examples()).batch(8)
+    noted = len(ctx.progress.status().notes)
+    history = model.fit(dataset, epochs=2, verbose=0)
+    return {
+        "weights": _flat(model),
+        "loss": history.history["loss"],
+        "notes": list(ctx.progress.status().notes[noted:]),
+    }
+
+
+def _mean(y: Any, predicted: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.reduce_mean(tf.square(y - predicted))
+
+
+def _sum(y: Any, predicted: Any) -> Any:
+    import tensorflow as tf
+
+    return 0.1 * tf.reduce_sum(tf.square(y - predicted))
+
+
+def _of_each(y: Any, predicted: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.reduce_mean(tf.square(y - predicted), axis=-1)
+
+
+_LOSSES = {"function, mean": _mean, "function, sum": _sum, "function, each": _of_each}
+
+
+def _class_of(kind: str, keras: Any) -> type:
+    import tensorflow as tf
+
+    class OwnLoss(keras.Model):  # type: ignore[misc, name-defined]
+        def compute_loss(
+            self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **_: Any
+        ) -> Any:
+            return _mean(y, y_pred) + 0.01 * tf.reduce_sum(tf.square(self.trainable_variables[0]))
+
+    class OwnStep(keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.own_loss(y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"own": loss}
+
+        def own_loss(self, y: Any, predicted: Any) -> Any:
+            match kind:
+                case "step, mean":
+                    return _mean(y, predicted)
+                case "step, divided by replicas":
+                    return _mean(y, predicted) / tf.distribute.get_strategy().num_replicas_in_sync
+                case "step, average loss":
+                    return tf.nn.compute_average_loss(_of_each(y, predicted))
+                case "step, loss object and mean":
+                    return keras.losses.MeanSquaredError()(y, predicted) + tf.reduce_mean(predicted**2)
+                case "step, compares examples":
+                    return _mean(y, predicted) + tf.math.reduce_variance(predicted)
+                case "step, random":
+                    noise = tf.random.stateless_normal(tf.shape(predicted), seed=(1, 2))
+                    return _mean(y, predicted + 0.1 * noise)
+
+            raise AssertionError(kind)
+
+    if kind == "compute_loss":
+        return OwnLoss
+    return OwnStep if kind.startswith("step") else keras.Model  # type: ignore[no-any-return]
+
+
+def model_made_outside(ctx: Any) -> dict[str, Any]:
+    """Uses a model that no strategy holds in each way that Keras has."""
+    import tempfile
+
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    x, y = _examples()
+    losses = model.fit(x, y, epochs=2, batch_size=8, shuffle=False, verbose=0).history["loss"]
+    values = model.evaluate(x, y, verbose=0)
+    predicted = model.predict(x, verbose=0)
+    on_batch = model.predict_on_batch(x[:5])
+    model.train_on_batch(x, y)
+    model.test_on_batch(x, y)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.keras")
+        loaded = keras.models.load_model(f"{folder}/model.keras")
+        np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    np.testing.assert_allclose(on_batch, predicted[:5], atol=1e-6)
+    return {
+        "weights": _flat(model),
+        "predicted": predicted,
+        "loss": losses,
+        "values": list(map(float, values)),
+    }
+
+
+def optimizers_with_repeated_rows(ctx: Any) -> dict[str, Any]:
+    """Trains a table of which each replica looks up the same rows, one of them twice, with each optimizer."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    optimizers = keras.optimizers
+    # A large epsilon, or rounding decides where the gradient is nearly zero.
+    made = {
+        "SGD": optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+        "Adam": optimizers.Adam(0.1, epsilon=1e-3),
+        "AMSGrad": optimizers.Adam(0.1, epsilon=1e-3, amsgrad=True),
+        "AdamW": optimizers.AdamW(0.1, weight_decay=0.1, epsilon=1e-3),
+        "Adagrad": optimizers.Adagrad(0.1),
+        "RMSprop": optimizers.RMSprop(0.1, epsilon=1e-3, centered=True, momentum=0.5),
+        "Adadelta": optimizers.Adadelta(0.1, epsilon=1e-3),
+        "Adamax": optimizers.Adamax(0.1, epsilon=1e-3),
+        "Nadam": optimizers.Nadam(0.1, epsilon=1e-3),
+        "Ftrl": optimizers.Ftrl(0.1),
+        "Adafactor": optimizers.Adafactor(0.1),
+        "clipnorm": optimizers.Adam(0.1, epsilon=1e-3, clipnorm=0.01),
+        "global_clipnorm": optimizers.Adam(0.1, epsilon=1e-3, global_clipnorm=0.01),
+        "clipvalue": optimizers.Adam(0.1, epsilon=1e-3, clipvalue=0.001),
+        "EMA": optimizers.Adam(0.1, epsilon=1e-3, use_ema=True, ema_momentum=0.5),
+    }
+    return {name: _trained_table(ctx, keras, optimizer) for name, optimizer in made.items()}
+
+
+def _trained_table(ctx: Any, keras: Any, optimizer: Any) -> np.ndarray:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        inputs = keras.Input((), dtype="int32")
+        table = keras.layers.Embedding(4, 2, embeddings_initializer="zeros")
+        positions = tf.constant([0, 1, 2, 1])
+
+        class Lookup(keras.layers.Layer):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.table = table
+
+            def call(self, indices: Any) -> Any:
+                # As position embeddings are: the same rows for each example.
+                rows = tf.reshape(self.table(positions), [1, 8])
+                return rows * tf.cast(indices[:, None] + 1, tf.float32)
+
+        model = keras.Model(inputs, Lookup()(inputs))
+        type_of = type(optimizer).from_config(optimizer.get_config())
+        model.compile(type_of, loss="mse")
+    x = np.arange(14, dtype="int32") % 5
+    y = np.random.default_rng(1).normal(size=(14, 8)).astype("float32")
+    model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(5), epochs=2, verbose=0)
+    return _flat(model)
+
+
+def _flat(model: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+def adam_of_stock_keras(ctx: Any) -> dict[str, Any]:
+    """Applies a gradient with equal rows, sparse and dense, without what raydist patches."""
+    import tensorflow as tf
+
+    from raydist.strategies import gradients
+
+    keep, gradients.with_unique_rows = gradients.with_unique_rows, lambda gradient: gradient
+    try:
+        return {"sparse": _adam_steps(tf, is_sparse=True), "dense": _adam_steps(tf, is_sparse=False)}
+    finally:
+        gradients.with_unique_rows = keep
+
+
+def _adam_steps(tf: Any, *, is_sparse: bool) -> np.ndarray:
+    variable = tf.keras.Variable(np.ones((3, 1), "float32"))
+    optimizer = tf.keras.optimizers.Adam(0.1)
+    optimizer.build([variable])
+    for scale in (1.0, -0.5):
+        values = tf.constant([[0.1 * scale], [0.2 * scale]])
+        gradient = tf.IndexedSlices(values, tf.constant([0, 0]), dense_shape=tf.constant([3, 1]))
+        optimizer.apply([gradient if is_sparse else tf.convert_to_tensor(gradient)], [variable])
+    return variable.numpy()  # type: ignore[no-any-return]
