@@ -97,6 +97,7 @@ def _encode(rows: Sequence[MetricRow]) -> bytes:
         table,
         target,
         compression="zstd" if is_large else "none",
+        write_page_checksum=True,
         write_statistics=False,
         store_schema=False,
     )

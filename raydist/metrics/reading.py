@@ -66,16 +66,18 @@ def _read_listed(storage: Storage, layout: RunLayout, scope: Scope) -> pa.Table:
     finally:
         readers.shutdown(cancel_futures=True)
     rows = pa.concat_tables([COLUMNS.empty_table(), *parts]).unify_dictionaries().combine_chunks()
-    _check_tasks(rows, storage.uri(layout.metrics))
+    try:
+        _check_words(rows)
+    except (SpecError, UnicodeDecodeError) as error:
+        raise StorageError(f"a file in {storage.uri(layout.metrics)} is damaged: {error}") from error
     return rows
 
 
-def _check_tasks(rows: pa.Table, uri: str) -> None:
-    try:
-        for task in pc.unique(rows["task"]).to_pylist():
-            TaskId.parse(task)
-    except SpecError as error:
-        raise StorageError(f"a file in {uri} is damaged: {error}") from error
+def _check_words(rows: pa.Table) -> None:
+    """Raises UnicodeDecodeError for what is no text, and SpecError for a task that is none."""
+    pc.unique(rows["name"]).to_pylist()
+    for task in pc.unique(rows["task"]).to_pylist():
+        TaskId.parse(task)
 
 
 def _read_group(storage: Storage, keys: Sequence[str], scope: Scope) -> pa.Table:
@@ -96,8 +98,8 @@ def _read_file(storage: Storage, key: str) -> pa.Table:
         raise _GoneError(str(error)) from error
     try:
         # Each file is read by one thread: there are many, and handing out its columns takes longer.
-        file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+        file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False, page_checksum_verification=True)
         rows = file.read(columns=_STORED.names, use_threads=False)
         return rows if rows.schema.equals(_STORED) else rows.select(_STORED.names).cast(_STORED)
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise StorageError(f"{storage.uri(key)} is damaged: {error}") from error

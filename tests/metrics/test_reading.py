@@ -87,5 +87,19 @@ def test_file_without_a_column_is_damaged(storage: Storage, column: str) -> None
         read_columns(storage, LAYOUT, scope=Scope.GLOBAL)
 
 
+def test_flipped_byte_is_found_wherever_values_are(storage: Storage) -> None:
+    store(storage, steps=range(50))
+    key = LAYOUT.metrics_segment(TASK, attempt=0, seq=0)
+    content, whole = storage.read_bytes(key), read_columns(storage, LAYOUT, scope=Scope.GLOBAL)
+    num_damaged = 0
+    for place in range(len(content)):
+        storage.write_bytes(key, content[:place] + bytes([content[place] ^ 0x90]) + content[place + 1 :])
+        try:
+            assert read_columns(storage, LAYOUT, scope=Scope.GLOBAL).equals(whole), place
+        except StorageError:
+            num_damaged += 1
+    assert num_damaged > len(content) / 2
+
+
 def test_run_without_metrics_has_none(storage: Storage) -> None:
     assert read_columns(storage, LAYOUT, scope=Scope.GLOBAL).num_rows == 0
