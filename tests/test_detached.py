@@ -303,7 +303,8 @@ def test_controller_brought_back_after_the_end_just_ends(tmp_path: Path) -> None
     from raydist.storage.run_record import RunRecordStore
 
     storage, layout = Storage.open(str(tmp_path)), RunLayout(run="run")
-    RunRecordStore(storage, layout).replace({"state": "SUCCEEDED", "driver": {"id": "0badcafe"}})
+    driver = {"host": "h", "pid": 7, "start": None, "actor": "run", "address": "unused", "id": "0badcafe"}
+    RunRecordStore(storage, layout).replace({"state": "SUCCEEDED", "driver": driver})
     storage.write_bytes(layout.code("0badcafe"), b"zip")
     before = (tmp_path / "run" / "run.json").read_bytes()
     DetachedController(launch_of(plan_for(tmp_path))).run(is_revived=True)

@@ -30,3 +30,6 @@ def command(storage: str, is_json: bool) -> None:
         return
     shown = [{**record, "created": run_view.local_time(record["created_at_s"])} for record in records]
     output.print_table(_COLUMNS, [[record[name] for name in _COLUMNS] for record in shown])
+    for record in records:
+        if record["state"] is None:
+            click.echo(record["error"]["message"])

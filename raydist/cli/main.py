@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from raydist.cli import output
+from raydist.cli import output, standard_streams
 from raydist.errors import RaydistError
 
 INTERRUPTED = 130
@@ -79,15 +79,30 @@ def cli() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code; every error that is no bug ends up as one sentence."""
-    is_json = "--json" in arguments
+    code = 0
+    try:
+        standard_streams.check_open()
+        code = _run_command(arguments, is_json="--json" in arguments)
+        standard_streams.check_written()
+    except standard_streams.OutputError as error:
+        if not error.is_unread:  # else its reader has what it wants, as `| head` has
+            return code or output.print_raydist_error(error, is_json=False)
+    return code
+
+
+def _run_command(arguments: Sequence[str], *, is_json: bool) -> int:
     try:
         code = cli.main(args=list(arguments), prog_name="raydist", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
         return 2
     except click.ClickException as error:
+        standard_streams.tolerate_failures()  # the mistake is what is to be told
         return output.print_error(_usage_sentence(error), type_name="UsageError", code=2, is_json=is_json)
+    except standard_streams.OutputError:
+        raise
     except RaydistError as error:
+        standard_streams.tolerate_failures()
         return output.print_raydist_error(error, is_json=is_json)
     except (KeyboardInterrupt, click.Abort):
         return output.print_error(
@@ -108,6 +123,7 @@ def _usage_sentence(error: click.ClickException) -> str:
 
 def main() -> NoReturn:
     """The console script."""
+    standard_streams.prepare()
     sys.exit(run(sys.argv[1:]))
 
 

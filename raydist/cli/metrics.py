@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
-import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli import output, run_view
+from raydist.cli import run_view
 from raydist.cli.job_options import json_option, storage_option
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 _MAX_WIDTH = 120
 _CHART_HEIGHT = 15
+_POINTS_PER_COLUMN = 2  # of a braille character
 
 
 @click.command("metrics")
@@ -35,8 +35,9 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     if plot and (is_json or form != "table"):
         other = "--json" if is_json else f"--format {form}"
         raise click.UsageError(f"--plot draws for a terminal, {other} prints for programs; give one of them.")
+    from raydist.metrics import formats
     from raydist.metrics.merge import as_table
-    from raydist.metrics.parquet import read_metrics
+    from raydist.metrics.reading import read_columns
     from raydist.metrics.records import Scope
     from raydist.storage.filesystem import Storage
     from raydist.storage.layout import RunLayout
@@ -45,30 +46,30 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     run_view.check_name(run)
     opened = Storage.open(storage)
     read_record(opened, run)  # tells a run that does not exist from one without metrics
-    rows = read_metrics(opened, RunLayout(run=run))
-    table = as_table(rows, scope=Scope.LOCAL if local else Scope.GLOBAL)
+    scope = Scope.LOCAL if local else Scope.GLOBAL
+    table = as_table(read_columns(opened, RunLayout(run=run), scope=scope))
     if is_json or form == "json":
-        lines = [dict(zip(table.columns, line, strict=True)) for line in table.lines]
-        output.print_json({"run": run, "metrics": lines})
+        _print_blocks(formats.json_blocks(table, run=run))
     elif form == "csv":
-        _print_csv(table)
-    elif not table.lines:
+        _print_blocks(formats.csv_blocks(table))
+    elif not table.num_rows:
         click.echo(f"no metrics of {run} are stored yet")
     elif plot:
         _draw(table)
     else:
-        output.print_table(table.columns, table.lines)
+        _print_blocks(formats.text_blocks(table))
 
 
 def _draw(table: MetricTable) -> None:
     from raydist.cli.curves import charts
+    from raydist.metrics.curves import curves
 
     width = min(shutil.get_terminal_size().columns, _MAX_WIDTH)
-    drawn = charts(table, width=width, height=_CHART_HEIGHT)
+    drawn = charts(curves(table, num_buckets=_POINTS_PER_COLUMN * width), width=width, height=_CHART_HEIGHT)
     click.echo("\n\n".join(drawn) or "there are no numbers to draw; see the table")
 
 
-def _print_csv(table: MetricTable) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(table.lines)
+def _print_blocks(blocks: Iterable[bytes]) -> None:
+    """Prints each block before the next is made: `| head` waits for the first alone."""
+    for block in blocks:
+        click.echo(block, nl=False)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from raydist.cli import output, run_view
+from raydist.cli import output, run_view, standard_streams
 from raydist.cli.job_options import default_storage
 from raydist.cli.progress import Progress, ProgressView, duration, metrics_line, open_view
 
@@ -29,6 +29,7 @@ def run_job(
     """
     from raydist import api
 
+    standard_streams.tolerate_failures()
     screen = sys.stderr if is_json else sys.stdout
     with output.stdout_kept_for_json(is_json), open_view(screen) as view, _interrupts():
         shown = _Screen(view)

@@ -1,59 +1,109 @@
-"""Makes one curve of what several attempts reported, and a table of the curve."""
+"""Makes one curve of what several attempts reported, and a table of the curve, column by column."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from raydist.metrics.records import MetricRow, Scope
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from raydist.spec.tasks import TaskId
 
-@dataclass(frozen=True, kw_only=True)
-class MetricTable:
-    """Metrics with one line per step and task.
+Numbers = npt.NDArray[Any]
+MetricTable: TypeAlias = "pa.Table"  # as `as_table` returns it
 
-    Attributes:
-      columns: `step`, `epoch`, `task`, then the metrics' names, sorted.
-      lines: Values in the columns' order; None where a task reported no such metric at that step.
-    """
-
-    columns: tuple[str, ...]
-    lines: tuple[tuple[int | float | str | None, ...], ...]
+# The columns of a table before those of the metrics.
+FIXED_COLUMNS = ("step", "epoch", "task")
 
 
-def merge_rows(rows: Iterable[MetricRow]) -> list[MetricRow]:
-    """Returns one row for each (task, step, name, scope): the highest attempt's, and of that the last.
+def merge(rows: pa.Table) -> pa.Table:
+    """Returns one row for each (task, step, name): the highest attempt's, and of that the last.
 
     Steps that a later attempt has not reached again stay as the earlier one reported them. Sorted
-    by step, then task, name and scope.
+    by step, then task and name.
+
+    Args:
+      rows: Of one scope, with `reading.COLUMNS`, in the order in which they were reported.
     """
-    newest: dict[tuple[object, ...], MetricRow] = {}
-    for row in rows:
-        key = (row.task, row.step, row.name, row.scope)
-        rival = newest.get(key)
-        if rival is None or (row.attempt, row.wall_time) >= (rival.attempt, rival.wall_time):
-            newest[key] = row
-    return sorted(newest.values(), key=_order)
+    step, task, name = _numbers(rows, "step"), _rank(rows, "task"), _rank(rows, "name")
+    # Stable: of equal rows the last reported is the last.
+    order = np.lexsort((_numbers(rows, "wall_time"), _numbers(rows, "attempt"), name, task, step))
+    is_last = _differs_from_next(step[order], task[order], name[order])
+    return rows.take(pa.array(order[is_last]))
 
 
-def as_table(rows: Iterable[MetricRow], *, scope: Scope = Scope.GLOBAL) -> MetricTable:
-    """Returns the merged rows of one scope with a column per metric."""
-    merged = [row for row in merge_rows(rows) if row.scope is scope]
-    names = sorted({row.name for row in merged})
-    values: dict[tuple[int, str], dict[str, float]] = {}
-    epochs: dict[tuple[int, str], int | None] = {}
-    for row in merged:
-        place = (row.step, str(row.task))
-        values.setdefault(place, {})[row.name] = row.value
-        epochs[place] = row.epoch if row.epoch is not None else epochs.get(place)
-    return MetricTable(
-        columns=("step", "epoch", "task", *names),
-        lines=tuple(
-            (step, epochs[step, task], task, *(values[step, task].get(name) for name in names))
-            for step, task in values
-        ),
-    )
+def as_table(rows: pa.Table) -> MetricTable:
+    """Returns the merged rows with one line per step and task, and a column per metric.
+
+    The columns are `FIXED_COLUMNS`, then the metrics' names, sorted; null where a task reported no such
+    metric at that step.
+
+    Args:
+      rows: As `merge` takes them.
+    """
+    merged = merge(rows)
+    step, task, name = _numbers(merged, "step"), _rank(merged, "task"), _rank(merged, "name")
+    is_line_end = _differs_from_next(step, task)
+    line: Numbers = np.cumsum(is_line_end) - is_line_end
+    lines = merged.filter(pa.array(is_line_end)).select(["step", "task"])
+    num_lines, value = lines.num_rows, _numbers(merged, "value")
+    columns = [lines["step"], _epochs(merged, line, num_lines), lines["task"]]
+    names = _sorted_words(merged, "name")
+    columns += [_spread(value[name == rank], line[name == rank], num_lines) for rank in range(len(names))]
+    return pa.Table.from_arrays(columns, names=[*FIXED_COLUMNS, *names])
 
 
-def _order(row: MetricRow) -> tuple[int, str, int, str, str]:
-    return (row.step, row.task.task_type.value, row.task.index, row.name, row.scope.value)
+def _epochs(merged: pa.Table, line: Numbers, num_lines: int) -> pa.Array:
+    """Returns each line's epoch: where its metrics tell several, that of the last by name."""
+    is_known = pc.is_valid(merged["epoch"]).to_numpy()
+    known = merged["epoch"].drop_null().to_numpy()
+    return _spread(known, line[is_known], num_lines)
+
+
+def _spread(values: Numbers, line: Numbers, num_lines: int) -> pa.Array:
+    """Returns an array with each value at its line, the last one where a line has several; else null."""
+    spread, is_null = np.zeros(num_lines, values.dtype), np.ones(num_lines, bool)
+    spread[line], is_null[line] = values, False
+    return pa.array(spread, mask=is_null)
+
+
+def _differs_from_next(*columns: Numbers) -> npt.NDArray[np.bool_]:
+    """Returns for each row whether the next one differs in any of the columns; True for the last."""
+    differs = np.ones(len(columns[0]), bool)
+    if len(differs):
+        differs[:-1] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return differs
+
+
+def _numbers(rows: pa.Table, column: str) -> Numbers:
+    numbers: Numbers = rows[column].to_numpy()
+    return numbers
+
+
+def _rank(rows: pa.Table, column: str) -> Numbers:
+    """Returns for each row the place of its word among the column's words, sorted."""
+    words = _words(rows, column)
+    place = {word: number for number, word in enumerate(_sorted_words(rows, column))}
+    ranks = np.array([place[word] for word in words], np.int32)
+    numbers = [chunk.indices.to_numpy() for chunk in rows[column].chunks]  # of at most one
+    ranked: Numbers = ranks[np.concatenate([np.empty(0, np.int32), *numbers])]
+    return ranked
+
+
+def _sorted_words(rows: pa.Table, column: str) -> list[str]:
+    words = _words(rows, column)
+    return sorted(words, key=_task_order) if column == "task" else sorted(words)
+
+
+def _words(rows: pa.Table, column: str) -> list[str]:
+    """Returns the different words of a column of `reading.COLUMNS`."""
+    chunks = rows[column].chunks
+    words: list[str] = chunks[0].dictionary.to_pylist() if chunks else []
+    return words
+
+
+def _task_order(task: str) -> tuple[str, int]:
+    parsed = TaskId.parse(task)
+    return parsed.task_type.value, parsed.index

@@ -1,4 +1,4 @@
-"""Metrics as Parquet files on storage: written by tasks, read from storage alone."""
+"""Metrics as Parquet files on storage, written by tasks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raydist.errors import StorageError
-from raydist.metrics.records import MetricRow, Scope
+from raydist.metrics.records import MetricRow
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
@@ -30,12 +29,18 @@ SCHEMA = pa.schema(
         pa.field("value", pa.float64(), nullable=False),
     ]
 )
+# A file that holds the values of 5 s takes as long to read as thousands of rows; these are 5 minutes.
+JOINED_AT = 64
 _ROW_BYTES = 100  # about what a row takes in memory; files are far smaller
+# A run of hours leaves thousands of small files. Starting zstd for each of their columns takes longer
+# than reading them, and they are no smaller with it.
+_COMPRESSED_FROM_ROWS = 4096
 
 
 class MetricsWriter:
     """Writes one task's metrics in one attempt, as files that are complete and never written again.
 
+    One file takes the place of many small ones later; where that is interrupted, rows are stored twice.
     Starts no thread: whoever owns it calls `tick()` about once a second, and `flush()` at the end.
     Safe to use from several threads; `append` never waits for storage.
     """
@@ -63,6 +68,7 @@ class MetricsWriter:
                 first_seq=next_seq(
                     storage, layout.metrics, prefix=layout.metrics_prefix(task, attempt=attempt)
                 ),
+                joined_at=JOINED_AT,
                 clock=clock,
             )
         )
@@ -71,7 +77,7 @@ class MetricsWriter:
         self._segments.append(*rows)
 
     def tick(self) -> None:
-        """Writes a file once the oldest row that waits is 5 s old, or 4 MB wait."""
+        """Writes a file once the oldest row that waits is 5 s old, or 4 MB wait; joins small files."""
         self._segments.tick()
 
     def flush(self, *, is_hasty: bool = False) -> None:
@@ -83,16 +89,18 @@ class MetricsWriter:
         self._segments.flush(is_hasty=is_hasty)
 
 
-def read_metrics(storage: Storage, layout: RunLayout) -> list[MetricRow]:
-    """Returns every stored row of every attempt, unordered; `merge_rows` makes a curve of them."""
-    keys = [f"{layout.metrics}/{name}" for name in storage.list_names(layout.metrics)]
-    return [row for key in keys if key.endswith(".parquet") for row in _read_file(storage, key)]
-
-
 def _encode(rows: Sequence[MetricRow]) -> bytes:
     table = pa.Table.from_pylist([_as_record(row) for row in rows], schema=SCHEMA)
     target = io.BytesIO()
-    pq.write_table(table, target, compression="zstd")
+    is_large = len(rows) >= _COMPRESSED_FROM_ROWS
+    pq.write_table(
+        table,
+        target,
+        compression="zstd" if is_large else "none",
+        write_page_checksum=True,
+        write_statistics=False,
+        store_schema=False,
+    )
     return target.getvalue()
 
 
@@ -108,16 +116,3 @@ def _as_record(row: MetricRow) -> dict[str, Any]:
         "name": row.name,
         "value": float(row.value),
     }
-
-
-def _read_file(storage: Storage, key: str) -> list[MetricRow]:
-    content = storage.read_bytes(key)
-    try:
-        records = pq.read_table(pa.BufferReader(content), schema=SCHEMA).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise StorageError(f"{storage.uri(key)} is damaged: {error}") from error
-    return [_as_row(record) for record in records]
-
-
-def _as_row(record: dict[str, Any]) -> MetricRow:
-    return MetricRow(**{**record, "task": TaskId.parse(record["task"]), "scope": Scope(record["scope"])})

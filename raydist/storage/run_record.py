@@ -12,6 +12,8 @@ from raydist.errors import MistakeError, StorageError
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.plain_json import dump_plain_json
+from raydist.storage.record_fields import RunRecord
+from raydist.storage.typed_json import checked
 
 # The states after which nothing changes any more.
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -92,18 +94,29 @@ def read_record(storage: Storage, run: str) -> dict[str, Any]:
 
     Raises:
       MistakeError: There is no such run; the message gives the near names.
-      StorageError: The record cannot be read, or is no JSON object.
+      StorageError: The record cannot be read, or is damaged: no JSON, or with a field of another type.
     """
     layout = RunLayout(run=run)
     if not storage.exists(layout.record):
         raise MistakeError(_no_such_run(storage, run))
+    return _decoded(storage.read_bytes(layout.record), storage, layout)
+
+
+def _decoded(content: bytes, storage: Storage, layout: RunLayout) -> dict[str, Any]:
+    """Returns the record with every key; each has its type, also inside of lists and objects."""
     try:
-        record = json.loads(storage.read_text(layout.record))
-    except ValueError as error:
-        raise StorageError(f"{storage.uri(layout.record)} is damaged: {error}") from error
-    if not isinstance(record, dict):
-        raise StorageError(f"{storage.uri(layout.record)} is damaged: it holds no JSON object")
-    return {**_EMPTY_RECORD, **record}
+        record = json.loads(content)
+        if not isinstance(record, dict):
+            raise ValueError("it holds no JSON object")
+        dump_plain_json(record).encode()  # fails for half a character, which no terminal takes
+        known = {**_EMPTY_RECORD, "run": layout.run, "storage": storage.uri(layout.run), **record}
+        whole: dict[str, Any] = checked(known, RunRecord, "")
+    except (ValueError, RecursionError) as error:
+        raise StorageError(
+            f"{storage.uri(layout.record)} is damaged: {error}; put back a copy of it, or give the run up "
+            "and remove its folder"
+        ) from error
+    return whole
 
 
 def run_names(storage: Storage) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from raydist.errors import StorageError
@@ -17,6 +19,15 @@ SEGMENT_MAX_AGE_S = 5.0
 SEGMENT_MAX_BYTES = 4 * 1024 * 1024
 
 Item = TypeVar("Item")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Written(Generic[Item]):
+    seq: int
+    items: list[Item]
+    num_bytes: int
 
 
 class SegmentWriter(Generic[Item]):
@@ -34,12 +45,15 @@ class SegmentWriter(Generic[Item]):
         encode: Callable[[Sequence[Item]], bytes],
         item_bytes: Callable[[Item], int],
         first_seq: int,
+        joined_at: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes how to name segment number `seq`, how to encode items, and about how large each is.
 
         Args:
           first_seq: The first number that is free, from `next_seq`.
+          joined_at: After how many segments `tick` puts one in their place. A reader may meet an item twice
+            then, and a segment that it has listed may be gone. None keeps each segment.
           clock: Seconds, from any start.
         """
         self._storage = storage
@@ -48,6 +62,8 @@ class SegmentWriter(Generic[Item]):
         self._encode = encode
         self._item_bytes = item_bytes
         self._seq = first_seq
+        self._joined_at = joined_at
+        self._unjoined: list[_Written[Item]] = []
         self._clock = clock
         self._pending: list[Item] = []
         self._pending_bytes = 0
@@ -69,6 +85,7 @@ class SegmentWriter(Generic[Item]):
             is_due = age_s >= SEGMENT_MAX_AGE_S or self._pending_bytes >= SEGMENT_MAX_BYTES
         if is_due:
             self._write(self._hasty_storage)  # the next tick tries again
+        self._join()
 
     def flush(self, *, is_hasty: bool = False) -> None:
         """Writes what is pending as one segment; what cannot be written stays pending.
@@ -85,11 +102,39 @@ class SegmentWriter(Generic[Item]):
             if not items:
                 return
             storage.write_bytes(self._segment_key(self._seq), self._encode(items))
+            num_bytes = sum(map(self._item_bytes, items))
+            if self._joined_at is not None and num_bytes < SEGMENT_MAX_BYTES:
+                self._unjoined.append(_Written(self._seq, items, num_bytes))
             self._seq += 1
             with self._pending_lock:
                 del self._pending[: len(items)]
-                self._pending_bytes -= sum(map(self._item_bytes, items))
+                self._pending_bytes -= num_bytes
                 self._pending_since_s = self._clock()
+
+    def _join(self) -> None:
+        """Puts one segment in the place of many small ones, which take long to read."""
+        with self._flush_lock:
+            parts = self._unjoined
+            is_large = sum(part.num_bytes for part in parts) >= SEGMENT_MAX_BYTES
+            if self._joined_at is None or len(parts) < 2 or not (is_large or len(parts) >= self._joined_at):
+                return
+            self._unjoined = []
+            items = [item for part in parts for item in part.items]
+            try:
+                self._hasty_storage.write_bytes(self._segment_key(self._seq), self._encode(items))
+            except StorageError as error:
+                logger.warning("small segments stay as they are: %s", error)
+                return
+            self._seq += 1
+        # Last: whatever ends this process meanwhile, each item is stored at least once.
+        self._delete([part.seq for part in parts])
+
+    def _delete(self, numbers: Sequence[int]) -> None:
+        try:
+            for seq in numbers:
+                self._hasty_storage.delete(self._segment_key(seq))
+        except StorageError as error:
+            logger.warning("segments that were joined stay beside it: %s", error)
 
 
 class EventWriter:

@@ -133,13 +133,12 @@ def weights_of(run: raydist.RunResult) -> list[np.ndarray]:
 
 def curve_problems(run: raydist.RunResult) -> list[str]:
     """Returns what is wrong with the losses that `raydist metrics` shows."""
-    from raydist.metrics.merge import merge_rows
-    from raydist.metrics.parquet import read_metrics
     from raydist.storage.filesystem import Storage
     from raydist.storage.layout import RunLayout
+    from tests.support.metric_rows import merge_rows, read_rows
 
     path = Path(run.storage)
-    table = merge_rows(read_metrics(Storage.open(str(path.parent)), RunLayout(run=path.name)))
+    table = merge_rows(read_rows(Storage.open(str(path.parent)), RunLayout(run=path.name)))
     rows = [row for row in table if row.name == "loss" and row.scope.value == "global"]
     wanted = [STEPS_PER_EPOCH * (epoch + 1) for epoch in range(EPOCHS)]
     counts = Counter(row.step for row in rows)

@@ -26,7 +26,7 @@ def store(pid: int | None, *, state: str = "RUNNING", host: str = "127.0.0.1", s
     from raydist.storage.layout import RunLayout
     from raydist.storage.run_record import RunRecordStore
 
-    task: dict[str, Any] = {"task": "worker/1", "host": host, "pid": pid, "state": "RUNNING"}
+    task: dict[str, Any] = {"task": "worker/1", "host": host, "pid": pid, "state": "RUNNING", "steps": steps}
     record = {"state": state, "steps": steps, "tasks": [task]}
     RunRecordStore(Storage.open("raydist_runs"), RunLayout(run="digits-1")).replace(record)
 

@@ -1,21 +1,17 @@
 from __future__ import annotations
 
-import math
-
 from raydist.cli.curves import charts
-from raydist.metrics.merge import MetricTable
 
-
-def table(*names: str, lines: list[tuple[int, str, list[float | None]]]) -> MetricTable:
-    return MetricTable(
-        columns=("step", "epoch", "task", *names),
-        lines=tuple((step, None, task, *values) for step, task, values in lines),
-    )
+Curves = dict[tuple[str, str], list[tuple[int, float]]]
 
 
 def test_validation_is_drawn_beside_its_metric() -> None:
-    lines = [(10, "worker/0", [0.5, 2.0, None]), (20, "worker/0", [0.75, 1.0, 1.5])]
-    accuracy, loss = charts(table("accuracy", "loss", "val_loss", lines=lines), width=60, height=12)
+    curves: Curves = {
+        ("accuracy", "worker/0"): [(10, 0.5), (20, 0.75)],
+        ("loss", "worker/0"): [(10, 2.0), (20, 1.0)],
+        ("val_loss", "worker/0"): [(20, 1.5)],
+    }
+    accuracy, loss = charts(curves, width=60, height=12)
     assert "accuracy" in accuracy
     assert "loss" not in accuracy
     assert {"loss", "val_loss"} <= set(loss.split())
@@ -23,8 +19,8 @@ def test_validation_is_drawn_beside_its_metric() -> None:
 
 
 def test_falling_values_are_drawn_falling() -> None:
-    lines = [(step, "worker/0", [100.0 - step]) for step in range(100)]
-    [chart] = charts(table("loss", lines=lines), width=60, height=12)
+    points = [(step, 100.0 - step) for step in range(100)]
+    [chart] = charts({("loss", "worker/0"): points}, width=60, height=12)
     rows = [line.partition("┤")[2] or line.partition("│")[2] for line in chart.splitlines()[1:-3]]
     firsts = [next(place for place, mark in enumerate(row) if mark > "⠀") for row in rows[2:]]
     assert firsts == sorted(firsts)
@@ -33,13 +29,7 @@ def test_falling_values_are_drawn_falling() -> None:
 
 
 def test_each_task_has_a_curve_of_its_own() -> None:
-    lines = [(10, "worker/0", [0.5]), (10, "worker/1", [0.7])]
-    [chart] = charts(table("loss", lines=lines), width=60, height=12)
+    curves: Curves = {("loss", "worker/0"): [(10, 0.5)], ("loss", "worker/1"): [(10, 0.7)]}
+    [chart] = charts(curves, width=60, height=12)
     assert "loss of worker/0" in chart
     assert "loss of worker/1" in chart
-
-
-def test_what_is_no_number_is_left_out() -> None:
-    lines = [(10, "worker/0", [math.nan, math.inf]), (20, "worker/0", [1.0, -math.inf])]
-    [chart] = charts(table("loss", "rate", lines=lines), width=60, height=12)
-    assert "loss" in chart

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from raydist.metrics.parquet import read_metrics
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
@@ -21,6 +20,7 @@ from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN, Ended, RunningRay
 from tests.support.disks import behind_another_disk, mounted_disk
 from tests.support.faulty_http import Fault, FaultyProxy, HttpRequest, faulty_proxy
+from tests.support.metric_rows import read_rows
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 from tests.support.ray_heads import ray_node
 
@@ -95,7 +95,7 @@ def test_run_on_s3_that_answers_503_and_500_succeeds(
     states = [event["state"] for event in read_events(storage, layout) if event["event"] == "state"]
     assert states == ["STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
     losses = [
-        row.step for row in read_metrics(storage, layout) if (row.name, row.scope.value) == ("loss", "global")
+        row.step for row in read_rows(storage, layout) if (row.name, row.scope.value) == ("loss", "global")
     ]
     assert sorted(losses) == [4, 8, 12]
 

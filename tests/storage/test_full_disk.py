@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raydist.errors import StorageError
-from raydist.metrics.parquet import MetricsWriter, read_metrics
+from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoints import CheckpointStore
@@ -19,6 +19,7 @@ from raydist.storage.layout import RunLayout
 from raydist.storage.logs import LogUploader, read_log
 from raydist.storage.segments import EventWriter, read_events
 from tests.support.disks import mounted_disk
+from tests.support.metric_rows import read_rows
 
 FILES = {"optimizer.npz": b"m" * 300_000, "state.json": b"{}", "weights.npz": b"w" * 300_000}
 
@@ -153,7 +154,7 @@ def test_writers_keep_what_does_not_fit_and_store_it_once_afterwards(
         writer.flush()
         writer.flush()
     assert read_events(storage, layout) == [{"text": "x" * 5000}]
-    assert read_metrics(storage, layout) == [row]
+    assert read_rows(storage, layout) == [row]
     assert read_log(storage, layout, task=task, attempt=0) == "a line\n" * 1000
     assert list(disk.rglob(".*.tmp")) == []
 

@@ -79,12 +79,11 @@ def test_chief_alone_writes_and_keeps_three(undisturbed: Undisturbed) -> None:
 
 
 def test_metrics_hold_one_global_value_per_epoch(undisturbed: Undisturbed) -> None:
-    from raydist.metrics.merge import merge_rows
-    from raydist.metrics.parquet import read_metrics
     from raydist.metrics.records import Scope
+    from tests.support.metric_rows import merge_rows, read_rows
 
     [first, _], storage = undisturbed(Cluster(**TWO_WORKERS))
-    rows = merge_rows(read_metrics(Storage.open(str(storage)), RunLayout(run="test")))
+    rows = merge_rows(read_rows(Storage.open(str(storage)), RunLayout(run="test")))
     losses = [row for row in rows if row.scope is Scope.GLOBAL and row.name == "loss"]
     assert [(row.step, row.epoch, row.task) for row in losses] == [
         (7 * epoch, epoch, TaskId.parse("worker/0")) for epoch in (1, 2, 3, 4, 5)
