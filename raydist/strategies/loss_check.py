@@ -37,11 +37,13 @@ UNKNOWN = 1e9
 class Verdict(enum.Enum):
     """What the check found.
 
-    SCALED, LOCAL_MEAN: Under that rule the gradients equal one device's.
+    EITHER: Under both rules the gradients equal one device's.
+    SCALED, LOCAL_MEAN: Under that rule they do.
     UNEQUAL: Under neither; the losses depend on how a batch is divided, or on random numbers.
     UNKNOWN: The step could not be run on a part of a batch.
     """
 
+    EITHER = "either"
     SCALED = "scaled"
     LOCAL_MEAN = "local mean"
     UNEQUAL = "unequal"
@@ -127,6 +129,9 @@ def decide(errors: Sequence[float], *, is_random: bool = False, asks_for_replica
     scaled its losses.
     """
     scaled, local = errors
+    if max(scaled, local) <= TOLERANCE:
+        # Keras's own losses. What the step shows of them is then not scaled either.
+        return Finding(verdict=Verdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
     if scaled <= TOLERANCE:
         return Finding(verdict=Verdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
     if local <= TOLERANCE:
@@ -144,7 +149,7 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
       function: The user's function or class that the loss comes from.
     """
     where = f"{function.__qualname__} ({location_of(function)})"
-    if finding.verdict is Verdict.SCALED:
+    if finding.verdict in (Verdict.EITHER, Verdict.SCALED):
         return None
     averaged = (
         f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,26 @@ def of_all_replicas(
     Args:
       metrics: The values of the model's metrics over all replicas, which take the place of a replica's own.
     """
-    own = {name: value for name, value in logs.items() if name not in metrics and _is_number(value)}
-    means = means_over_workers(strategy, [float(value) for value in own.values()]) if own else []
-    reduced = dict(zip(own, means, strict=True))
-    return {name: metrics.get(name, reduced.get(name, value)) for name, value in logs.items()}
+    own = [value for name, value in _leaves(logs) if name not in metrics and _is_number(value)]
+    means = iter(means_over_workers(strategy, [float(value) for value in own]) if own else [])
+
+    def reduced(name: str, value: Any) -> Any:
+        # A step that returns `{m.name: m.result() for m in self.metrics}` has a dict in it.
+        if isinstance(value, Mapping):
+            return {inner: reduced(inner, one) for inner, one in value.items()}
+        if name in metrics:
+            return metrics[name]
+        return next(means) if _is_number(value) else value
+
+    return {name: reduced(name, value) for name, value in logs.items()}
+
+
+def _leaves(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield name, value
 
 
 def _is_number(value: Any) -> bool:

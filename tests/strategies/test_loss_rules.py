@@ -46,7 +46,8 @@ def test_weights_and_losses_equal_those_of_one_device(kind: str, cluster: str, k
     [expected] = run("one device", keras)[kind]
     for task in run(cluster, keras)[kind]:
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
-        np.testing.assert_allclose(task.values["loss"], expected.values["loss"], atol=1e-5)
+        if kind not in ("step, divided by replicas", "step, average loss"):  # which are shown as they are
+            np.testing.assert_allclose(task.values["loss"], expected.values["loss"], atol=1e-5)
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
@@ -94,6 +95,7 @@ def test_without_the_check_gradients_are_summed(keras: str) -> None:
 @pytest.mark.parametrize(
     ("errors", "options", "verdict", "rule"),
     [
+        ((1e-7, 1e-6), {}, Verdict.EITHER, LossRule.LOCAL_MEAN),
         ((1e-7, 0.5), {}, Verdict.SCALED, LossRule.SCALED),
         ((1.0, 1e-7), {}, Verdict.LOCAL_MEAN, LossRule.LOCAL_MEAN),
         ((1.1, 0.2), {}, Verdict.UNEQUAL, LossRule.LOCAL_MEAN),
