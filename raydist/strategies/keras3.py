@@ -25,7 +25,7 @@ from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import global_batch, packing, replacement, resume
+from raydist.strategies import fit_session, global_batch, replacement, resume
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
 from raydist.strategies.data_sizes import check_sizes
@@ -338,9 +338,13 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = [_EqualStatistics(), *in_run_order(tree.flatten(callbacks or []))]
             bound.arguments["callbacks"] = callbacks
-        is_known = isinstance(callbacks, list) and not self.run_eagerly
-        packing.begin(callbacks if is_known else None, keras.callbacks.Callback, model=self)
-        return original(*bound.args, **bound.kwargs)
+        session = fit_session.FitSession(self, callbacks, base=keras.callbacks.Callback)
+        try:
+            with fit_session.entered(session):
+                return original(*bound.args, **bound.kwargs)
+        finally:
+            if session.first is not None:
+                self._initial_epoch = None  # or the next `fit` would begin there too
 
     return fit
 
@@ -358,21 +362,24 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
     def __init__(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
         super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
-        self._start = resume.take_start()
+        session = fit_session.taken_by_data_handler()
+        self._start = session.resumption.start if session else resume.Start()
         dataset = self.data_adapter.get_tf_dataset()
         check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
         agree = functools.partial(means_over_workers, distribute_strategy)
         is_static = global_batch.has_static_batch(dataset)
-        self._packer = packing.take_packer(self.steps_per_execution, agree, is_batch_static=is_static)
+        self._packer = fit_session.packer_of(
+            session, self.steps_per_execution, agree, is_batch_static=is_static
+        )
         # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
         is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or _is_parameter_server(
             distribute_strategy
         )
         if not is_whole:
+            if session is not None:
+                dataset = session.resumption.after(dataset, steps_per_epoch=self.steps_per_epoch)
             dataset = global_batch.distribute(
-                resume.after(dataset, self._start, steps_per_epoch=self.steps_per_epoch),
-                distribute_strategy,
-                endless=self._num_batches is not None,
+                dataset, distribute_strategy, endless=self._num_batches is not None
             )
         self._distributed_dataset = dataset
 

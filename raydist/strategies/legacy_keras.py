@@ -20,7 +20,7 @@ from tf_keras.src.optimizers import optimizer
 from tf_keras.src.utils import losses_utils, metrics_utils
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import global_batch, packing, replacement, resume
+from raydist.strategies import fit_session, global_batch, replacement
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
 from raydist.strategies.data_sizes import check_sizes
@@ -266,11 +266,11 @@ def _make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
-        if callbacks and not isinstance(callbacks, tf_keras.callbacks.CallbackList):
-            callbacks = bound.arguments["callbacks"] = in_run_order(tf.nest.flatten(callbacks))
-        is_known = not isinstance(callbacks, tf_keras.callbacks.CallbackList) and not self.run_eagerly
-        packing.begin((callbacks or []) if is_known else None, tf_keras.callbacks.Callback, model=self)
-        return original(*bound.args, **bound.kwargs)
+        if not isinstance(callbacks, tf_keras.callbacks.CallbackList):
+            callbacks = bound.arguments["callbacks"] = in_run_order(tf.nest.flatten(callbacks or []))
+        session = fit_session.FitSession(self, callbacks, base=tf_keras.callbacks.Callback)
+        with fit_session.entered(session):
+            return original(*bound.args, **bound.kwargs)
 
     return fit
 
@@ -303,9 +303,9 @@ class _SlicedPredictStep:
 def _make_load_initial_counters(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _maybe_load_initial_counters_from_ckpt(self: Any, steps_per_epoch: Any, initial_epoch: int) -> Any:
-        start = getattr(self, "_raydist_start", None)
-        if start is not None:
-            return start.epoch, start.step
+        session = fit_session.current()
+        if session is not None and session.first is not None:
+            return session.first.epoch, session.first.step
         return original(self, steps_per_epoch, initial_epoch)
 
     return _maybe_load_initial_counters_from_ckpt
@@ -326,6 +326,7 @@ def _configure_dataset(
     self: Any, strategy: Any, x: Any, steps_per_epoch: int | None, class_weight: Any, distribute: bool
 ) -> None:
     del x
+    session = fit_session.taken_by_data_handler()
     given = dataset = self._adapter.get_dataset()
     if class_weight:
         dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
@@ -335,16 +336,15 @@ def _configure_dataset(
     if distribute and not data_adapter._is_distributed_dataset(dataset):
         # Only a new iterator for each epoch surely takes no more than there is.
         endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
-        start = resume.take_start()
         steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
-        dataset = global_batch.distribute(
-            resume.after(dataset, start, steps_per_epoch=steps), strategy, endless=endless
-        )
+        if session is not None:
+            dataset = session.resumption.after(dataset, steps_per_epoch=steps)
+        dataset = global_batch.distribute(dataset, strategy, endless=endless)
     self._dataset = dataset
     agree = functools.partial(means_over_workers, strategy)
     steps = int(self._steps_per_execution.numpy())
     is_static = global_batch.has_static_batch(given)
-    self._raydist_packer = packing.take_packer(steps, agree, is_batch_static=is_static)
+    self._raydist_packer = fit_session.packer_of(session, steps, agree, is_batch_static=is_static)
     self._validate_data_handler()
 
 
