@@ -44,6 +44,12 @@ class FitSession:
         self._is_free = not is_watched and not model.run_eagerly
         self._has_sparse_gradients = any(_is_embedding(layer) for layer in model._flatten_layers())
         self._is_taken = False
+        self._ends = [one.fit_ended for one in known if hasattr(one, "fit_ended")]
+
+    def end(self) -> None:
+        """Tells raydist's callbacks that the `fit` is over, whether it has trained to its end or not."""
+        for fit_ended in self._ends:
+            fit_ended()
 
     def packer(self, steps_per_execution: int, agree: Means, *, is_batch_static: bool) -> Packer:
         """Returns what chooses the steps of each call of the train function.
@@ -79,6 +85,7 @@ def entered(session: FitSession) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+        session.end()
 
 
 def current() -> FitSession | None:

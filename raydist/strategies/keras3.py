@@ -25,7 +25,15 @@ from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import fit_session, global_batch, replacement, resume
+from raydist.strategies import (
+    compilation,
+    fit_session,
+    global_batch,
+    plain_fit,
+    replacement,
+    resume,
+    user_batches,
+)
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
 from raydist.strategies.data_sizes import check_sizes
@@ -95,6 +103,16 @@ def replacements() -> tuple[Replacement, ...]:
             fingerprint="ee5831d7d217",
             make=_make_with_equal_statistics,
             reason="as for evaluate",
+        ),
+        *(
+            Replacement(
+                owner=trainer,
+                name=name,
+                fingerprint=fingerprint,
+                make=_make_with_equal_statistics,
+                reason="as for evaluate",
+            )
+            for name, fingerprint in (("test_on_batch", "200619489306"), ("predict_on_batch", "05be67cba664"))
         ),
         Replacement(
             owner=epoch_iterator,
@@ -280,8 +298,13 @@ def _make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
         return global_batch.call_of_steps(
             one_step,
             run_eagerly=self.run_eagerly,
-            jit_compile=self.jit_compile,
-            steps_per_call=self.steps_per_execution,
+            jit_compile=compilation.is_compiled(self, strategy),
+            on_batch=user_batches.step_of(
+                strategy,
+                replica_step,
+                run_eagerly=self.run_eagerly,
+                finish=self._get_metrics_result_or_logs,
+            ),
         )
 
     return _make_function
@@ -293,6 +316,8 @@ def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
             return self.predict_function
         strategy = self.distribute_strategy
         step_on_batch = self._autoconvert_optionals(self.predict_step)
+        if compilation.is_compiled(self, strategy) and not self.run_eagerly:
+            step_on_batch = tf.function(step_on_batch, reduce_retracing=True, jit_compile=True)
 
         def replica_step(element: Any) -> Any:
             return global_batch.drop_stand_in(global_batch.run_slice(step_on_batch, element), element)
@@ -309,7 +334,10 @@ def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
 
         if not self.run_eagerly:
             predict_function = tf.function(predict_function, reduce_retracing=True)
-        self.predict_function = predict_function
+        # `predict_on_batch` gives a batch that is not distributed.
+        self.predict_function = lambda elements: predict_function(
+            [user_batches.for_replicas(element, strategy) for element in elements]
+        )
         return None
 
     return make_predict_function
@@ -336,7 +364,9 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = [_EqualStatistics(), *in_run_order(tree.flatten(callbacks or []))]
+            users = in_run_order(tree.flatten(callbacks or []))
+            reports = plain_fit.callbacks_for(users, keras.callbacks.Callback)
+            callbacks = [_EqualStatistics(), *reports, *users]
             bound.arguments["callbacks"] = callbacks
         session = fit_session.FitSession(self, callbacks, base=keras.callbacks.Callback)
         try:
@@ -425,8 +455,9 @@ def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCal
         # Keras shows it as the number of batches once this call has found none left.
         self._steps_seen = step
         count = self._packer.next_count(self.steps_per_execution)
-        yield step, step + count - 1, global_batch.StepCall(iterator, count, may_end=True)
-        step += count
+        call = global_batch.StepCall(iterator, count, may_end=True)
+        yield step, step + call.num_steps - 1, call
+        step += call.num_steps
 
 
 def _scale_loss(value: Any) -> Any:

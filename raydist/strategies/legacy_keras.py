@@ -20,7 +20,7 @@ from tf_keras.src.optimizers import optimizer
 from tf_keras.src.utils import losses_utils, metrics_utils
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import fit_session, global_batch, replacement
+from raydist.strategies import compilation, fit_session, global_batch, plain_fit, replacement, user_batches
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
 from raydist.strategies.data_sizes import check_sizes
@@ -97,6 +97,20 @@ def replacements() -> tuple[Replacement, ...]:
             reason="a call has as many steps as the train function is asked for, and may have more than one",
         ),
         Replacement(
+            owner=data_adapter,
+            name="single_batch_iterator",
+            fingerprint=_FINGERPRINTS["single_batch_iterator"],
+            make=_make_single_batch_iterator,
+            reason="train_on_batch makes a data set of a batch, which is weighted wrongly (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=data_adapter.DatasetAdapter,
+            name="_validate_args",
+            fingerprint=_FINGERPRINTS["_validate_args"],
+            make=_make_validate_args,
+            reason="a distributed data set needs steps_per_epoch, though its end can be seen",
+        ),
+        Replacement(
             owner=training.Model,
             name="fit",
             fingerprint=_FINGERPRINTS["fit"],
@@ -136,6 +150,8 @@ _FINGERPRINTS = {
     "enumerate_epochs": "8bd30ce6fbcc",
     "aggregate_gradients": "3ced3e72292a",
     "steps": "d8870ad49d13",
+    "single_batch_iterator": "f73090f406a9",
+    "_validate_args": "f5ff9427fb95",
     "fit": "f6cc972c81a0",
     "scale_loss_for_distribution": "85abae5f16dc",
     "result_wrapper": "e266e01cef55",
@@ -254,8 +270,13 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     return global_batch.call_of_steps(
         one_step,
         run_eagerly=model.run_eagerly,
-        jit_compile=bool(model.jit_compile),
-        steps_per_call=int(model._steps_per_execution.numpy()),
+        jit_compile=compilation.is_compiled(model, strategy),
+        on_batch=user_batches.step_of(
+            strategy,
+            replica_step,
+            run_eagerly=model.run_eagerly,
+            finish=model._validate_and_get_metrics_result,
+        ),
     )
 
 
@@ -267,7 +288,9 @@ def _make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         if not isinstance(callbacks, tf_keras.callbacks.CallbackList):
-            callbacks = bound.arguments["callbacks"] = in_run_order(tf.nest.flatten(callbacks or []))
+            users = in_run_order(tf.nest.flatten(callbacks or []))
+            reports = plain_fit.callbacks_for(users, tf_keras.callbacks.Callback)
+            callbacks = bound.arguments["callbacks"] = [*reports, *users]
         session = fit_session.FitSession(self, callbacks, base=tf_keras.callbacks.Callback)
         with fit_session.entered(session):
             return original(*bound.args, **bound.kwargs)
@@ -283,11 +306,66 @@ def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(self.predict_step, _SlicedPredictStep):
             # On the model, because the function that stock makes looks it up when it is traced.
             object.__setattr__(self, "predict_step", _SlicedPredictStep(self.predict_step))
-        function = original(self, True)
-        self.predict_function = lambda call: function(call.iterator)
-        return self.predict_function
+        function, on_batch = original(self, True), _predict_on_batch(self)
+        # What stock makes would be compiled, which fails for variables on several devices.
+        is_usable = compilation.is_compiled(self, self.distribute_strategy) or not self.jit_compile
+
+        def predict_function(call: Any) -> Any:
+            if not isinstance(call, global_batch.StepCall):
+                return on_batch(next(call))
+            if call.elements is None and is_usable:
+                return function(call.iterator)
+            outputs = [on_batch(element) for element in call]
+            if not outputs:
+                raise StopIteration
+            return tf.nest.map_structure(lambda *parts: training.concat(list(parts)), *outputs)
+
+        self.predict_function = predict_function
+        return predict_function
 
     return make_predict_function
+
+
+def _predict_on_batch(model: Any) -> Callable[[Any], Any]:
+    strategy = model.distribute_strategy
+
+    @tf.autograph.experimental.do_not_convert
+    def predict(element: Any) -> Any:
+        outputs = strategy.run(model.predict_step, args=(element,))
+        return training.reduce_per_replica(outputs, strategy, reduction="concat")
+
+    traced = predict if model.run_eagerly else tf.function(predict, reduce_retracing=True)
+    return lambda batch: traced(user_batches.for_replicas(batch, strategy))
+
+
+def _make_single_batch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def single_batch_iterator(strategy: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+            return original(strategy, *args, **kwargs)
+        given = signature.bind(strategy, *args, **kwargs)
+        given.apply_defaults()
+        parts = [given.arguments[name] for name in ("x", "y", "sample_weight")]
+        while parts[-1] is None and len(parts) > 1:
+            parts.pop()
+        data = data_adapter._process_tensorlike(tuple(parts))
+        data_adapter._check_data_cardinality(data)
+        if given.arguments["class_weight"]:
+            data = data_adapter._make_class_weight_map_fn(given.arguments["class_weight"])(*data)
+        return iter([data])
+
+    return single_batch_iterator
+
+
+def _make_validate_args(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _validate_args(self: Any, y: Any, sample_weights: Any, steps: Any, *args: Any) -> None:
+        is_distributed = data_adapter._is_distributed_dataset(self._dataset)
+        original(self, y, sample_weights, 1 if steps is None and is_distributed else steps, *args)
+
+    return _validate_args
 
 
 class _SlicedPredictStep:
@@ -344,8 +422,8 @@ def _configure_dataset(
     agree = functools.partial(means_over_workers, strategy)
     steps = int(self._steps_per_execution.numpy())
     is_static = global_batch.has_static_batch(given)
+    # With several steps per execution tf_keras asks for the size here, which our calls need not know.
     self._raydist_packer = fit_session.packer_of(session, steps, agree, is_batch_static=is_static)
-    self._validate_data_handler()
 
 
 def _enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
@@ -355,7 +433,8 @@ def _enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
         for epoch in range(self._initial_epoch, self._epochs):
             if self._insufficient_data:  # Set by `catch_stop_iteration`.
                 break
-            if data_iterator is None or self._adapter.should_recreate_iterator():
+            is_whole = self._raydist_steps is None  # also a distributed data set without steps_per_epoch
+            if data_iterator is None or is_whole or self._adapter.should_recreate_iterator():
                 data_iterator = iter(self._dataset)
             self._raydist_call = global_batch.StepCall(data_iterator, 1)
             # Not what tf_keras counted in the epoch before: this one may have more, or fewer.
@@ -377,9 +456,10 @@ def _steps(self: Any) -> Iterator[int]:
             self._steps_per_execution.assign(count)  # `predict` reads it
         # In a graph, part of a step (the optimizer's count) has run before its data turn out to have ended.
         self._raydist_call.begin(count, may_end=self._inferred_steps is None)
-        self._step_increment = count - 1
+        taken = self._raydist_call.num_steps
+        self._step_increment = taken - 1
         yield self._current_step
-        self._current_step += count
+        self._current_step += taken
         if count < asked:
             self._steps_per_execution.assign(asked)
 

@@ -19,7 +19,7 @@ from raydist.spec.job import KerasFlavour
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.strategies import input_clock, keras3, tensorflow_internals
+from raydist.strategies import active_context, input_clock, keras3, tensorflow_internals
 from raydist.strategies.after_import import after_import
 from raydist.strategies.agreement import gather_over_workers, is_alone
 from raydist.strategies.build import build_coordinator, build_strategy
@@ -90,6 +90,7 @@ def open_session(
             orders=orders,
             export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
         )
+        stack.enter_context(active_context.activated(context))
         try:
             yield Session(context=context)
             checkpoints.finish()
