@@ -17,6 +17,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry_point import load_function
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
+from raydist.strategies.advice import with_advice
 from raydist.strategies.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.strategies.orders import Orders
 from raydist.strategies.progress import TaskProgress
@@ -139,6 +140,7 @@ def failure_of(task: TaskId, error: BaseException) -> TaskFailure:
     else:
         # Also what a peer's failure made TensorFlow raise here: the controller, which sees all, tells.
         kind = FailureKind.USER
+        message = with_advice(message)
     return TaskFailure(
         task=task,
         kind=kind,

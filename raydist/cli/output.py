@@ -54,7 +54,8 @@ def print_error(
     """Prints one error: a sentence to stderr, and with `--json` an object to stdout. Returns `code`."""
     places = {"task": None, "attempt": None, "log": None, **where}
     if is_json:
-        print_json({"state": state, "error": {"type": type_name, "message": message, **places}})
+        described = {"type": type_name, "message": message, **places, "exit_code": code}
+        print_json({"state": state, "error": described})
     known = ", ".join(f"{name} {value}" for name, value in places.items() if value is not None)
     click.echo(f"raydist: {message}" + (f" ({known})" if known else ""), err=True)
     return code

@@ -21,6 +21,11 @@ def check_name(run: str) -> None:
     check_run_name(run)
 
 
+def how_far(state: str, steps: int) -> str:
+    """Returns `SUCCEEDED after 30 steps`; steps of a loop that does not report are unknown."""
+    return f"{state} after {steps} steps" if steps else f"{state}, no steps reported"
+
+
 def print_record(record: Mapping[str, Any]) -> None:
     """Prints run.json as a person reads it: the facts, the tasks, the error."""
     facts = {

@@ -91,7 +91,8 @@ def _print_end(result: RunResult, shown: _Screen, *, stream: TextIO) -> None:
         run_view.print_stored_error(result.error.as_dict(), stream=stream)
     total_s = result.timings.get("total") or 0.0
     attempts = "" if result.attempts == 1 else f", {result.attempts} attempts"
-    print(f"{result.state.value} after {result.steps} steps, {duration(total_s)}{attempts}", file=stream)
+    how_far = run_view.how_far(result.state.value, result.steps)
+    print(f"{how_far}, {duration(total_s)}{attempts}", file=stream)
     facts = {
         "metrics": metrics_line(result.metrics),
         "checkpoint": result.checkpoint,

@@ -42,6 +42,8 @@ _MARKERS_BY_ERROR: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     # A server that was replaced before anybody saw it go (cluster_coordinator.py, _is_ps_failure).
     (("InvalidArgumentError",), ("Unable to find the relevant tensor remote_handle",)),
 )
+# What the program itself did, which TensorFlow then reports to all tasks as it does a lost peer.
+_PROGRAM_MARKERS = ("Shape mismatch in the collective instance",)
 # The coordinator's ClosureInputError and ClosureAbortedError hold the error of the closure before.
 _WRAPPERS = ("ClosureAbortedError", "ClosureInputError")
 _WRAPPED_ERROR = re.compile(r"original exception is (\w+)\(")
@@ -111,6 +113,8 @@ def kind_of(failure: TaskFailure) -> FailureKind:
     text = f"{failure.message}\n{failure.traceback or ''}"
     if _BARRIER_MARKER in text:
         return FailureKind.START
+    if any(marker in text for marker in _PROGRAM_MARKERS):
+        return FailureKind.USER
     is_consequence = any(marker in text for marker in _markers_for(failure))
     return FailureKind.COLLATERAL if is_consequence else failure.kind
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import traceback as tracebacks
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from raydist import errors
 from raydist.controller.root_cause import RootCause
 from raydist.spec.status import FailureKind
 from raydist.spec.tasks import TaskId
 
-_BASES: dict[FailureKind, type[errors.RaydistError]] = {
+ErrorClass: TypeAlias = type[errors.RaydistError]
+
+_BASES: dict[FailureKind, ErrorClass] = {
     FailureKind.MISTAKE: errors.MistakeError,
     FailureKind.STORAGE: errors.StorageError,
     FailureKind.START: errors.ClusterError,
+}
+_BASES_BY_EXIT_CODE: dict[int, ErrorClass] = {
+    2: errors.MistakeError,
+    3: errors.ClusterError,
+    4: errors.StorageError,
 }
 
 
@@ -24,10 +32,12 @@ class RunError:
     """Why a run failed.
 
     Attributes:
-      type: Class name of the user's exception, of what ended a process, or of raydist's error.
+      type: Class name of the user's exception, of what ended a process, or of raydist's error. A user may
+        name a class as raydist does, so it decides nothing.
       task: The task that failed first; None where none did. `attempt` likewise.
       log: URI of that task's log folder.
       traceback: The user's Python traceback, to be printed once; None where there is none.
+      raised_as: The class that `raydist.run` raises, which has the exit code.
     """
 
     type: str
@@ -36,35 +46,56 @@ class RunError:
     attempt: int | None = None
     log: str | None = None
     traceback: str | None = None
+    raised_as: ErrorClass = errors.TaskFailedError
 
     @classmethod
     def from_cause(cls, cause: RootCause, *, attempt: int, suffix: str = "") -> RunError:
         failure = cause.failure
         base = _BASES.get(failure.kind)
-        type_name = failure.error_type
-        if base is not None and not issubclass(_class_named(type_name), base):
-            type_name = base.__name__
+        raised_as = errors.TaskFailedError if base is None else _class_named(failure.error_type, base)
         return cls(
-            type=type_name,
+            type=failure.error_type if base is None else raised_as.__name__,
             message=cause.sentence(attempt=attempt) + suffix,
             task=failure.task,
             attempt=attempt,
             traceback=failure.traceback if base is None else None,
+            raised_as=raised_as,
         )
 
     @classmethod
     def from_exception(cls, error: BaseException, *, attempt: int | None, suffix: str = "") -> RunError:
-        is_ours = isinstance(error, errors.RaydistError)
+        raised_as = type(error) if isinstance(error, errors.RaydistError) else None
         return cls(
             type=type(error).__name__,
             message=(str(error) or type(error).__name__) + suffix,
             attempt=attempt,
-            traceback=None if is_ours else "".join(tracebacks.format_exception(error)),
+            traceback=None if raised_as else "".join(tracebacks.format_exception(error)),
+            raised_as=raised_as or errors.TaskFailedError,
+        )
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> RunError:
+        """Returns the error that `as_dict` described, but for its traceback."""
+        task, exit_code = stored["task"], stored.get("exit_code")
+        is_of_training = exit_code == errors.TaskFailedError.exit_code
+        if is_of_training and task is not None:
+            raised_as: ErrorClass = errors.TaskFailedError
+        elif is_of_training or exit_code is None:  # None: a record from before the code was in it
+            raised_as = _class_named(stored["type"], errors.RaydistError, default=errors.TaskFailedError)
+        else:
+            raised_as = _class_named(stored["type"], _BASES_BY_EXIT_CODE[exit_code])
+        return cls(
+            type=stored["type"],
+            message=stored["message"],
+            task=None if task is None else TaskId.parse(task),
+            attempt=stored["attempt"],
+            log=stored["log"],
+            raised_as=raised_as,
         )
 
     @property
     def exit_code(self) -> int:
-        return _class_named(self.type).exit_code
+        return self.raised_as.exit_code
 
     def with_log(self, task_logs: Callable[[TaskId, int], str]) -> RunError:
         """Returns the error with the place of the task's logs, where a task failed."""
@@ -79,15 +110,16 @@ class RunError:
             "task": None if self.task is None else str(self.task),
             "attempt": self.attempt,
             "log": self.log,
+            "exit_code": self.exit_code,
         }
 
     def as_exception(self) -> errors.RaydistError:
         """Returns the error of raydist that says the same; TaskFailedError for the user's exceptions."""
         task = None if self.task is None else str(self.task)
-        return _class_named(self.type)(self.message, task=task, attempt=self.attempt, log=self.log)
+        return self.raised_as(self.message, task=task, attempt=self.attempt, log=self.log)
 
 
-def _class_named(name: str) -> type[errors.RaydistError]:
-    """Returns raydist's error of that name; TaskFailedError for any other name."""
-    found: type[errors.RaydistError] = getattr(errors, name if name in errors.__all__ else "TaskFailedError")
-    return found
+def _class_named(name: str, base: ErrorClass, *, default: ErrorClass | None = None) -> ErrorClass:
+    """Returns raydist's error of that name if it is a `base`; else `default`, or `base` without one."""
+    found = getattr(errors, name) if name in errors.__all__ else None
+    return found if found is not None and issubclass(found, base) else default or base

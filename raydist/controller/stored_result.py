@@ -28,7 +28,7 @@ def result_from_record(record: Mapping[str, Any]) -> RunResult:
         checkpoint=record["checkpoint"],
         storage=record["storage"],
         tasks=tuple(_task_from(task) for task in record["tasks"]),
-        error=_error_from(record["error"]),
+        error=None if record["error"] is None else RunError.from_dict(record["error"]),
         notes=tuple(record["notes"]),
         timings=dict(record["timings"]),
     )
@@ -42,16 +42,4 @@ def _task_from(stored: Mapping[str, Any]) -> TaskRecord:
         host=stored["host"],
         pid=stored["pid"],
         address=stored["address"],
-    )
-
-
-def _error_from(stored: Mapping[str, Any] | None) -> RunError | None:
-    if stored is None:
-        return None
-    return RunError(
-        type=stored["type"],
-        message=stored["message"],
-        task=None if stored["task"] is None else TaskId.parse(stored["task"]),
-        attempt=stored["attempt"],
-        log=stored["log"],
     )

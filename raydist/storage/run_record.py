@@ -137,7 +137,8 @@ def _record_or_damage(storage: Storage, name: str) -> dict[str, Any]:
     try:
         return read_record(storage, name)
     except StorageError as error:
-        damage = {"type": "StorageError", "message": str(error), "task": None, "attempt": None, "log": None}
+        places = {"task": None, "attempt": None, "log": None}
+        damage = {"type": "StorageError", "message": str(error), **places, "exit_code": error.exit_code}
         return {**_EMPTY_RECORD, "run": name, "storage": storage.uri(name), "error": damage}
 
 

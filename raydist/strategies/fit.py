@@ -45,26 +45,26 @@ def fit(
         validation_data = recipes.distribute(validation_data.for_epochs(None), context.strategy)
     elif isinstance(validation_data, tf.data.Dataset) or callable(validation_data):
         validation_data = train_data.read(validation_data, context.strategy, auto_shard=context.auto_shard)
-    resume.set_start(resume.Start(epoch=counter.epoch, step=counter.step_in_epoch))
     if counter.is_done and steps_per_epoch is None and isinstance(dataset, tf.data.Dataset):
         # A later fit on the same data shuffles on from here.
         resume.drop_passes(dataset, epochs)
     before, after = run_callbacks(
-        counter, base, element_spec=resume.element_spec(dataset), users=tf.nest.flatten(list(callbacks))
+        counter,
+        base,
+        element_spec=resume.element_spec(dataset),
+        users=tf.nest.flatten(list(callbacks)),
+        resumption=resume.Resumption(resume.Start(epoch=counter.epoch, step=counter.step_in_epoch)),
     )
-    try:
-        history = model.fit(
-            dataset,
-            epochs=epochs,
-            initial_epoch=counter.first_epoch(epochs),
-            steps_per_epoch=steps_per_epoch,
-            validation_data=validation_data,
-            validation_steps=validation_steps,
-            callbacks=[before, *callbacks, after],
-            verbose=2 if context.is_chief else 0,
-        )
-    finally:
-        resume.clear()
+    history = model.fit(
+        dataset,
+        epochs=epochs,
+        initial_epoch=counter.first_epoch(epochs),
+        steps_per_epoch=steps_per_epoch,
+        validation_data=validation_data,
+        validation_steps=validation_steps,
+        callbacks=[before, *callbacks, after],
+        verbose=2 if context.is_chief else 0,
+    )
     if not counter.is_done:  # a later one exports
         context.loop_step = max(context.loop_step, counter.step)
         export(context, model, fit=counter.number)

@@ -9,6 +9,7 @@ examples gets a copy of one with the share 0.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ def distribute(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, en
                 if len(elements) == 1 and not isinstance(dataset.element_spec, tuple)
                 else elements
             )
-            slices = tuple(_slice_of(batch, first + local, num_replicas) for local in range(num_local))
+            slices = tuple(slice_of(batch, first + local, num_replicas) for local in range(num_local))
             return tuple(one.batch for one in slices) if is_even else slices
 
         # One element per local replica, in the order in which TensorFlow hands them out.
@@ -117,26 +118,40 @@ class StepCall:
     """The data of one call of a step function: an iterator that ends after `num_steps` elements.
 
     Attributes:
+      num_steps: Steps of the call; at least 1, also where no element is left.
       may_end: Whether the data may end before; they are then taken one by one.
+      elements: Those of the call where they were taken ahead, which tells how many are left; None otherwise.
     """
 
     def __init__(self, iterator: Any, num_steps: int, *, may_end: bool = False) -> None:
         self.iterator = iterator
-        self.num_steps = num_steps
-        self.may_end = may_end
-        self._num_taken = 0
+        self.begin(num_steps, may_end=may_end)
 
     def begin(self, num_steps: int, *, may_end: bool) -> None:
-        """Makes it the data of the next call."""
+        """Makes it the data of the next call, of at most `num_steps` steps."""
         self.num_steps, self.may_end, self._num_taken = num_steps, may_end, 0
+        self.elements: list[Any] | None = None
+        if may_end and num_steps > 1:
+            self.elements = self._take(num_steps)
+            self.num_steps = max(1, len(self.elements))
+
+    def _take(self, num_steps: int) -> list[Any]:
+        elements: list[Any] = []
+        with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
+            while len(elements) < num_steps:
+                elements.append(input_clock.next_element(self.iterator))
+        return elements
 
     def __iter__(self) -> StepCall:
         return self
 
     def __next__(self) -> Any:
-        if self._num_taken >= self.num_steps:
+        available = self.num_steps if self.elements is None else len(self.elements)
+        if self._num_taken >= available:
             raise StopIteration
         self._num_taken += 1
+        if self.elements is not None:
+            return self.elements[self._num_taken - 1]
         return input_clock.next_element(self.iterator)
 
 
@@ -145,33 +160,35 @@ def call_of_steps(
     *,
     run_eagerly: bool,
     jit_compile: bool,
-    steps_per_call: int,
+    on_batch: Callable[[Any], Any] | None = None,
     look_at_first: Callable[[Any], None] | None = None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `StepCall` that runs its steps in one `tf.function`, for the last outputs.
 
-    Also takes a plain Python iterator of batches, as `train_on_batch` gives.
+    Also takes a plain Python iterator of one batch, as `train_on_batch` gives.
 
     Args:
+      jit_compile: Whether XLA compiles each step, which one replica alone must then run.
+      on_batch: Takes the batch of `train_on_batch`; None where it needs no other step.
       look_at_first: Called with the first element, before a step is traced.
     """
-    on_element = (
-        one_step if run_eagerly else tf.function(one_step, reduce_retracing=True, jit_compile=jit_compile)
-    )
-    in_graph = _Loop(one_step)
-
+    compiled = tf.function(one_step, reduce_retracing=True, jit_compile=True) if jit_compile else None
+    on_element = one_step if run_eagerly else compiled or tf.function(one_step, reduce_retracing=True)
+    in_graph = _Loop(compiled or one_step)
     has_looked = look_at_first is None
 
-    def one_by_one(call: Any, num_steps: int) -> Any:
+    def looked_at(element: Any) -> Any:
         nonlocal has_looked
+        if not has_looked and look_at_first is not None:
+            has_looked = True
+            look_at_first(element)
+        return element
+
+    def one_by_one(call: StepCall) -> Any:
         outputs = None
-        for _ in range(num_steps):
+        for _ in range(call.num_steps):
             try:
-                element = next(call)
-                if not has_looked and look_at_first is not None:
-                    has_looked = True
-                    look_at_first(element)
-                outputs = on_element(element)
+                outputs = on_element(looked_at(next(call)))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if outputs is None:
                     raise
@@ -180,9 +197,9 @@ def call_of_steps(
 
     def function(call: Any) -> Any:
         if not isinstance(call, StepCall):
-            return one_by_one(call, steps_per_call)
+            return (on_batch or on_element)(looked_at(next(call)))
         if call.may_end or run_eagerly or not has_looked:
-            return one_by_one(call, call.num_steps)
+            return one_by_one(call)
         return in_graph(call.iterator, call.num_steps)
 
     return function
@@ -252,7 +269,8 @@ def _in_turn(*slices: Any) -> tf.data.Dataset:
     return dataset
 
 
-def _slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
+def slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
+    """Returns one replica's slice of a global batch."""
     num_global = num_rows(batch)
     base, extra = num_global // num_replicas, num_global % num_replicas
     start = replica * base + tf.minimum(replica, extra)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from raydist.strategies import tensorflow_internals
+
 if TYPE_CHECKING:
     from raydist.strategies.context import TaskContext
 
@@ -20,29 +22,32 @@ MIN_TRAINING_S = 10.0
 
 @dataclass(frozen=True)
 class Reading:
-    """Sums since the task began; `at_s` is on the clock of `time.perf_counter`."""
+    """Sums since the task began; `at_s` is on the clock of `time.perf_counter`.
+
+    Attributes:
+      waited_s: None where the time is not measured, see `InputClock.next`.
+    """
 
     at_s: float
-    waited_s: float
+    waited_s: float | None
     num_examples: float
 
     def since(self, earlier: Reading) -> dict[str, float]:
-        """Returns the share of the time that was spent waiting for data, and this worker's examples/s."""
+        """Returns the share of the time spent waiting for data, if measured, and this worker's examples/s."""
         seconds = max(self.at_s - earlier.at_s, 1e-9)
-        share = (self.waited_s - earlier.waited_s) / seconds
-        return {
-            "input_wait": min(1.0, share),
-            "examples_per_s": (self.num_examples - earlier.num_examples) / seconds,
-        }
+        values = {"examples_per_s": (self.num_examples - earlier.num_examples) / seconds}
+        if self.waited_s is not None and earlier.waited_s is not None:
+            values["input_wait"] = min(1.0, (self.waited_s - earlier.waited_s) / seconds)
+        return values
 
 
 def advice(task: str, begun: Reading, ended: Reading) -> str | None:
     """Returns what to tell of a training that waited too long for its data; None where it did not."""
-    seconds, share = ended.at_s - begun.at_s, ended.since(begun)["input_wait"]
+    seconds, share = ended.at_s - begun.at_s, ended.since(begun).get("input_wait", 0.0)
     if seconds < MIN_TRAINING_S or share <= WAIT_LIMIT:
         return None
     return (
-        f"{task} waited for data {share:.0%} of the time ({ended.waited_s - begun.waited_s:.0f} of "
+        f"{task} waited for data {share:.0%} of the time ({share * seconds:.0f} of "
         f"{seconds:.0f} s): cache what does not change (cache_examples()), make maps cheaper, or "
         "give it more --cpus-per-worker"
     )
@@ -57,28 +62,51 @@ class InputClock:
             self._totals = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
         self._waited_s = 0.0
         self._num_examples = 0.0
+        self._is_timed = True
 
     def next(self, iterator: Any) -> Any:
-        """Returns `next(iterator)`."""
+        """Returns `next(iterator)`.
+
+        `tf.timestamp` has no deterministic implementation: if the user enabled deterministic operations,
+        a graph counts the examples only.
+        """
         if not tf.inside_function():
             began_at_s = time.perf_counter()
             element = next(iterator)
             self._waited_s += time.perf_counter() - began_at_s
             self._num_examples += float(_num_examples(element))
             return element
-        # A step of a loop in a graph begins when the one before has ended.
-        began_at_s = tf.timestamp()
-        with tf.control_dependencies([began_at_s]):
-            element = next(iterator)
-        count = tf.cast(_num_examples(element), tf.float64)
-        with tf.control_dependencies([count]):
-            waited_s = tf.timestamp() - began_at_s
-        self._totals.assign_add(tf.stack([waited_s, count]))
+        if tensorflow_internals.is_op_determinism_enabled():
+            self._is_timed = False
+            element, waited_s = next(iterator), tf.constant(0.0, tf.float64)
+        else:
+            element, waited_s = _timed_next(iterator)
+        self._totals.assign_add(tf.stack([waited_s, tf.cast(_num_examples(element), tf.float64)]))
         return element
 
     def read(self) -> Reading:
         waited_s, num_examples = self._totals.numpy().tolist()
-        return Reading(time.perf_counter(), waited_s + self._waited_s, num_examples + self._num_examples)
+        return Reading(
+            at_s=time.perf_counter(),
+            waited_s=waited_s + self._waited_s if self._is_timed else None,
+            num_examples=num_examples + self._num_examples,
+        )
+
+
+def _timed_next(iterator: Any) -> tuple[Any, tf.Tensor]:
+    """Returns `next(iterator)` in a graph, and the seconds until all of it was there."""
+    # A step of a loop in a graph begins when the one before has ended.
+    began_at_s = tf.timestamp()
+    with tf.control_dependencies([began_at_s]):
+        element = next(iterator)
+    # Not on the number of rows: of a batch of static size it is a constant, which waits for nothing.
+    with tf.control_dependencies(_tensors_of(element)):
+        return element, tf.timestamp() - began_at_s
+
+
+def _tensors_of(element: Any) -> list[tf.Tensor]:
+    components = [one for part in tf.nest.flatten(element) for one in _of_replicas(part)]
+    return [one for one in tf.nest.flatten(components, expand_composites=True) if tf.is_tensor(one)]
 
 
 _clock: InputClock | None = None
@@ -131,11 +159,12 @@ class InputReport:
         if reading is None or begun is None or reading.at_s - begun.at_s < 1.0:
             return
         values = reading.since(begun)
-        print(
-            f"raydist: input {values['examples_per_s']:,.0f} examples/s in this task, "
-            f"{values['input_wait']:.0%} of the time waited for data",
-            flush=True,
+        waited = (
+            f"{values['input_wait']:.0%} of the time waited for data"
+            if "input_wait" in values
+            else "time waited for data not measured with deterministic operations"
         )
+        print(f"raydist: input {values['examples_per_s']:,.0f} examples/s in this task, {waited}", flush=True)
         sentence = advice(str(context.task), begun, reading)
         if sentence is not None:
             context.note(sentence)

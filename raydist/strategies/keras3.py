@@ -24,6 +24,8 @@ from keras.src.random import seed_generator
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import (
+    compilation,
+    fit_session,
     global_batch,
     gradient_probe,
     keras3_build,
@@ -31,11 +33,12 @@ from raydist.strategies import (
     keras3_optimizers,
     loss_rules,
     own_logs,
-    packing,
+    plain_fit,
     replacement,
     replica_share,
     resume,
     tensorflow_internals,
+    user_batches,
 )
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
@@ -106,6 +109,16 @@ def replacements() -> tuple[Replacement, ...]:
             fingerprint="ee5831d7d217",
             make=_make_with_equal_statistics,
             reason="as for evaluate",
+        ),
+        *(
+            Replacement(
+                owner=trainer,
+                name=name,
+                fingerprint=fingerprint,
+                make=_make_with_equal_statistics,
+                reason="as for evaluate",
+            )
+            for name, fingerprint in (("test_on_batch", "200619489306"), ("predict_on_batch", "05be67cba664"))
         ),
         Replacement(
             owner=epoch_iterator,
@@ -261,8 +274,13 @@ def _make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
         return global_batch.call_of_steps(
             one_step,
             run_eagerly=self.run_eagerly,
-            jit_compile=self.jit_compile,
-            steps_per_call=self.steps_per_execution,
+            jit_compile=compilation.is_compiled(self, strategy),
+            on_batch=user_batches.step_of(
+                strategy,
+                replica_step,
+                run_eagerly=self.run_eagerly,
+                finish=self._get_metrics_result_or_logs,
+            ),
             look_at_first=look_at if is_training and loss_rules.is_undecided(self, strategy) else None,
         )
 
@@ -277,6 +295,8 @@ def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_distributed(strategy):
             return original(self, force)
         step_on_batch = self._autoconvert_optionals(self.predict_step)
+        if compilation.is_compiled(self, strategy) and not self.run_eagerly:
+            step_on_batch = tf.function(step_on_batch, reduce_retracing=True, jit_compile=True)
 
         def replica_step(element: Any) -> Any:
             return global_batch.drop_stand_in(global_batch.run_slice(step_on_batch, element), element)
@@ -293,7 +313,10 @@ def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
 
         if not self.run_eagerly:
             predict_function = tf.function(predict_function, reduce_retracing=True)
-        self.predict_function = predict_function
+        # `predict_on_batch` gives a batch that is not distributed.
+        self.predict_function = lambda elements: predict_function(
+            [user_batches.for_replicas(element, strategy) for element in elements]
+        )
         return None
 
     return make_predict_function
@@ -322,11 +345,17 @@ def _make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = [_EqualStatistics(), *in_run_order(tree.flatten(callbacks or []))]
+            users = in_run_order(tree.flatten(callbacks or []))
+            reports = plain_fit.callbacks_for(users, keras.callbacks.Callback)
+            callbacks = [_EqualStatistics(), *reports, *users]
             bound.arguments["callbacks"] = callbacks
-        is_known = isinstance(callbacks, list) and not self.run_eagerly
-        packing.begin(callbacks if is_known else None, keras.callbacks.Callback, model=self)
-        return original(*bound.args, **bound.kwargs)
+        session = fit_session.FitSession(self, callbacks, base=keras.callbacks.Callback)
+        try:
+            with fit_session.entered(session):
+                return original(*bound.args, **bound.kwargs)
+        finally:
+            if session.first is not None:
+                self._initial_epoch = None  # or the next `fit` would begin there too
 
     return fit
 
@@ -348,21 +377,24 @@ def _make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., No
             return
         super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
-        self._start = resume.take_start()
+        session = fit_session.taken_by_data_handler()
+        self._start = session.resumption.start if session else resume.Start()
         dataset = self.data_adapter.get_tf_dataset()
         check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
         agree = functools.partial(means_over_workers, distribute_strategy)
         is_static = global_batch.has_static_batch(dataset)
-        self._packer = packing.take_packer(self.steps_per_execution, agree, is_batch_static=is_static)
+        self._packer = fit_session.packer_of(
+            session, self.steps_per_execution, agree, is_batch_static=is_static
+        )
         # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
         is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or _is_parameter_server(
             distribute_strategy
         )
         if not is_whole:
+            if session is not None:
+                dataset = session.resumption.after(dataset, steps_per_epoch=self.steps_per_epoch)
             dataset = global_batch.distribute(
-                resume.after(dataset, self._start, steps_per_epoch=self.steps_per_epoch),
-                distribute_strategy,
-                endless=self._num_batches is not None,
+                dataset, distribute_strategy, endless=self._num_batches is not None
             )
         self._distributed_dataset = dataset
 
@@ -418,8 +450,9 @@ def _until_exhausted(self: Any) -> Iterator[tuple[int, int, global_batch.StepCal
         # Keras shows it as the number of batches once this call has found none left.
         self._steps_seen = step
         count = self._packer.next_count(self.steps_per_execution)
-        yield step, step + count - 1, global_batch.StepCall(iterator, count, may_end=True)
-        step += count
+        call = global_batch.StepCall(iterator, count, may_end=True)
+        yield step, step + call.num_steps - 1, call
+        step += call.num_steps
 
 
 def _make_initialize(original: Callable[..., None]) -> Callable[..., None]:

@@ -20,16 +20,18 @@ from tf_keras.src.utils import metrics_utils
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import (
+    compilation,
+    fit_session,
     global_batch,
     gradient_probe,
     legacy_build,
     legacy_optimizers,
     loss_rules,
     own_logs,
-    packing,
+    plain_fit,
     replacement,
-    resume,
     tensorflow_internals,
+    user_batches,
 )
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.callback_calls import in_run_order
@@ -107,6 +109,20 @@ def replacements() -> tuple[Replacement, ...]:
             reason="a call has as many steps as the train function is asked for, and may have more than one",
         ),
         Replacement(
+            owner=data_adapter,
+            name="single_batch_iterator",
+            fingerprint=_FINGERPRINTS["single_batch_iterator"],
+            make=_make_single_batch_iterator,
+            reason="train_on_batch makes a data set of a batch, which is weighted wrongly (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=data_adapter.DatasetAdapter,
+            name="_validate_args",
+            fingerprint=_FINGERPRINTS["_validate_args"],
+            make=_make_validate_args,
+            reason="a distributed data set needs steps_per_epoch, though its end can be seen",
+        ),
+        Replacement(
             owner=training.Model,
             name="fit",
             fingerprint=_FINGERPRINTS["fit"],
@@ -146,6 +162,8 @@ _FINGERPRINTS = {
     "_configure_dataset_and_inferred_steps": "b29f05ea7262",
     "enumerate_epochs": "8bd30ce6fbcc",
     "steps": "d8870ad49d13",
+    "single_batch_iterator": "f73090f406a9",
+    "_validate_args": "f5ff9427fb95",
     "fit": "f6cc972c81a0",
     "update_state_wrapper": "0960128e93b4",
     "result_wrapper": "e266e01cef55",
@@ -241,8 +259,13 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     return global_batch.call_of_steps(
         one_step,
         run_eagerly=model.run_eagerly,
-        jit_compile=bool(model.jit_compile),
-        steps_per_call=int(model._steps_per_execution.numpy()),
+        jit_compile=compilation.is_compiled(model, strategy),
+        on_batch=user_batches.step_of(
+            strategy,
+            replica_step,
+            run_eagerly=model.run_eagerly,
+            finish=model._validate_and_get_metrics_result,
+        ),
         look_at_first=look_at if is_training and loss_rules.is_undecided(model, strategy) else None,
     )
 
@@ -256,11 +279,13 @@ def _make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
-        if callbacks and not isinstance(callbacks, tf_keras.callbacks.CallbackList):
-            callbacks = bound.arguments["callbacks"] = in_run_order(tf.nest.flatten(callbacks))
-        is_known = not isinstance(callbacks, tf_keras.callbacks.CallbackList) and not self.run_eagerly
-        packing.begin((callbacks or []) if is_known else None, tf_keras.callbacks.Callback, model=self)
-        return original(*bound.args, **bound.kwargs)
+        if not isinstance(callbacks, tf_keras.callbacks.CallbackList):
+            users = in_run_order(tf.nest.flatten(callbacks or []))
+            reports = plain_fit.callbacks_for(users, tf_keras.callbacks.Callback)
+            callbacks = bound.arguments["callbacks"] = [*reports, *users]
+        session = fit_session.FitSession(self, callbacks, base=tf_keras.callbacks.Callback)
+        with fit_session.entered(session):
+            return original(*bound.args, **bound.kwargs)
 
     return fit
 
@@ -274,11 +299,66 @@ def _make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(self.predict_step, _SlicedPredictStep):
             # On the model, because the function that stock makes looks it up when it is traced.
             object.__setattr__(self, "predict_step", _SlicedPredictStep(self.predict_step))
-        function = original(self, True)
-        self.predict_function = lambda call: function(call.iterator)
-        return self.predict_function
+        function, on_batch = original(self, True), _predict_on_batch(self)
+        # What stock makes would be compiled, which fails for variables on several devices.
+        is_usable = compilation.is_compiled(self, self.distribute_strategy) or not self.jit_compile
+
+        def predict_function(call: Any) -> Any:
+            if not isinstance(call, global_batch.StepCall):
+                return on_batch(next(call))
+            if call.elements is None and is_usable:
+                return function(call.iterator)
+            outputs = [on_batch(element) for element in call]
+            if not outputs:
+                raise StopIteration
+            return tf.nest.map_structure(lambda *parts: training.concat(list(parts)), *outputs)
+
+        self.predict_function = predict_function
+        return predict_function
 
     return make_predict_function
+
+
+def _predict_on_batch(model: Any) -> Callable[[Any], Any]:
+    strategy = model.distribute_strategy
+
+    @tf.autograph.experimental.do_not_convert
+    def predict(element: Any) -> Any:
+        outputs = strategy.run(model.predict_step, args=(element,))
+        return training.reduce_per_replica(outputs, strategy, reduction="concat")
+
+    traced = predict if model.run_eagerly else tf.function(predict, reduce_retracing=True)
+    return lambda batch: traced(user_batches.for_replicas(batch, strategy))
+
+
+def _make_single_batch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def single_batch_iterator(strategy: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+            return original(strategy, *args, **kwargs)
+        given = signature.bind(strategy, *args, **kwargs)
+        given.apply_defaults()
+        parts = [given.arguments[name] for name in ("x", "y", "sample_weight")]
+        while parts[-1] is None and len(parts) > 1:
+            parts.pop()
+        data = data_adapter._process_tensorlike(tuple(parts))
+        data_adapter._check_data_cardinality(data)
+        if given.arguments["class_weight"]:
+            data = data_adapter._make_class_weight_map_fn(given.arguments["class_weight"])(*data)
+        return iter([data])
+
+    return single_batch_iterator
+
+
+def _make_validate_args(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _validate_args(self: Any, y: Any, sample_weights: Any, steps: Any, *args: Any) -> None:
+        is_distributed = data_adapter._is_distributed_dataset(self._dataset)
+        original(self, y, sample_weights, 1 if steps is None and is_distributed else steps, *args)
+
+    return _validate_args
 
 
 class _SlicedPredictStep:
@@ -294,9 +374,9 @@ class _SlicedPredictStep:
 def _make_load_initial_counters(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _maybe_load_initial_counters_from_ckpt(self: Any, steps_per_epoch: Any, initial_epoch: int) -> Any:
-        start = getattr(self, "_raydist_start", None)
-        if start is not None:
-            return start.epoch, start.step
+        session = fit_session.current()
+        if session is not None and session.first is not None:
+            return session.first.epoch, session.first.step
         return original(self, steps_per_epoch, initial_epoch)
 
     return _maybe_load_initial_counters_from_ckpt
@@ -320,6 +400,7 @@ def _configure_dataset(
     self: Any, strategy: Any, x: Any, steps_per_epoch: int | None, class_weight: Any, distribute: bool
 ) -> None:
     del x
+    session = fit_session.taken_by_data_handler()
     given = dataset = self._adapter.get_dataset()
     if not data_adapter._is_distributed_dataset(dataset):
         legacy_build.note_spec(self._model, dataset.element_spec)
@@ -331,17 +412,16 @@ def _configure_dataset(
     if distribute and not data_adapter._is_distributed_dataset(dataset):
         # Only a new iterator for each epoch surely takes no more than there is.
         endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
-        start = resume.take_start()
         steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
-        dataset = global_batch.distribute(
-            resume.after(dataset, start, steps_per_epoch=steps), strategy, endless=endless
-        )
+        if session is not None:
+            dataset = session.resumption.after(dataset, steps_per_epoch=steps)
+        dataset = global_batch.distribute(dataset, strategy, endless=endless)
     self._dataset = dataset
     agree = functools.partial(means_over_workers, strategy)
     steps = int(self._steps_per_execution.numpy())
     is_static = global_batch.has_static_batch(given)
-    self._raydist_packer = packing.take_packer(steps, agree, is_batch_static=is_static)
-    self._validate_data_handler()
+    # With several steps per execution tf_keras asks for the size here, which our calls need not know.
+    self._raydist_packer = fit_session.packer_of(session, steps, agree, is_batch_static=is_static)
 
 
 def _enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
@@ -351,7 +431,8 @@ def _enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
         for epoch in range(self._initial_epoch, self._epochs):
             if self._insufficient_data:  # Set by `catch_stop_iteration`.
                 break
-            if data_iterator is None or self._adapter.should_recreate_iterator():
+            is_whole = self._raydist_steps is None  # also a distributed data set without steps_per_epoch
+            if data_iterator is None or is_whole or self._adapter.should_recreate_iterator():
                 data_iterator = iter(self._dataset)
             self._raydist_call = global_batch.StepCall(data_iterator, 1)
             # Not what tf_keras counted in the epoch before: this one may have more, or fewer.
@@ -373,9 +454,10 @@ def _steps(self: Any) -> Iterator[int]:
             self._steps_per_execution.assign(count)  # `predict` reads it
         # In a graph, part of a step (the optimizer's count) has run before its data turn out to have ended.
         self._raydist_call.begin(count, may_end=self._inferred_steps is None)
-        self._step_increment = count - 1
+        taken = self._raydist_call.num_steps
+        self._step_increment = taken - 1
         yield self._current_step
-        self._current_step += count
+        self._current_step += taken
         if count < asked:
             self._steps_per_execution.assign(asked)
 

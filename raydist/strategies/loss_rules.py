@@ -8,9 +8,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from raydist.strategies import global_batch, loss_check, notes
+from raydist.strategies import active_context, global_batch, loss_check
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.replica_share import LossRule
 
@@ -58,8 +59,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
       element: The first element of the distributed data.
     """
     strategy = model.distribute_strategy
-    local = strategy.experimental_local_results(element)[0]
-    batch = _own_rows(local)
+    step, batch = _without_none(step, _own_rows(strategy.experimental_local_results(element)[0]))
     check: loss_check.StepCheck | None = None
     errors = (loss_check.UNKNOWN, loss_check.UNKNOWN)
     try:
@@ -81,7 +81,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     source = next(_own_sources(model))
     sentence = loss_check.describe(finding, function=source, num_replicas=strategy.num_replicas_in_sync)
     if sentence is not None:
-        notes.note(sentence)
+        active_context.note(sentence)
 
 
 def has_own_losses(model: Any) -> bool:
@@ -122,6 +122,20 @@ def _is_keras(thing: Any) -> bool:
 def _own_rows(element: Any) -> Any:
     """Returns a replica's batch. A padding example has something to compute on, too."""
     return element.batch if isinstance(element, global_batch.Slice) else element
+
+
+def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], Any]:
+    """Returns a step on the components that are there, and these. `train_on_batch` passes None for weights."""
+    components = tf.nest.flatten(batch)
+    given = [tf.convert_to_tensor(one) if isinstance(one, np.ndarray) else one for one in components]
+
+    def on_given(present: Any) -> Any:
+        left = iter(present)
+        return step(
+            tf.nest.pack_sequence_as(batch, [None if one is None else next(left) for one in components])
+        )
+
+    return on_given, [one for one in given if one is not None]
 
 
 def _relaxed_spec(component: Any) -> Any:

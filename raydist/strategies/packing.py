@@ -10,7 +10,7 @@ has (cross_device_utils.py, `_next_instance_key`), so unequal calls would wait f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,52 +122,6 @@ class Packer:
                 CALLS_BETWEEN if self._num_calls >= FIRST_CALLS else FIRST_CALLS - self._num_calls
             )
         self._ask_after = self._num_calls + self._calls_between
-
-
-class _Pending:
-    """The packer's choices for the next `fit`, passed to the data handler that Keras makes in it."""
-
-    is_training = False
-    is_free = False
-    has_sparse_gradients = False
-    pauses: Pauses | None = None
-
-
-def set_pauses(pauses: Pauses | None) -> None:
-    """Sets what may have to happen between two calls of the next `fit`."""
-    _Pending.pauses = pauses
-
-
-def begin(callbacks: Iterable[Any] | None, base: type, *, model: Any) -> None:
-    """Announces the data handler of a `fit`; None for callbacks that cannot be looked into."""
-    _Pending.is_training = True
-    _Pending.is_free = callbacks is not None and not any(watches_batches(one, base) for one in callbacks)
-    _Pending.has_sparse_gradients = any(_is_embedding(layer) for layer in model._flatten_layers())
-
-
-def take_packer(steps_per_execution: int, agree: Means, *, is_batch_static: bool) -> Packer:
-    """Returns the packer of a data handler; only the first one after `begin` chooses.
-
-    Args:
-      is_batch_static: Whether all batches are known to have one size.
-    """
-    # Sparse gradients are gathered, as many rows as there are examples, and TensorFlow keeps the shape
-    # that a collective had first in a call: "Shape mismatch in the collective instance".
-    may_vary = _Pending.has_sparse_gradients and not is_batch_static
-    packer = Packer(
-        steps_per_execution=steps_per_execution,
-        agree=agree if _Pending.is_training else None,
-        packs=steps_per_execution == 1,
-        is_free=_Pending.is_free and not may_vary,
-        pauses=_Pending.pauses,
-    )
-    _Pending.is_training, _Pending.is_free, _Pending.pauses = False, False, None
-    _Pending.has_sparse_gradients = False
-    return packer
-
-
-def _is_embedding(layer: Any) -> bool:
-    return any(base.__name__ == "Embedding" for base in type(layer).__mro__)
 
 
 def watches_batches(callback: Any, base: type) -> bool:

@@ -26,6 +26,7 @@ class TaskProgress:
         )
         self._rate_step = 0
         self._rate_at_s: float | None = None
+        self._resumable_step = 0
 
     def status(self) -> TaskStatus:
         """Returns the status as of now, with the rate of steps since the last call that saw new ones."""
@@ -47,6 +48,7 @@ class TaskProgress:
         with self._lock:
             self._status = replace(self._status, step=step, restored_step=step)
             self._rate_step, self._rate_at_s = step, None
+            self._resumable_step = step
 
     def expect(self, *, num_steps: int | None = None, num_epochs: int | None = None) -> None:
         with self._lock:
@@ -57,16 +59,27 @@ class TaskProgress:
     ) -> None:
         """Notes that the run has completed `step` steps and `epoch` epochs."""
         with self._lock:
-            status, now = self._status, self._clock()
-            if status.first_step_at_s is None and step > status.restored_step:
-                status = replace(status, first_step_at_s=now)
-                self._rate_step, self._rate_at_s = step, now
-            self._status = replace(
-                status,
-                step=max(step, status.step),
-                epoch=status.epoch if epoch is None else epoch,
-                local_metrics=status.local_metrics if local_metrics is None else dict(local_metrics),
-            )
+            self._resumable_step = max(step, self._resumable_step)
+            self._complete(step, epoch, local_metrics)
+
+    def counted(
+        self, step: int, *, epoch: int | None = None, local_metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """As `completed`, of steps that a new attempt would repeat: no checkpoint holds them."""
+        with self._lock:
+            self._complete(step, epoch, local_metrics)
+
+    def _complete(self, step: int, epoch: int | None, local_metrics: Mapping[str, float] | None) -> None:
+        status, now = self._status, self._clock()
+        if status.first_step_at_s is None and step > status.restored_step:
+            status = replace(status, first_step_at_s=now)
+            self._rate_step, self._rate_at_s = step, now
+        self._status = replace(
+            status,
+            step=max(step, status.step),
+            epoch=status.epoch if epoch is None else epoch,
+            local_metrics=status.local_metrics if local_metrics is None else dict(local_metrics),
+        )
 
     def reported(self, metrics: Mapping[str, float]) -> None:
         with self._lock:
@@ -99,6 +112,7 @@ class TaskProgress:
                 self._status = replace(self._status, notes=(*self._status.notes, sentence))
 
     def failed(self, failure: TaskFailure) -> None:
+        """Notes the failure, at the step that a new attempt may get beyond."""
         with self._lock:
-            failure = replace(failure, step=self._status.step, at_s=self._clock())
+            failure = replace(failure, step=self._resumable_step, at_s=self._clock())
             self._status = replace(self._status, state=TaskState.FAILED, failure=failure)

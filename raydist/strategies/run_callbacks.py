@@ -12,6 +12,7 @@ import tensorflow as tf
 from raydist.strategies import (
     agreement,
     callback_state,
+    fit_session,
     layers,
     model_state,
     packing,
@@ -28,7 +29,12 @@ LOCAL_REPORT_INTERVAL_S = 0.5
 
 
 def run_callbacks(
-    counter: Counter, base: type, *, element_spec: Any, users: Sequence[Any] = ()
+    counter: Counter,
+    base: type,
+    *,
+    element_spec: Any,
+    users: Sequence[Any] = (),
+    resumption: resume.Resumption | None = None,
 ) -> tuple[Any, Any]:
     """Returns the callback that runs before the user's and the one that runs after them.
 
@@ -36,14 +42,14 @@ def run_callbacks(
       base: The Callback class of the model's Keras.
       element_spec: Structure of one replica's batch; None where the user calls `fit`.
       users: The user's callbacks; where the user calls `fit`, its mended one tells them.
+      resumption: Where the training data begin; None for their beginning.
     """
     # tf_keras: logs as tensors, which are read only when they are reported.
     marks = {"_supports_tf_logs": True, "takes_packed_steps": True}
     before = type("RaydistProgress", (_Progress, base), marks)
     after = type("RaydistCheckpoint", (_Checkpoint, base), marks)
-    pair = before(counter, element_spec), after(counter)
+    pair = before(counter, element_spec, resumption), after(counter)
     pair[1].run_around(users)
-    packing.set_pauses(pair[1].pauses())
     return pair
 
 
@@ -141,8 +147,9 @@ class _Progress:
     model: Any  # these two are set by Keras
     params: dict[str, Any]
 
-    def __init__(self, counter: Counter, element_spec: Any) -> None:
+    def __init__(self, counter: Counter, element_spec: Any, resumption: resume.Resumption | None) -> None:
         super().__init__()
+        self.resumption = resumption  # a `fit_session` looks for it
         self._counter = counter
         self._element_spec = element_spec
         self._reported_at_s = 0.0
@@ -153,15 +160,19 @@ class _Progress:
 
     def on_train_begin(self, logs: Any = None) -> None:
         counter, model = self._counter, self.model
+        first = resume.Start(epoch=counter.first_epoch(self.params["epochs"]), step=counter.step_in_epoch)
+        session = fit_session.current()
         if not isinstance(model, keras.Model):
             from raydist.strategies import legacy_build
 
             legacy_build.build(model, self._element_spec)
-            start = resume.Start(epoch=counter.first_epoch(self.params["epochs"]), step=counter.step_in_epoch)
-            model._raydist_start = start
+            if session is not None:
+                session.first = first
         elif self._element_spec is None:
             # keras: `fit` reads it right after on_train_begin, for BackupAndRestore.
-            model._initial_epoch = counter.first_epoch(self.params["epochs"])
+            model._initial_epoch = first.epoch
+            if session is not None:
+                session.first = first
         for sentence in (*layers.notes_on(model, counter.context.strategy), *model_state.unsaved(model)):
             counter.context.note(sentence)
         counter.restore(model)
@@ -222,7 +233,8 @@ class _Progress:
         metrics = floats(logs)
         counter.epoch_size = counter.step_in_epoch
         counter.epoch, counter.step_in_epoch = epoch + 1, 0
-        resume.epoch_ended()
+        if self.resumption is not None:
+            self.resumption.epoch_ended()
         counter.history.append(metrics)
         counter.context.progress.completed(counter.step, epoch=counter.epoch)
         counter.context.report_global(metrics, step=counter.step, epoch=counter.epoch)
@@ -256,6 +268,7 @@ class _Checkpoint:
         self._counter.restore_callbacks(self._users)
 
     def pauses(self) -> packing.Pauses:
+        """Returns when to save between two calls; a `fit_session` looks for it."""
         counter, context = self._counter, self._counter.context
         return packing.Pauses(
             limit=lambda: context.cadence.steps_left(counter.step),

@@ -19,7 +19,7 @@ from raydist.spec.job import KerasFlavour
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.strategies import input_clock, keras3, loss_rules, notes, tensorflow_internals
+from raydist.strategies import active_context, input_clock, keras3, loss_rules, tensorflow_internals
 from raydist.strategies.after_import import after_import
 from raydist.strategies.agreement import gather_over_workers, is_alone
 from raydist.strategies.build import build_coordinator, build_strategy
@@ -91,7 +91,7 @@ def open_session(
             orders=orders,
             export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
         )
-        notes.send_to(context.note)
+        stack.enter_context(active_context.activated(context))
         try:
             yield Session(context=context)
             checkpoints.finish()

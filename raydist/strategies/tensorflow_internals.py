@@ -15,6 +15,7 @@ from tensorflow.python.distribute import distribute_lib, input_lib
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
+from tensorflow.python.framework import config
 from tensorflow.python.ops import gen_script_ops, script_ops, stateful_random_ops
 
 from raydist.errors import UnsupportedError
@@ -79,6 +80,11 @@ def is_synchronized_on_read(variable: object) -> bool:
     """Whether reading `variable` outside a replica is a collective, so that every worker has to read it."""
     synchronization = getattr(variable, "synchronization", None)
     return synchronization == tf.VariableSynchronization.ON_READ
+
+
+def is_op_determinism_enabled() -> bool:
+    """Whether deterministic operations were asked for, in the program or by TF_DETERMINISTIC_OPS."""
+    return bool(config.is_op_determinism_enabled())
 
 
 def global_random_variables() -> list[tf.Variable]:

@@ -130,12 +130,6 @@ def _remedy(message: str) -> str | None:
         )
     if "When providing an infinite dataset, you must" in message:
         return data_sizes.ENDLESS
-    if "When providing a distributed dataset, you must" in message:
-        return (
-            "tf_keras needs steps_per_epoch for data that raydist does not cut itself (--auto-shard off, "
-            "auto or file, a function of an InputContext, Ray Data); give it with data that .repeat(), or "
-            "use --keras 3"
-        )
     return None
 
 

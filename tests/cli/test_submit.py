@@ -108,6 +108,15 @@ def test_submit_json_prints_one_object_and_the_rest_to_stderr(raydist: Run, fake
     assert "SUCCEEDED" in err
 
 
+def test_run_whose_loop_reports_nothing_is_not_said_to_have_taken_0_steps(
+    raydist: Run, fake_run: Any
+) -> None:
+    fake_run(ended(steps=0, metrics={}))
+    _, out, _ = raydist("submit", "job.py")
+    assert "SUCCEEDED, no steps reported, 0:01:01" in out
+    assert "after 0 steps" not in out
+
+
 def test_failed_training_shows_the_traceback_once(raydist: Run, fake_run: Any) -> None:
     error = RunError(
         type="KeyError",

@@ -8,12 +8,13 @@ from raydist import errors
 from raydist.controller.events import CancelRequested, GroupStopped, GroupUpdated
 from raydist.controller.machine import RunMachine
 from raydist.controller.result import RunResult, result_of
+from raydist.controller.root_cause import RootCause
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.job import Strategy
 from raydist.spec.status import FailureKind, TaskState
-from tests.support.fakes import PLACES, make_failure, make_plan, make_status, task
+from tests.support.fakes import PLACES, make_failure, make_plan, make_status
 
 
 def result_after(*updates: GroupUpdate, notes: tuple[str, ...] = ()) -> RunResult:
@@ -25,8 +26,9 @@ def result_after(*updates: GroupUpdate, notes: tuple[str, ...] = ()) -> RunResul
     return result_of(machine, places=PLACES, timings={"ray": 0.5, "total": 3.0})
 
 
-def ended(state: RunState, error_type: str | None = None) -> RunResult:
-    error = error_type and RunError(type=error_type, message="why", task=task("worker/1"), attempt=0)
+def ended(state: RunState, error_type: str | None = None, kind: FailureKind = FailureKind.USER) -> RunResult:
+    failure = make_failure("worker/1", kind, error_type=error_type or "")
+    error = RunError.from_cause(RootCause(failure=failure), attempt=0) if error_type else None
     return RunResult(
         run="r",
         state=state,
@@ -35,7 +37,7 @@ def ended(state: RunState, error_type: str | None = None) -> RunResult:
         attempts=1,
         steps=4,
         storage="/runs/r",
-        error=error or None,
+        error=error,
     )
 
 
@@ -138,46 +140,60 @@ def test_error_names_task_attempt_and_log_and_keeps_the_traceback_out_of_the_dic
         "task": "worker/1",
         "attempt": 0,
         "log": "/runs/r/logs/0/worker-1",
+        "exit_code": 1,
     }
     assert result.traceback == "Traceback: line 7"
     assert "Traceback" not in json.dumps(result.as_dict())
 
 
-@pytest.mark.parametrize(
-    ("state", "error_type", "exit_code"),
-    [
-        (RunState.SUCCEEDED, None, 0),
-        (RunState.STARTING, None, 0),
-        (RunState.FAILED, "ValueError", 1),
-        (RunState.FAILED, "TrainingError", 1),
-        (RunState.FAILED, "UnsupportedError", 2),
-        (RunState.FAILED, "ClusterError", 3),
-        (RunState.FAILED, "StartTimeoutError", 3),
-        (RunState.FAILED, "StorageError", 4),
-        (RunState.FAILED, "CheckpointError", 4),
-        (RunState.CANCELLED, None, 130),
-    ],
-)
-def test_exit_code_follows_state_and_error(state: RunState, error_type: str | None, exit_code: int) -> None:
-    assert ended(state, error_type).exit_code == exit_code
+@pytest.mark.parametrize(("state", "exit_code"), [("SUCCEEDED", 0), ("STARTING", 0), ("CANCELLED", 130)])
+def test_exit_code_follows_the_state_where_nothing_failed(state: str, exit_code: int) -> None:
+    assert ended(RunState(state)).exit_code == exit_code
 
 
-@pytest.mark.parametrize(
-    ("error_type", "error_class"),
-    [
-        ("ValueError", errors.TaskFailedError),
-        ("RaydistErrors", errors.TaskFailedError),
-        ("UnsupportedError", errors.UnsupportedError),
-        ("StartTimeoutError", errors.StartTimeoutError),
-        ("StorageError", errors.StorageError),
-    ],
-)
-def test_failed_run_raises_the_error_that_says_the_same(
-    error_type: str, error_class: type[errors.RaydistError]
+BY_KIND = [
+    ("ValueError", FailureKind.USER, errors.TaskFailedError),
+    ("RayActorError", FailureKind.LOST, errors.TaskFailedError),
+    ("RaydistErrors", FailureKind.STALLED, errors.TaskFailedError),
+    ("UnsupportedError", FailureKind.MISTAKE, errors.UnsupportedError),
+    ("MyDataError", FailureKind.MISTAKE, errors.MistakeError),
+    ("StartTimeoutError", FailureKind.START, errors.StartTimeoutError),
+    ("StorageError", FailureKind.STORAGE, errors.StorageError),
+    ("CheckpointError", FailureKind.STORAGE, errors.CheckpointError),
+    # The user's own class, which only has the name of one of raydist's.
+    ("DataError", FailureKind.USER, errors.TaskFailedError),
+    ("StorageError", FailureKind.USER, errors.TaskFailedError),
+    ("TrainingError", FailureKind.USER, errors.TaskFailedError),
+]
+
+
+@pytest.mark.parametrize(("error_type", "kind", "error_class"), BY_KIND)
+def test_the_kind_of_failure_decides_what_is_raised_also_from_a_record(
+    error_type: str, kind: FailureKind, error_class: type[errors.RaydistError]
 ) -> None:
-    with pytest.raises(error_class, match="why") as caught:
-        ended(RunState.FAILED, error_type).raise_for_state()
-    assert (type(caught.value), caught.value.task, caught.value.attempt) == (error_class, "worker/1", 0)
+    error = ended(RunState.FAILED, error_type, kind).error
+    assert error is not None
+    for known in (error, RunError.from_dict(json.loads(json.dumps(error.as_dict())))):
+        raised = known.as_exception()
+        assert (type(raised), raised.task, raised.attempt) == (error_class, "worker/1", 0)
+        assert known.exit_code == error_class.exit_code
+
+
+def test_users_exception_with_a_name_of_raydists_keeps_its_traceback() -> None:
+    failure = make_failure("worker/1", error_type="DataError", traceback="Traceback: line 7")
+    error = RunError.from_cause(RootCause(failure=failure), attempt=0)
+    assert (error.type, error.exit_code, error.traceback) == ("DataError", 1, "Traceback: line 7")
+
+
+def test_error_of_an_older_record_is_known_by_its_name() -> None:
+    stored = {"type": "StorageError", "message": "gone", "task": None, "attempt": None, "log": None}
+    assert RunError.from_dict(stored).exit_code == 4
+
+
+def test_error_without_a_task_survives_the_record() -> None:
+    for error in (errors.TrainingError("why"), errors.InvalidTransitionError("why"), KeyError("why")):
+        told = RunError.from_exception(error, attempt=None)
+        assert RunError.from_dict(told.as_dict()).raised_as is told.raised_as
 
 
 def test_succeeded_run_raises_nothing() -> None:

@@ -114,6 +114,15 @@ def test_kind_is_corrected_by_what_tensorflow_says(fields: dict[str, Any], kind:
     assert kind_of(failure) is kind
 
 
+def test_program_whose_workers_reduce_different_shapes_is_the_first_cause() -> None:
+    mismatch = (
+        "Collective ops is aborted by: Shape mismatch in the collective instance 113. Op at device /job:"
+    )
+    first = make_failure("worker/1", error_type="InvalidArgumentError", message=mismatch, at_s=2)
+    cause = find_root_cause(attempt_with(make_failure("worker/0", COLLATERAL, at_s=1), first))
+    assert (str(cause.failure.task), cause.failure.kind) == ("worker/1", USER)
+
+
 def test_sentence_names_the_first_and_those_it_stopped() -> None:
     cause = find_root_cause(
         attempt_with(make_failure("worker/0", COLLATERAL), make_failure("worker/1"), num_workers=2)

@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,8 @@ def test_order_to_one_worker_makes_all_save_inside_an_epoch(
     ("way", "cluster"),
     [
         ("fit", TWO_WORKERS),
+        ("own fit after evaluate", TWO_WORKERS),
+        pytest.param("own fit after evaluate", replace(TWO_WORKERS, keras="legacy"), marks=SLOW),
         pytest.param("train_steps", ON_PS, marks=SLOW),
         pytest.param("fit", Cluster(), marks=SLOW),
         pytest.param("fit", ON_PS, marks=SLOW),

@@ -124,6 +124,8 @@ def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: s
     [more] = run_function(target, where, storage=tmp_path, epochs=5, attempt=1)
     assert (more.values["status"]["restored_step"], more.values["status"]["step"]) == (8, 20)
     assert more.values["status"]["checkpoint"].endswith("step-20-a1")
+    # Where the first one began belongs to that one alone.
+    assert more.values["epochs of the next fit"] == [0, 1]
 
 
 @functools.cache

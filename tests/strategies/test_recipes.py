@@ -141,6 +141,10 @@ def test_workers_with_different_data_are_named() -> None:
         assert task.values["error"].startswith("UnsupportedError: worker/1 has other batches than the others")
 
 
+SLOWED = "tests.support.data_functions:slowed_by_its_data"
+
+
+@pytest.mark.parametrize("is_static", [False, True], ids=["batches of any size", "batches of one size"])
 @pytest.mark.parametrize(
     "cluster",
     [
@@ -150,9 +154,9 @@ def test_workers_with_different_data_are_named() -> None:
     ],
     ids=str,
 )
-def test_training_that_waits_for_its_data_says_so(cluster: Cluster) -> None:
+def test_training_that_waits_for_its_data_says_so(cluster: Cluster, is_static: bool) -> None:
     noting, waits, rates = [], [], []
-    for task in run_function("tests.support.data_functions:slowed_by_its_data", cluster):
+    for task in run_function(SLOWED, cluster, is_static=is_static):
         noting += [note for note in task.values["notes"] if note.startswith(f"{task.name} waited for data ")]
         waits += [values["input_wait"] for values in task.values["recorded"]]
         rates += [values["examples_per_s"] for values in task.values["recorded"]]
@@ -160,3 +164,10 @@ def test_training_that_waits_for_its_data_says_so(cluster: Cluster) -> None:
     assert noting
     assert 0.3 < max(waits) <= 1.0
     assert 0 < max(rates)
+
+
+def test_with_deterministic_operations_only_the_examples_are_measured() -> None:
+    [task] = run_function(SLOWED, Cluster(), is_static=True, environ={"TF_DETERMINISTIC_OPS": "1"})
+    assert not [note for note in task.values["notes"] if "waited for data" in note]
+    assert {"input_wait" in values for values in task.values["recorded"]} == {False}
+    assert max(values["examples_per_s"] for values in task.values["recorded"]) > 0

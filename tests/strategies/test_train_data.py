@@ -34,8 +34,7 @@ UNEVEN = {"uneven generators": 10, "uneven generated shares": 20, "even shares":
 @functools.cache
 def on_two_workers(keras: str) -> list[TaskProcess]:
     """All cases, one after another in the same processes."""
-    uneven = UNEVEN if keras == "3" else ()
-    return run_function(FIT, two_workers(keras), cases=[*REFUSED, *LIKE_ONE, *uneven])
+    return run_function(FIT, two_workers(keras), cases=[*REFUSED, *LIKE_ONE, *UNEVEN])
 
 
 @pytest.mark.parametrize("keras", KERASES)
@@ -48,8 +47,6 @@ def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> N
         "uneven shares": f"{NOT_AS_MANY}worker/0 20, worker/1 14",
         "arrays": "train_data is tuple; give a tf.data.Dataset batched with the global batch size",
     }
-    if keras == "legacy":
-        refused["uneven shares"] = "tf_keras needs steps_per_epoch for data that raydist does not cut itself"
     assert refused.keys() == set(REFUSED)
     for task in on_two_workers(keras):
         for case, message in refused.items():
@@ -73,8 +70,9 @@ def test_epoch_has_as_many_steps_as_it_has_data_whatever_the_one_before_had(kera
     assert result(task, "shrinking") == {"error": "", "steps": [8, 6]}
 
 
-def test_epoch_lasts_until_the_last_worker_has_no_batch() -> None:
-    first, second = on_two_workers("3")
+@pytest.mark.parametrize("keras", KERASES)
+def test_epoch_lasts_until_the_last_worker_has_no_batch(keras: str) -> None:
+    first, second = on_two_workers(keras)
     for case, num_steps in UNEVEN.items():
         assert result(first, case) == result(second, case) == {"error": "", "steps": [num_steps] * 2}, case
         np.testing.assert_array_equal(first.arrays[case], second.arrays[case])

@@ -110,8 +110,10 @@ def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, A
     endless = data().repeat()
     if way == "train_steps":
         train_steps(ctx, model, endless, num_steps=num_steps)
-    elif way == "own fit":
+    elif way in ("own fit", "own fit after evaluate"):
         callbacks = ctx.callbacks()
+        if way == "own fit after evaluate":
+            model.evaluate(data(), verbose=0)
         model.fit(endless, epochs=1, steps_per_epoch=num_steps, verbose=0, callbacks=callbacks)
     elif way == "data of unknown length":
         ended = endless.take(num_steps).filter(lambda *batch: True)

@@ -224,8 +224,12 @@ def looped_on_seeds(ctx: Any, *, loops: list[tuple[int, int]]) -> dict[str, Any]
     return {"refused": refused, "seen": float(seen.numpy())}
 
 
-def slowed_by_its_data(ctx: Any) -> dict[str, Any]:
-    """Trains on data of which each batch takes 50 ms; returns what was noted, and the local metrics."""
+def slowed_by_its_data(ctx: Any, *, is_static: bool) -> dict[str, Any]:
+    """Trains on data of which each batch takes 50 ms; returns what was noted, and the local metrics.
+
+    Args:
+      is_static: Whether the size of a batch is known while the step is traced.
+    """
     import time
 
     import tensorflow as tf
@@ -249,12 +253,13 @@ def slowed_by_its_data(ctx: Any) -> dict[str, Any]:
         record(metrics, **place)
 
     ctx.record_local = recording
-    dataset = tf.data.Dataset.from_tensor_slices(examples(320)).batch(8).map(read).prefetch(1)
+    dataset = tf.data.Dataset.from_tensor_slices(examples(320)).batch(8, drop_remainder=is_static)
+    dataset = dataset.map(read).prefetch(1)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
     ctx.fit(model, dataset, epochs=2)
     notes = list(ctx.progress.status().notes)
-    return {"notes": notes, "recorded": [one for one in recorded if "input_wait" in one]}
+    return {"notes": notes, "recorded": [one for one in recorded if "examples_per_s" in one]}
 
 
 def distribute_in_turn(ctx: Any) -> dict[str, Any]:

@@ -469,7 +469,8 @@ def users_fit_with_callbacks(ctx: Any, *, epochs: int) -> dict[str, Any]:
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
     model.fit(data, epochs=epochs, verbose=0, callbacks=ctx.callbacks())
-    return {"weights": _flat(model), "status": _status(ctx)}
+    status = _status(ctx)
+    return {"status": status, "epochs of the next fit": model.fit(data, epochs=2, verbose=0).epoch}
 
 
 def input_context(ctx: Any) -> dict[str, Any]:

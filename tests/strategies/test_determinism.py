@@ -1,0 +1,38 @@
+"""Deterministic operations: who asks for them gets the same weights, to the bit, in every run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess, run_function
+
+TRAINED = "tests.support.determinism_functions:trained"
+CLUSTERS = {
+    "one device": {},
+    "mirrored": {"strategy": "mirrored", "devices": 2},
+    "2 workers": {"strategy": "multi_worker_mirrored", "workers": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "keras"),
+    [
+        ("one device", "3"),
+        ("2 workers", "3"),
+        ("2 workers", "legacy"),
+        # The same again in another way.
+        *(
+            pytest.param(name, keras, marks=pytest.mark.slow)
+            for name, keras in [("one device", "legacy"), ("mirrored", "3"), ("mirrored", "legacy")]
+        ),
+    ],
+)
+def test_two_runs_with_deterministic_operations_give_the_same_weights(name: str, keras: str) -> None:
+    cluster = Cluster(**CLUSTERS[name], keras=keras)
+    by_call: list[TaskProcess] = run_function(TRAINED, cluster, asks=True)
+    by_environment = run_function(TRAINED, cluster, environ={"TF_DETERMINISTIC_OPS": "1"}, asks=False)
+    for task in (*by_call, *by_environment):
+        assert sorted(task.arrays) == ["ctx.fit-1", "ctx.fit-4", "fit-1", "fit-4", "train_steps"]
+        for way, weights in task.arrays.items():
+            np.testing.assert_array_equal(weights, by_call[0].arrays[way], err_msg=way)

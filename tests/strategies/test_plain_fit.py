@@ -1,0 +1,63 @@
+"""What a run shows of `model.fit` without any callback of raydist's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from tests.support.processes import Cluster, run_function, run_in_turn
+
+FUNCTIONS = "tests.support.plain_functions"
+# The last one leaves a task that has failed.
+CALLS: dict[str, tuple[str, dict[str, object]]] = {
+    name: (f"{FUNCTIONS}:{name}", {}) for name in ("fits_in_a_row", "packed", "fails_after_a_fit")
+}
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(keras="legacy"),
+        Cluster(strategy="multi_worker_mirrored", workers=2),
+        # The same again in another way.
+        pytest.param(Cluster(), marks=pytest.mark.slow),
+        pytest.param(Cluster(strategy="mirrored", devices=2, keras="legacy"), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tmp_path: Path) -> None:
+    found = run_in_turn(CALLS, cluster, storage=tmp_path)
+    for task in found["fits_in_a_row"]:
+        # 2 epochs of 4; as many again, where the fits inside count nothing; 5 of a loop; 4 of ctx.fit.
+        assert task.values["steps"] == [8, 16, 21, 25]
+        metrics = ["accuracy", "loss", "val_accuracy", "val_loss"]
+        assert task.values["first"] == [2, 2, 8, metrics, None]
+        assert task.values["awaits"] == 0
+        assert task.values["has trained"]
+    for task in found["packed"]:
+        assert task.values["steps"] == 400
+        assert task.values["largest"] > 1
+    for task in found["fails_after_a_fit"]:
+        # A new attempt would begin with the steps of the plain fits again, and has nothing to go on from.
+        assert task.values == {"steps": 4, "awaits": 0, "failed at": 25}
+    losses = global_losses(tmp_path)
+    np.testing.assert_allclose(losses[:4], found["fits_in_a_row"][0].arrays["losses"], rtol=1e-6)
+
+
+def test_plain_fit_of_tf_keras_is_counted_at_the_end_of_epochs_under_parameter_server() -> None:
+    cluster = Cluster(strategy="parameter_server", workers=1, ps=1, keras="legacy")
+    [chief] = run_function(f"{FUNCTIONS}:on_parameter_server", cluster)
+    assert chief.values == {"steps": 20, "metrics": ["accuracy", "loss"], "epoch": 2}
+
+
+def global_losses(storage: Path) -> list[float]:
+    from raydist.metrics.merge import merge_rows
+    from raydist.metrics.parquet import read_metrics
+    from raydist.metrics.records import Scope
+
+    rows = merge_rows(read_metrics(Storage.open(str(storage)), RunLayout(run="test")))
+    return [row.value for row in rows if row.scope is Scope.GLOBAL and row.name == "loss"]

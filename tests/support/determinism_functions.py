@@ -1,0 +1,57 @@
+"""Train functions that ask for deterministic operations, or that test what is measured of the input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.support.train_functions import dense_model, examples
+
+
+def trained(ctx: Any, *, asks: bool) -> dict[str, Any]:
+    """Trains by fit, by packed fit, by plain fit and by train_steps; returns the weights of each.
+
+    Args:
+      asks: Whether to call enable_op_determinism, as a user does at the top of the train function.
+    """
+    import tensorflow as tf
+
+    if asks:
+        tf.config.experimental.enable_op_determinism()
+    result = {}
+    for way, fit in {
+        "ctx.fit": ctx.fit,
+        "fit": lambda model, data, **kwargs: model.fit(data, **kwargs),
+    }.items():
+        for steps in (1, 4):
+            with ctx.strategy.scope():
+                model = dense_model(tf.keras, "adam", steps_per_execution=steps, metrics=("accuracy",))
+            fit(model, _data(), epochs=3)
+            result[f"{way}-{steps}"] = _flat(model)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+        model.optimizer.build(model.trainable_variables)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=16)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    ctx.train_steps(step_fn, _data(), num_steps=12, steps_per_call=3)
+    result["train_steps"] = _flat(model)
+    return result
+
+
+def _data() -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(examples(96)).shuffle(96).batch(16)
+
+
+def _flat(model: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])

@@ -1,0 +1,56 @@
+"""Train functions that are right on one device and wrong on several replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.train_functions import examples
+
+
+def messages(ctx: Any, *, mistakes: list[str]) -> dict[str, Any]:
+    """Makes each mistake and returns what the run would tell of it; the last one may break the cluster."""
+    from raydist.task import failure_of
+
+    told = {}
+    for name in mistakes:
+        try:
+            globals()[name](ctx)
+        except Exception as error:
+            failure = failure_of(ctx.task, error)
+            told[name] = [failure.kind.name, failure.message, failure.traceback]
+    return {"told": told}
+
+
+def loss_with_the_default_reduction(ctx: Any) -> None:
+    """A loss of tf_keras, made as for one device, called in the model's own train_step."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Own(keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    with ctx.strategy.scope():
+        model = Own([keras.layers.Input((6,)), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.1))
+    model.fit(tf.data.Dataset.from_tensor_slices(examples(32)).batch(8), verbose=0)
+
+
+def loop_over_other_sizes(ctx: Any) -> None:
+    """A bare loop in which each worker has batches of another size, and sums a loss for each example."""
+    import tensorflow as tf
+
+    @tf.function
+    def run(ids: Any) -> Any:
+        losses = ctx.strategy.run(lambda ids: tf.cast(ids, tf.float32), args=(ids,))
+        return ctx.strategy.reduce("SUM", losses, axis=None)
+
+    data = tf.data.Dataset.range(40).batch(4 + ctx.task.index)
+    for ids in ctx.strategy.distribute_datasets_from_function(lambda _: data):
+        run(ids)

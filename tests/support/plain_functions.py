@@ -1,0 +1,119 @@
+"""Train functions that call plain `fit`, without ctx.callbacks()."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.support.train_functions import dense_model, examples
+
+
+def fits_in_a_row(ctx: Any) -> dict[str, Any]:
+    """Two plain fits, with a fit inside of the second, then train_steps and ctx.fit."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
+    status = ctx.progress.status
+    steps, losses = [], []
+
+    class Inner(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            other.fit(data, verbose=0)
+
+    with ctx.strategy.scope():
+        model, other = (dense_model(keras, "adam", metrics=("accuracy",)) for _ in range(2))
+        model.optimizer.build(model.trainable_variables)
+
+    losses += model.fit(data, epochs=2, validation_data=data, verbose=0).history["loss"]
+    first = status()
+    steps.append(first.step)
+    unknown = data.filter(lambda *batch: True)
+    losses += model.fit(unknown, initial_epoch=1, epochs=3, verbose=0, callbacks=[Inner()]).history["loss"]
+    steps.append(status().step)
+    before = _flat(model)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
+            loss = tf.nn.compute_average_loss(entropy, global_batch_size=16)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    ctx.train_steps(step_fn, data, num_steps=5)
+    steps.append(status().step)
+    after = _flat(model)
+    ctx.fit(model, data, epochs=1)
+    steps.append(status().step)
+    return {
+        "steps": steps,
+        "first": [first.epoch, first.num_epochs, first.num_steps, sorted(first.metrics), first.checkpoint],
+        "awaits": status().num_steps - status().step,
+        "has trained": bool(np.abs(after - before).max() > 1e-4),
+        "losses": np.array(losses),
+    }
+
+
+def packed(ctx: Any) -> dict[str, Any]:
+    """Returns the largest number of steps that a call of a plain fit has had."""
+    import tensorflow as tf
+
+    from raydist.strategies.packing import Packer
+
+    counts = []
+    next_count = Packer.next_count
+
+    def counting(self: Packer, left: int) -> int:
+        counts.append(next_count(self, left))
+        return counts[-1]
+
+    Packer.next_count = counting  # type: ignore[method-assign]
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16, drop_remainder=True).repeat()
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    before = ctx.progress.status().step
+    model.fit(data, steps_per_epoch=400, verbose=0)
+    return {"largest": max(counts), "steps": ctx.progress.status().step - before}
+
+
+def on_parameter_server(ctx: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16).repeat()
+    model.fit(data, epochs=2, steps_per_epoch=10, verbose=0)
+    status = ctx.progress.status()
+    return {"steps": status.step, "metrics": sorted(status.metrics), "epoch": status.epoch}
+
+
+def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
+    """A callback ends a fit; returns what is awaited then, and the step that a failure would name."""
+    import tensorflow as tf
+
+    from raydist.spec.status import FailureKind, TaskFailure
+
+    class Crash(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise RuntimeError("the user's own")
+
+    data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    before = ctx.progress.status().step
+    try:
+        model.fit(data, epochs=3, verbose=0, callbacks=[Crash()])
+    except RuntimeError:
+        pass
+    status = ctx.progress.status()
+    failure = TaskFailure(task=ctx.task, kind=FailureKind.USER, error_type="RuntimeError", message="x")
+    ctx.progress.failed(failure)
+    failed = ctx.progress.status().failure
+    return {"steps": status.step - before, "awaits": status.num_steps - status.step, "failed at": failed.step}
+
+
+def _flat(model: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
