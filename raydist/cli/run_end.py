@@ -26,6 +26,9 @@ def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> No
             print(f"note: {note}", file=stream)
     if result.traceback:
         print(f"\n{result.traceback.rstrip()}\n", file=stream)
+    if result.error is not None and result.error.log_end:
+        lines = "\n".join(f"  {line}" for line in result.error.log_end.splitlines())
+        print(f"\nthe end of {result.error.task}'s log:\n{lines}\n", file=stream)
     if result.error is not None:
         run_view.print_stored_error(result.error.as_dict(), stream=stream)
     total_s = result.timings.get("total") or 0.0

@@ -27,7 +27,8 @@ class RunError:
       type: Class name of the user's exception, of what ended a process, or of raydist's error.
       task: The task that failed first; None where none did. `attempt` likewise.
       log: URI of that task's log folder.
-      traceback: The user's Python traceback, to be printed once; None where there is none.
+      traceback: The user's Python traceback, to be printed once; None where there is none. `log_end`, the
+        last lines of a dead process's log, likewise.
     """
 
     type: str
@@ -36,6 +37,7 @@ class RunError:
     attempt: int | None = None
     log: str | None = None
     traceback: str | None = None
+    log_end: str | None = None
 
     @classmethod
     def from_cause(cls, cause: RootCause, *, attempt: int, suffix: str = "") -> RunError:
@@ -50,6 +52,7 @@ class RunError:
             task=failure.task,
             attempt=attempt,
             traceback=failure.traceback if base is None else None,
+            log_end=failure.log_end,
         )
 
     @classmethod
@@ -84,7 +87,10 @@ class RunError:
     def as_exception(self) -> errors.RaydistError:
         """Returns the error of raydist that says the same; TaskFailedError for the user's exceptions."""
         task = None if self.task is None else str(self.task)
-        return _class_named(self.type)(self.message, task=task, attempt=self.attempt, log=self.log)
+        error = _class_named(self.type)(self.message, task=task, attempt=self.attempt, log=self.log)
+        if self.log_end:
+            error.add_note(f"The end of its log:\n{self.log_end}")
+        return error
 
 
 def _class_named(name: str) -> type[errors.RaydistError]:

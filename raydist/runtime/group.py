@@ -28,10 +28,11 @@ from raydist.runtime.leftovers import new_owner
 from raydist.runtime.log_capture import LogTarget
 from raydist.runtime.mailbox import News
 from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
-from raydist.runtime.reach import Reach
+from raydist.runtime.reach import Loss, Reach
 from raydist.runtime.task_actor import Hello, TaskSetup
 from raydist.runtime.task_body import body_of
 from raydist.runtime.versions import describe_difference, installed_versions
+from raydist.runtime.witness import Witness
 from raydist.spec.job import Strategy
 from raydist.spec.status import Order, TaskState
 from raydist.spec.tasks import TaskId, TaskType
@@ -74,6 +75,7 @@ class RayTaskGroup:
         self._news_seq = 0
         self._greeted_at_s = 0.0
         self._reach = Reach()
+        self._witness = Witness(home=actors.home)
         self._can_see_nodes = False
         self._looked_at_s = 0.0
         self._is_stopped = False
@@ -194,6 +196,7 @@ class RayTaskGroup:
             # Only then is it done: a stop that Ctrl-C cut off is taken up again by the next.
             away = self._reach.unanswered()
             self._reach.close()
+            self._witness.close()
             self._actors.stop(self._ledger.hellos, self._ledger.lost, away)
             self._is_ended = True
 
@@ -236,7 +239,9 @@ class RayTaskGroup:
     def _look_for_lost(self) -> None:
         """Finds the tasks whose process or host is gone without Ray's knowing of it yet."""
         for task, loss in self._reach.look(self._ledger.suspects(silence_s=_SILENCE_S)).items():
-            self._ledger.failed(unreachable_task(self._ledger.hellos[task], loss))
+            hello = self._ledger.hellos[task]
+            finding = self._witness.examine(hello) if loss is Loss.PROCESS else None
+            self._ledger.failed(unreachable_task(hello, loss, finding=finding))
 
     def _take(self, ref: Any) -> None:
         if ref == self._news:
@@ -260,6 +265,7 @@ class RayTaskGroup:
             self._expect_nothing_of(task)
             return
         self._ledger.greeted(hello)
+        self._witness.hold(hello)
         self._reach.open(task, hello.address)
         if self._assignments:
             self._actors.gather_remains(task)
@@ -322,7 +328,8 @@ class RayTaskGroup:
         except RayTaskError as error:
             raise ClusterError(f"{task} on {host}: {error.cause}", task=str(task)) from error
         except RayError as error:  # by most of Ray's other ones too, a process was killed: OutOfMemoryError
-            self._ledger.failed(lost_task(task, error, pid=pid, host=host))
+            finding = self._witness.examine(hello) if isinstance(error, RayActorError) else None
+            self._ledger.failed(lost_task(task, error, pid=pid, host=host, finding=finding))
 
     def _take_news(self, ref: Any) -> None:
         self._news = None
