@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from raydist import errors
 from raydist.controller.root_cause import RootCause
+from raydist.controller.task_group import Explanation
 from raydist.spec.status import FailureKind
 from raydist.spec.tasks import TaskId
 
@@ -68,6 +69,13 @@ class RunError:
     @property
     def exit_code(self) -> int:
         return _class_named(self.type).exit_code
+
+    def explained(self, explanation: Explanation) -> RunError:
+        """Returns the error with what became known of the failure, where it is about that one."""
+        if self.task != explanation.task or explanation.before not in self.message:
+            return self
+        message = self.message.replace(explanation.before, explanation.message)
+        return dataclasses.replace(self, message=message, log_end=explanation.log_end)
 
     def with_log(self, task_logs: Callable[[TaskId, int], str]) -> RunError:
         """Returns the error with the place of the task's logs, where a task failed."""

@@ -17,6 +17,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.datasets import Datasets, DatasetSplits
 from raydist.runtime.mailbox import Mailbox
 from raydist.runtime.placement import Placement
+from raydist.runtime.post_mortem import Finding
 from raydist.runtime.remains import Remains, Remnant
 from raydist.runtime.salvage import wait_until_gone
 from raydist.runtime.task_actor import Hello, TaskActor, TaskSetup
@@ -120,6 +121,10 @@ class ActorSet:
     def gather_remains(self, task: TaskId) -> None:
         """Begins to store the log's end of that task's dead processes, and to delete their folders."""
         self._remains.gather(task)
+
+    def findings(self) -> Mapping[int, Finding]:
+        """Returns what was found on other hosts of processes there, by pid."""
+        return self._remains.findings
 
     def is_placed(self) -> bool:
         """Whether Ray has found room for all tasks; asks Ray, and waits for nothing."""

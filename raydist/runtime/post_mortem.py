@@ -30,8 +30,8 @@ _FAULTS = {
 }
 EXIT_MARK = "raydist: os._exit was called with "
 _EXIT_LINE = re.compile(re.escape(EXIT_MARK) + r"(-?\d+)")
-# The native stack, twice, and the names of all extension modules: they stay in the log.
-_NOISE = re.compile(r"logging\.cc:\d+: |^ *@ +0x[0-9a-f]+ |^PC: @|^Extension modules: ")
+# The native stack, twice, the names of all extension modules, and TensorFlow's INFO lines: in the log only.
+_NOISE = re.compile(r"logging\.cc:\d+: |^ *@ +0x[0-9a-f]+ |^PC: @|^Extension modules: |^I\d{4} \d\d:\d\d:")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ _NOISE_PATTERN = re.compile(r"^\s*(class_name|actor_id|namespace|name|pid|ip): |
 _PREAMBLE = re.compile(r"^The actor is dead because its worker process has died\. .*Worker exit detail: ")
 _ADVICE = re.compile(r"Some common causes include: .*")
 # What Ray says of each process that closed its sockets without telling Ray why.
-_UNTOLD = re.compile(r"connection error code 2|temporarily unavailable")
+_UNTOLD = re.compile(r"connection error code 2|actor \S+ is unavailable")
 _SHORT_ADVICE = "Common causes: the kernel's OOM killer, ray stop --force, a crash such as SIGSEGV"
 
 
