@@ -47,7 +47,7 @@ def _settle(heard: Heard, code: int, *, is_json: bool) -> int:
         raise ClusterError(f"{how} once the run was over; `raydist list` shows how that ended")
     result = None if heard.run is None else settle(heard.run, how=how)
     if result is None:
-        raise ClusterError(f"{how}; nothing of the run was recorded yet: submit it again")
+        raise ClusterError(f"{how}; nothing of it was recorded yet: give the command again")
     if is_json:
         output.print_json(result.as_dict())
     run_end.print_end(result, said=result.notes, stream=sys.stderr if is_json else sys.stdout)

@@ -28,7 +28,6 @@ from raydist.runtime.ledger import Ledger
 from raydist.runtime.leftovers import new_owner
 from raydist.runtime.log_capture import LogTarget
 from raydist.runtime.mailbox import News
-from raydist.runtime.post_mortem import Finding
 from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
 from raydist.runtime.reach import Loss, Reach
 from raydist.runtime.task_actor import Hello, TaskSetup
@@ -36,7 +35,7 @@ from raydist.runtime.task_body import body_of
 from raydist.runtime.versions import describe_difference, installed_versions
 from raydist.runtime.witness import Witness
 from raydist.spec.job import Strategy
-from raydist.spec.status import Order, TaskFailure, TaskState
+from raydist.spec.status import Order, TaskState
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.storage.proof import StorageProof
 
@@ -78,8 +77,6 @@ class RayTaskGroup:
         self._greeted_at_s = 0.0
         self._reach = Reach()
         self._witness = Witness(home=actors.home)
-        # Deaths on other hosts: what was told of each, and how to tell it with what is found there.
-        self._unexplained: list[tuple[Hello, TaskFailure, Callable[[Finding], TaskFailure]]] = []
         self._can_see_nodes = False
         self._looked_at_s = 0.0
         self._is_stopped = False
@@ -206,20 +203,7 @@ class RayTaskGroup:
 
     def explanations(self) -> tuple[Explanation, ...]:
         """Returns, after `stop`, what other hosts told of the tasks that died there."""
-        findings = self._actors.findings()
-        explained = []
-        for hello, failure, tell in self._unexplained:
-            if hello.pid in findings:
-                known = tell(findings[hello.pid])
-                explained.append(
-                    Explanation(
-                        task=hello.task,
-                        before=failure.message,
-                        message=known.message,
-                        log_end=known.log_end,
-                    )
-                )
-        return tuple(explained)
+        return self._witness.explanations(self._actors.findings())
 
     def _wait(self, deadline: float) -> None:
         """Waits for the next thing that can happen, and takes it in."""
@@ -261,10 +245,8 @@ class RayTaskGroup:
         """Finds the tasks whose process or host is gone without Ray's knowing of it yet."""
         for task, loss in self._reach.look(self._ledger.suspects(silence_s=_SILENCE_S)).items():
             hello = self._ledger.hellos[task]
-            if loss is Loss.HOST:
-                self._ledger.failed(unreachable_task(hello, loss))
-            else:
-                self._lose(hello, functools.partial(unreachable_task, hello, loss))
+            tell = functools.partial(unreachable_task, hello, loss)
+            self._ledger.failed(tell() if loss is Loss.HOST else self._witness.tell(hello, tell))
 
     def _take(self, ref: Any) -> None:
         if ref == self._news:
@@ -352,17 +334,7 @@ class RayTaskGroup:
             raise ClusterError(f"{task} on {host}: {error.cause}", task=str(task)) from error
         except RayError as error:  # by most of Ray's other ones too, a process was killed: OutOfMemoryError
             tell = functools.partial(lost_task, task, error, pid=pid, host=host)
-            if hello is None or not isinstance(error, RayActorError):
-                self._ledger.failed(tell())
-            else:
-                self._lose(hello, tell)
-
-    def _lose(self, hello: Hello, tell: Callable[..., TaskFailure]) -> None:
-        """Notes a death, with what this host knows of it; another host is asked when the group stops."""
-        failure = tell(finding=self._witness.examine(hello))
-        if hello.node_id != self._actors.home:
-            self._unexplained.append((hello, failure, lambda finding: tell(finding=finding)))
-        self._ledger.failed(failure)
+            self._ledger.failed(tell() if hello is None else self._witness.tell(hello, tell))
 
     def _take_news(self, ref: Any) -> None:
         self._news = None

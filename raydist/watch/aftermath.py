@@ -33,13 +33,13 @@ def describe_death(code: int | None) -> str:
       code: Its exit code, minus the signal that killed it; None where nobody knows.
     """
     if code is None:
-        return "the process that drove the run died; Ray ends it too when Ray on this host, or its head, dies"
+        return "the process that drove the run died, as it does when Ray's raylet, agent or head process ends"
     if code < 0:
         return f"the process that drove the run was killed by {signal.Signals(-code).name}"
     if code == _RAYS_EXIT_CODE:
         return (
-            "Ray died under the run: its raylet or agent on this host, or its head, is gone (`ray stop`, "
-            "a kill, no memory), and Ray then ends the process that drives the run"
+            "Ray died under the run: its raylet, agent or head process ended "
+            "(`ray stop`, a kill, out of memory)"
         )
     return f"the process that drove the run ended with exit code {code}"
 

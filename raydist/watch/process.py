@@ -32,7 +32,7 @@ def main() -> None:
         print(f"raydist: {describe_death(None)}; its last record is not written: {error}", file=sys.stderr)
         return
     if result is not None and result.error is not None:
-        print(f"raydist: run {result.run}: {result.error.message}", file=sys.stderr)
+        print(f"raydist: run {result.run} ({result.storage}): {result.error.message}", file=sys.stderr)
 
 
 def _wait_for_end(*, driver: int) -> Heard:

@@ -194,6 +194,6 @@ def test_script_that_ray_ends_leaves_a_record_and_nothing_else(host: Host, wait_
     _, err = process.communicate(timeout=100)  # to the watcher's end, which has the same stderr
     assert process.returncode == 1  # Ray's own, below Python
     check_ended(host, "r")
-    assert "raydist: run r: the process that drove the run died" in err
+    assert f"raydist: run r ({host.storage}/r): the process that drove the run died" in err
     assert host.left() == []
     wait_until(lambda: host.processes() == {})

@@ -184,6 +184,6 @@ def test_watcher_process_outlives_the_driver_only_to_clear_up(
         assert (done.returncode, done.stderr) == (how == "before", "")
         return
     assert done.returncode == 1
-    assert done.stderr.startswith("raydist: run r: the process that drove the run died")
+    assert done.stderr.startswith(f"raydist: run r ({tmp_path}/runs/r): the process that drove the run died")
     assert "`raydist resume r`" in done.stderr
     assert read_record(storage, "r")["state"] == "FAILED"
