@@ -28,6 +28,8 @@ from raydist.spec.options import find_option
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
 from raydist.storage.redaction import redact
+from raydist.watch.messages import DrivenRun
+from raydist.watch.watcher import watched
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -87,6 +89,11 @@ def run(
 
     Ctrl-C stops the run, and then raises KeyboardInterrupt. With `detach` it returns once the cluster has
     accepted the run, whose state then is STARTING.
+
+    When Ray dies on this host (`ray stop`, a killed raylet), Ray ends the calling process with exit code 1;
+    no exception can be raised. A watcher process, started beside each run, then writes the run's last
+    record, ends what is left of it on this host, and says on stderr how to resume it. `raydist submit`
+    ends with exit code 3, and a detached run does not depend on the caller.
 
     Args:
       job: `path/to/file.py[:function]`, `package.module:function`, a `Job`, or a function of one argument.
@@ -191,9 +198,11 @@ def _prepare(
     if not folder.was_detached:
         _claim(folder, stack)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
+    watcher = stack.enter_context(watched())  # closed last: what ends before may fail
     connection, plan = _connect(request, early_plan, stack, tell)
     from raydist.assembly import make_controller  # imports ray, which a mistake told so far has not paid for
     from raydist.runtime.controller_actor import refuse_if_running
+    from raydist.runtime.leftovers import new_owner
 
     if job.resume:
         # Its controller may only be slow to write, or be brought back by Ray just now.
@@ -201,15 +210,19 @@ def _prepare(
     if folder.was_detached:
         _claim(folder, stack)
     events = stack.enter_context(folder.open_events())
+    owner, driver = new_owner(), this_process()
+    session = None if connection.session is None else str(connection.session)
+    watcher.begin(DrivenRun(name=job.name, storage=job.storage, owner=owner, driver=driver, session=session))
     return make_controller(
         plan,
         connection,
         code,
         folder,
         events,
-        driver=this_process(),
+        driver=driver,
         tell=tell,
         ray_s=time.monotonic() - called_at_s,
+        owner=owner,
         datasets=request.datasets,
     )
 

@@ -20,7 +20,7 @@ from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.errors import ClusterError, RaydistError, StorageError, TrainingError
 from raydist.planning.plan import Plan
-from raydist.runtime import controller_actor, leftovers
+from raydist.runtime import cluster_leftovers, controller_actor, leftovers
 from raydist.runtime.connection import connect
 from raydist.runtime.datasets import deserialize
 from raydist.runtime.pickling import pickle_by_value
@@ -181,7 +181,7 @@ class DetachedController:
 
     def _take_up_again(self, folder: RunFolder, record: Mapping[str, Any]) -> None:
         launch = self._launch
-        leftovers.clear(launch.owner, storage_uri=self._job.storage, run=self._job.name)
+        cluster_leftovers.clear(launch.owner, storage_uri=self._job.storage, run=self._job.name)
         revival = Revival.from_record(record, spent_s=max(0.0, time.time() - launch.submitted_at_s))
         logger.warning("run %s: %s", self._job.name, revival.notes[-1])
         try:

@@ -30,6 +30,9 @@ _COMMANDS = {
     "doctor": "raydist.cli.doctor",
 }
 
+# They drive a run, and Ray ends a process that drives one when Ray itself dies.
+_SUPERVISED = (["submit"], ["resume"])
+
 
 class _LazyGroup(click.Group):
     """A group whose sub-commands are modules, each with one `command`, imported when asked for."""
@@ -124,7 +127,12 @@ def _usage_sentence(error: click.ClickException) -> str:
 def main() -> NoReturn:
     """The console script."""
     standard_streams.prepare()
-    sys.exit(run(sys.argv[1:]))
+    arguments = sys.argv[1:]
+    if arguments[:1] not in _SUPERVISED:
+        sys.exit(run(arguments))
+    from raydist.cli.supervision import run_supervised
+
+    sys.exit(run_supervised(arguments, run))
 
 
 if __name__ == "__main__":

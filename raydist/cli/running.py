@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from raydist.cli import output, run_view, standard_streams
-from raydist.cli.job_options import default_storage
-from raydist.cli.progress import Progress, ProgressView, duration, metrics_line, open_view
+from raydist.cli import output, run_end, standard_streams
+from raydist.cli.progress import Progress, ProgressView, open_view
 
 if TYPE_CHECKING:
-    from raydist.controller.result import RunResult
     from raydist.spec.request import Config
 
 
@@ -39,9 +35,9 @@ def run_job(
     if is_json:
         output.print_json(result.as_dict())
     if result.state.is_terminal:
-        _print_end(result, shown, stream=screen)
+        run_end.print_end(result, said=shown.said, stream=screen)
     else:
-        _print_acceptance(result, stream=screen)
+        run_end.print_acceptance(result, stream=screen)
     return result.exit_code
 
 
@@ -79,48 +75,6 @@ class _Screen:
     def _say(self, sentence: str) -> None:
         self.said.add(sentence)
         self._view.say(sentence)
-
-
-def _print_end(result: RunResult, shown: _Screen, *, stream: TextIO) -> None:
-    for note in result.notes:
-        if note not in shown.said:
-            print(f"note: {note}", file=stream)
-    if result.traceback:
-        print(f"\n{result.traceback.rstrip()}\n", file=stream)
-    if result.error is not None:
-        run_view.print_stored_error(result.error.as_dict(), stream=stream)
-    total_s = result.timings.get("total") or 0.0
-    attempts = "" if result.attempts == 1 else f", {result.attempts} attempts"
-    how_far = run_view.how_far(result.state.value, result.steps)
-    print(f"{how_far}, {duration(total_s)}{attempts}", file=stream)
-    facts = {
-        "metrics": metrics_line(result.metrics),
-        "checkpoint": result.checkpoint,
-        "storage": result.storage,
-    }
-    for name, value in facts.items():
-        if value:
-            print(f"  {name.ljust(10)}  {value}", file=stream)
-    third = "metrics" if result.exit_code == 0 else "resume"
-    print(f"next: {_next_commands(result, 'status', 'logs', third)}", file=stream)
-
-
-def _print_acceptance(result: RunResult, *, stream: TextIO) -> None:
-    """Prints where a detached run is found from now on."""
-    print(f"run {result.run} goes on in the cluster, whatever becomes of this shell", file=stream)
-    print(f"  storage     {result.storage}", file=stream)
-    print(f"next: {_next_commands(result, 'status', 'logs -f', 'stop')}", file=stream)
-
-
-def _next_commands(result: RunResult, *commands: str) -> str:
-    return "  ".join(f"raydist {command} {_named(result)}" for command in commands)
-
-
-def _named(result: RunResult) -> str:
-    """Returns what another command is to be given to find this run from this folder."""
-    root = result.storage.removesuffix(f"/{result.run}")
-    is_default = os.path.abspath(default_storage()) == root
-    return result.run if is_default else f"{result.run} --storage {shlex.quote(root)}"
 
 
 @contextlib.contextmanager

@@ -161,7 +161,9 @@ class Controller:
                 self._call_group(lambda group: group.order(order, tasks))
             case StopGroup():
                 self._start_deadline_s = self._grace_deadline_s = self._save_deadline_s = None
-                self._handle(GroupStopped(self._stop_group()))
+                group = self._group
+                problem = self._stop_group()
+                self._handle(GroupStopped(problem, () if group is None else group.explanations()))
 
     def _start_attempt(self, number: int, avoid: frozenset[str]) -> None:
         self._attempt_started_s = self._room_asked_s = self._clock.now()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raydist.controller.task_group import GroupUpdate
+from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import RaydistError
 from raydist.planning.plan import Plan
 from raydist.spec.status import Order
@@ -76,9 +76,11 @@ class GroupStopped:
 
     Attributes:
       problem: Why some of them may still be there; None when all are gone.
+      explanations: What became known of failures that were reported before.
     """
 
     problem: str | None = None
+    explanations: tuple[Explanation, ...] = ()
 
 
 @dataclass(frozen=True)

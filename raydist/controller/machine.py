@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from raydist.controller import start_deadline
 from raydist.controller.attempt import Attempt
@@ -37,7 +38,7 @@ from raydist.controller.root_cause import RootCause, find_root_cause, is_decisiv
 from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.controller.success import has_succeeded, servers
-from raydist.controller.task_group import GroupUpdate
+from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.controller.watchdog import Watchdog
 from raydist.errors import ClusterError, InvalidTransitionError, RaydistError, TrainingError
 from raydist.planning.plan import Plan
@@ -139,7 +140,8 @@ class RunMachine:
                 return self._take_update(update, at_s, now_s)
             case RunState.STOPPING, GraceDeadlinePassed() | GroupBroken() if is_collecting:
                 return self._judge(self._collateral_cause())
-            case RunState.STOPPING, GroupStopped(problem) if self._next is not None:
+            case RunState.STOPPING, GroupStopped(problem, explanations) if self._next is not None:
+                self._take_explanations(explanations)
                 return self._leave_attempt(self._next, problem)
             case RunState.STARTING | RunState.RUNNING | RunState.STOPPING, CancelRequested():
                 return self._cancel()
@@ -293,6 +295,12 @@ class RunMachine:
         self.state = RunState.STOPPING
         self._next = following
         return [StopGroup()]
+
+    def _take_explanations(self, explanations: Sequence[Explanation]) -> None:
+        for each in explanations:
+            self.deaths = self.deaths.explained(each)
+            self.notes = tuple(note.replace(each.before, each.message) for note in self.notes)
+            self.error = self.error and self.error.explained(each)
 
     def _leave_attempt(self, following: RunState, problem: str | None) -> list[Action]:
         number = self.attempt.number

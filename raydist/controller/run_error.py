@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from raydist import errors
 from raydist.controller.root_cause import RootCause
+from raydist.controller.task_group import Explanation
 from raydist.spec.status import FailureKind
 from raydist.spec.tasks import TaskId
 
@@ -36,7 +37,8 @@ class RunError:
         name a class as raydist does, so it decides nothing.
       task: The task that failed first; None where none did. `attempt` likewise.
       log: URI of that task's log folder.
-      traceback: The user's Python traceback, to be printed once; None where there is none.
+      traceback: The user's Python traceback, to be printed once; None where there is none. `log_end`, the
+        last lines of a dead process's log, likewise.
       raised_as: The class that `raydist.run` raises, which has the exit code.
     """
 
@@ -47,6 +49,7 @@ class RunError:
     log: str | None = None
     traceback: str | None = None
     raised_as: ErrorClass = errors.TaskFailedError
+    log_end: str | None = None
 
     @classmethod
     def from_cause(cls, cause: RootCause, *, attempt: int, suffix: str = "") -> RunError:
@@ -60,6 +63,7 @@ class RunError:
             attempt=attempt,
             traceback=failure.traceback if base is None else None,
             raised_as=raised_as,
+            log_end=failure.log_end,
         )
 
     @classmethod
@@ -97,6 +101,13 @@ class RunError:
     def exit_code(self) -> int:
         return self.raised_as.exit_code
 
+    def explained(self, explanation: Explanation) -> RunError:
+        """Returns the error with what became known of the failure, where it is about that one."""
+        if self.task != explanation.task or explanation.before not in self.message:
+            return self
+        message = self.message.replace(explanation.before, explanation.message)
+        return dataclasses.replace(self, message=message, log_end=explanation.log_end)
+
     def with_log(self, task_logs: Callable[[TaskId, int], str]) -> RunError:
         """Returns the error with the place of the task's logs, where a task failed."""
         if self.task is None or self.attempt is None:
@@ -116,7 +127,10 @@ class RunError:
     def as_exception(self) -> errors.RaydistError:
         """Returns the error of raydist that says the same; TaskFailedError for the user's exceptions."""
         task = None if self.task is None else str(self.task)
-        return self.raised_as(self.message, task=task, attempt=self.attempt, log=self.log)
+        error = self.raised_as(self.message, task=task, attempt=self.attempt, log=self.log)
+        if self.log_end:
+            error.add_note(f"The end of its log:\n{self.log_end}")
+        return error
 
 
 def _class_named(name: str, base: ErrorClass, *, default: ErrorClass | None = None) -> ErrorClass:

@@ -30,6 +30,22 @@ class GroupUpdate:
     timings: tuple[tuple[str, float], ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What a dead task's host told once its death had been reported.
+
+    Attributes:
+      before: The message of its failure as it was reported.
+      message: The message with what is known now.
+      log_end: The last lines of its log.
+    """
+
+    task: TaskId
+    before: str
+    message: str
+    log_end: str | None
+
+
 class TaskGroup(Protocol):
     """The processes of one attempt."""
 
@@ -55,6 +71,9 @@ class TaskGroup(Protocol):
 
         A call that follows one which Ctrl-C interrupted, waits for no task to end by itself.
         """
+
+    def explanations(self) -> tuple[Explanation, ...]:
+        """Returns, after `stop`, what other hosts told of the tasks that died there."""
 
 
 class Launcher(Protocol):

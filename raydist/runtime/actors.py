@@ -17,6 +17,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.datasets import Datasets, DatasetSplits
 from raydist.runtime.mailbox import Mailbox
 from raydist.runtime.placement import Placement
+from raydist.runtime.post_mortem import Finding
 from raydist.runtime.remains import Remains, Remnant
 from raydist.runtime.salvage import wait_until_gone
 from raydist.runtime.task_actor import Hello, TaskActor, TaskSetup
@@ -43,7 +44,7 @@ class ActorSet:
     def __init__(self, setups: Sequence[TaskSetup], *, placement: Placement, home: str | None) -> None:
         self._setups = {setup.task: setup for setup in setups}
         self._placement = placement
-        self._home = home
+        self.home = home  # the driver's node; None outside the cluster
         self._mailbox: Any = None
         self._splits = DatasetSplits({})
         self._actor_class = ray.remote(TaskActor)  # once: each such class is shipped to the workers
@@ -121,6 +122,10 @@ class ActorSet:
         """Begins to store the log's end of that task's dead processes, and to delete their folders."""
         self._remains.gather(task)
 
+    def findings(self) -> Mapping[int, Finding]:
+        """Returns what was found on other hosts of processes there, by pid."""
+        return self._remains.findings
+
     def is_placed(self) -> bool:
         """Whether Ray has found room for all tasks; asks Ray, and waits for nothing."""
         return self._placement.is_ready()
@@ -134,7 +139,7 @@ class ActorSet:
     def open_mailbox(self) -> None:
         """Starts the mailbox, on the driver's host: it shares the driver's fate. Tasks find it by name."""
         # Not `soft`: Ray 2.60 may then place it anywhere.
-        where = NodeAffinitySchedulingStrategy(self._home, soft=False) if self._home else "DEFAULT"
+        where = NodeAffinitySchedulingStrategy(self.home, soft=False) if self.home else "DEFAULT"
         self._mailbox = (
             ray.remote(Mailbox)
             .options(
@@ -203,7 +208,7 @@ class ActorSet:
         """Ends what is left on the driver's host without Ray's help, and waits until it is gone."""
         self._remains.gather_here(self._remnants(hellos, departed))
         for hello in hellos.values():
-            if hello.node_id == self._home:
+            if hello.node_id == self.home:
                 wait_until_gone(hello.pid)
 
     def _remnants(self, hellos: Mapping[TaskId, Hello], departed: Collection[TaskId]) -> list[Remnant]:

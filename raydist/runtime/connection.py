@@ -43,6 +43,7 @@ class Connection:
       address: By which another process joins the same Ray: `10.0.0.1:6379`, `ray://head:10001`.
       is_embedded: Whether raydist started this Ray.
       is_client: Whether this process is outside of the cluster, by `ray://`.
+      session: The folder of a Ray that raydist started; None for any other.
       owns: Whether closing disconnects; False where ray was initialized before, or inside a Ray worker.
     """
 
@@ -53,12 +54,14 @@ class Connection:
         address: str,
         is_embedded: bool = False,
         is_client: bool = False,
+        session: Path | None = None,
         close: Callable[[], None] | None,
     ) -> None:
         self.source = source
         self.address = address
         self.is_embedded = is_embedded
         self.is_client = is_client
+        self.session = session
         self.owns = close is not None
         self._close = close
 
@@ -144,9 +147,12 @@ def _start_embedded(num_cpus: int | None, environ: MutableMapping[str, str]) -> 
     with contextlib.ExitStack() as on_error:
         on_error.callback(_remember_process_state(environ))
         _init("embedded Ray", address=LOCAL, num_cpus=num_cpus, include_dashboard=False)
-        on_error.callback(_shut_down, _remove_session_later())
+        session = _session_path()
+        on_error.callback(_shut_down, mark_session(session))
         undo = on_error.pop_all()
-    return Connection(source="embedded Ray", address=_gcs_address(), is_embedded=True, close=undo.close)
+    return Connection(
+        source="embedded Ray", address=_gcs_address(), is_embedded=True, session=session, close=undo.close
+    )
 
 
 def _join(target: str, environ: MutableMapping[str, str]) -> Connection:
@@ -254,10 +260,10 @@ def _shut_down(after: Callable[[], None] = lambda: None) -> None:
     after()
 
 
-def _remove_session_later() -> Callable[[], None]:
+def _session_path() -> Path:
     from raydist.runtime import ray_internals
 
-    return mark_session(Path(ray_internals.session_path()))
+    return Path(ray_internals.session_path())
 
 
 def _remember_process_state(environ: MutableMapping[str, str]) -> Callable[[], None]:

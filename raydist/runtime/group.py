@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from raydist.controller.task_group import GroupUpdate
+from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import ClusterError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.plan import Plan
@@ -28,10 +29,11 @@ from raydist.runtime.leftovers import new_owner
 from raydist.runtime.log_capture import LogTarget
 from raydist.runtime.mailbox import News
 from raydist.runtime.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
-from raydist.runtime.reach import Reach
+from raydist.runtime.reach import Loss, Reach
 from raydist.runtime.task_actor import Hello, TaskSetup
 from raydist.runtime.task_body import body_of
 from raydist.runtime.versions import describe_difference, installed_versions
+from raydist.runtime.witness import Witness
 from raydist.spec.job import Strategy
 from raydist.spec.status import Order, TaskState
 from raydist.spec.tasks import TaskId, TaskType
@@ -74,6 +76,7 @@ class RayTaskGroup:
         self._news_seq = 0
         self._greeted_at_s = 0.0
         self._reach = Reach()
+        self._witness = Witness(home=actors.home)
         self._can_see_nodes = False
         self._looked_at_s = 0.0
         self._is_stopped = False
@@ -194,8 +197,13 @@ class RayTaskGroup:
             # Only then is it done: a stop that Ctrl-C cut off is taken up again by the next.
             away = self._reach.unanswered()
             self._reach.close()
+            self._witness.close()
             self._actors.stop(self._ledger.hellos, self._ledger.lost, away)
             self._is_ended = True
+
+    def explanations(self) -> tuple[Explanation, ...]:
+        """Returns, after `stop`, what other hosts told of the tasks that died there."""
+        return self._witness.explanations(self._actors.findings())
 
     def _wait(self, deadline: float) -> None:
         """Waits for the next thing that can happen, and takes it in."""
@@ -236,7 +244,9 @@ class RayTaskGroup:
     def _look_for_lost(self) -> None:
         """Finds the tasks whose process or host is gone without Ray's knowing of it yet."""
         for task, loss in self._reach.look(self._ledger.suspects(silence_s=_SILENCE_S)).items():
-            self._ledger.failed(unreachable_task(self._ledger.hellos[task], loss))
+            hello = self._ledger.hellos[task]
+            tell = functools.partial(unreachable_task, hello, loss)
+            self._ledger.failed(tell() if loss is Loss.HOST else self._witness.tell(hello, tell))
 
     def _take(self, ref: Any) -> None:
         if ref == self._news:
@@ -260,6 +270,7 @@ class RayTaskGroup:
             self._expect_nothing_of(task)
             return
         self._ledger.greeted(hello)
+        self._witness.hold(hello)
         self._reach.open(task, hello.address)
         if self._assignments:
             self._actors.gather_remains(task)
@@ -322,7 +333,8 @@ class RayTaskGroup:
         except RayTaskError as error:
             raise ClusterError(f"{task} on {host}: {error.cause}", task=str(task)) from error
         except RayError as error:  # by most of Ray's other ones too, a process was killed: OutOfMemoryError
-            self._ledger.failed(lost_task(task, error, pid=pid, host=host))
+            tell = functools.partial(lost_task, task, error, pid=pid, host=host)
+            self._ledger.failed(tell() if hello is None else self._witness.tell(hello, tell))
 
     def _take_news(self, ref: Any) -> None:
         self._news = None

@@ -8,6 +8,7 @@ import time
 from ray.exceptions import RayActorError, RayTaskError
 
 from raydist.errors import ClusterError, RaydistError, StorageError
+from raydist.runtime.post_mortem import Finding
 from raydist.runtime.reach import Loss
 from raydist.runtime.task_actor import Hello
 from raydist.spec.status import FailureKind, TaskFailure
@@ -22,31 +23,55 @@ _NOISE_PATTERN = re.compile(r"^\s*(class_name|actor_id|namespace|name|pid|ip): |
 # Ray's page for every process that died without a word, in a sentence.
 _PREAMBLE = re.compile(r"^The actor is dead because its worker process has died\. .*Worker exit detail: ")
 _ADVICE = re.compile(r"Some common causes include: .*")
+# What Ray says of each process that closed its sockets without telling Ray why.
+_UNTOLD = re.compile(r"connection error code 2|actor \S+ is unavailable")
 _SHORT_ADVICE = "Common causes: the kernel's OOM killer, ray stop --force, a crash such as SIGSEGV"
 
 
-def lost_task(task: TaskId, error: BaseException, *, pid: int | None, host: str | None) -> TaskFailure:
-    """Describes a process that died without a word, by Ray's own account of it, or that could not be used."""
+def lost_task(
+    task: TaskId,
+    error: BaseException,
+    *,
+    pid: int | None,
+    host: str | None,
+    finding: Finding | None = None,
+) -> TaskFailure:
+    """Describes a process that died without a word, or that could not be used.
+
+    Args:
+      finding: What its host knows of the death, which goes before what Ray guesses.
+    """
     process = f"its process{f' {pid}' if pid else ''}{f' on {host}' if host else ''}"
-    message = str(error) if isinstance(error, RaydistError) else f"{process} died: {_cause(error)}"
+    if isinstance(error, RaydistError):
+        message = str(error)
+    elif finding is not None and _UNTOLD.search(str(error)):
+        message = f"{process} {finding.how}"
+    else:
+        message = f"{process} died: {_cause(error)}"
     return TaskFailure(
         task=task,
         kind=FailureKind.LOST,
         error_type=type(error).__name__,
         message=message,
+        log_end=None if finding is None else finding.log_end,
         at_s=time.time(),
     )
 
 
-def unreachable_task(hello: Hello, loss: Loss) -> TaskFailure:
+def unreachable_task(hello: Hello, loss: Loss, *, finding: Finding | None = None) -> TaskFailure:
     """Describes a process, or a host, that went away without Ray's knowing of it yet."""
     if loss is Loss.HOST:
         kind, what = "HostUnreachable", f"its host {hello.host} does not answer any more"
     else:
-        what = f"its process {hello.pid} on {hello.host} died: nothing listens at {hello.address} any more"
-        kind = "ProcessGone"
+        how = f"died: nothing listens at {hello.address} any more" if finding is None else finding.how
+        kind, what = "ProcessGone", f"its process {hello.pid} on {hello.host} {how}"
     return TaskFailure(
-        task=hello.task, kind=FailureKind.LOST, error_type=kind, message=what, at_s=time.time()
+        task=hello.task,
+        kind=FailureKind.LOST,
+        error_type=kind,
+        message=what,
+        log_end=None if finding is None else finding.log_end,
+        at_s=time.time(),
     )
 
 

@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.runtime.cluster_inventory import unreachable_hosts
+from raydist.runtime.post_mortem import Finding
 from raydist.runtime.salvage import salvage
 from raydist.runtime.scratch import scratch_root
 from raydist.runtime.task_actor import Hello, TaskSetup
@@ -38,13 +39,18 @@ class Remnant:
 
 
 class Remains:
-    """Stores the end of each dead process's log and deletes its scratch folder, on its own host."""
+    """Stores the end of each dead process's log and deletes its scratch folder, on its own host.
+
+    Attributes:
+      findings: What other hosts told of their processes, by pid.
+    """
 
     def __init__(self, *, home: str | None) -> None:
         """Takes the node of this process; None outside the cluster."""
         self._home = home
+        self.findings: dict[int, Finding] = {}
         self._left: list[Remnant] = []
-        self._refs: list[Any] = []
+        self._refs: list[tuple[Remnant, Any]] = []
         self._threads: list[threading.Thread] = []
 
     def leave(self, remnant: Remnant) -> None:
@@ -56,7 +62,7 @@ class Remains:
         for remnant in [each for each in self._left if each.setup.task == task]:
             self._left.remove(remnant)
             if self._is_away(remnant):
-                self._refs.append(_salvage_there(remnant))
+                self._refs.append((remnant, _salvage_there(remnant)))
             else:
                 self._threads.append(_salvage_aside(remnant))
 
@@ -64,9 +70,9 @@ class Remains:
         """Gathers by Ray what is on other hosts, that of `killed` too; waits as long as is reasonable."""
         away = self._within_reach([each for each in (*self._left, *killed) if self._is_away(each)])
         deadline = time.monotonic() + _TIMEOUT_S
-        for ref in [*self._refs, *map(_salvage_there, away)]:
+        for remnant, ref in [*self._refs, *((each, _salvage_there(each)) for each in away)]:
             try:
-                ray.get(ref, timeout=max(0.0, deadline - time.monotonic()))
+                self._note(remnant, ray.get(ref, timeout=max(0.0, deadline - time.monotonic())))
             except RayError as error:
                 logger.warning("the end of a log is lost with its host: %s", error)
 
@@ -77,6 +83,10 @@ class Remains:
         for remnant in (*self._left, *killed):
             if not self._is_away(remnant):
                 _salvage(remnant)
+
+    def _note(self, remnant: Remnant, finding: Finding | None) -> None:
+        if finding is not None and remnant.hello is not None:
+            self.findings[remnant.hello.pid] = finding
 
     def _within_reach(self, away: list[Remnant]) -> list[Remnant]:
         """Returns those on hosts whose Ray still runs; elsewhere nobody could gather them."""
@@ -113,4 +123,5 @@ def _salvage_there(remnant: Remnant) -> Any:
     assert remnant.hello is not None
     there = NodeAffinitySchedulingStrategy(remnant.hello.node_id, soft=False)
     run = ray.remote(cast(Any, salvage)).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-    return run.remote(remnant.hello.scratch_path, remnant.setup.log, pid=remnant.hello.pid)
+    hello = remnant.hello
+    return run.remote(hello.scratch_path, remnant.setup.log, pid=hello.pid, oom=hello.oom)

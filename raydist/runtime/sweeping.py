@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from raydist.runtime.address import ray_folder
 from raydist.runtime.scratch import hold_lock, is_private, locked_by_nobody, scratch_root, sweep
+from raydist.runtime.session import remove_session
 
 # Held by the process that has started the Ray, as long as that lives. Ray's own folders have no such file.
 _SESSION_LOCK = "raydist.lock"
@@ -34,7 +34,7 @@ def mark_session(session: Path) -> Callable[[], None]:
     lock_fd = hold_lock(session / _SESSION_LOCK)
 
     def remove() -> None:
-        _remove_session(session)
+        remove_session(session)
         os.close(lock_fd)
 
     return remove
@@ -47,11 +47,4 @@ def _sweep_session(lock: Path) -> None:
         return
     with contextlib.suppress(OSError), locked_by_nobody(lock) as is_dead:
         if is_dead:
-            _remove_session(session)
-
-
-def _remove_session(session: Path) -> None:
-    shutil.rmtree(session, ignore_errors=True)
-    latest = session.with_name("session_latest")
-    if latest.is_symlink() and not latest.exists():
-        latest.unlink(missing_ok=True)
+            remove_session(session)

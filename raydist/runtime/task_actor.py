@@ -26,7 +26,9 @@ from raydist.planning.environment import Changes, assignment_environment, static
 from raydist.runtime.address import join_address, split_address
 from raydist.runtime.code_archive import unpack
 from raydist.runtime.log_capture import LogCapture, LogTarget
+from raydist.runtime.oom import OomCounter
 from raydist.runtime.ports import PortLease
+from raydist.runtime.post_mortem import EXIT_MARK
 from raydist.runtime.scratch import Scratch
 from raydist.runtime.task_body import TaskBody, load_body
 from raydist.runtime.versions import installed_versions
@@ -37,6 +39,7 @@ from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
 
+_exit_now = os._exit
 PUSH_INTERVAL_S = 0.5
 # The run waits for a process that takes the place of a dead one to say that it serves.
 _QUICK_PUSH_INTERVAL_S = 0.05
@@ -102,6 +105,7 @@ class Hello:
       address: `ip:port` of the leased port, an IPv6 address in brackets.
       host: The node's address as Ray knows it.
       versions: Of what has to be the same everywhere, by name.
+      oom: What the kernel's OOM killer had done by then; None where the kernel does not show it.
     """
 
     task: TaskId
@@ -111,6 +115,7 @@ class Hello:
     node_id: str
     scratch_path: Path
     versions: Mapping[str, str] = field(default_factory=dict)
+    oom: OomCounter | None = None
 
 
 class TaskActor:
@@ -145,6 +150,7 @@ class TaskActor:
         self._scratch.take_temporary_files()
         self._capture = LogCapture(self._scratch.path, setup.log)
         self._capture.redirect()
+        _note_exits()
         threading.Thread(target=self._end_with_node, name="raydist-node", daemon=True).start()
         try:
             self._lease = self._lease_port()
@@ -162,6 +168,7 @@ class TaskActor:
             node_id=ray.get_runtime_context().get_node_id(),
             scratch_path=self._scratch.path,
             versions=installed_versions(),
+            oom=OomCounter.read(),
         )
 
     def _lease_port(self) -> PortLease:
@@ -277,7 +284,7 @@ class TaskActor:
                 self._clean_up()
                 mailbox.depart.remote(self._setup.task)
                 time.sleep(_KILL_GRACE_S)
-                os._exit(0)
+                _exit_now(0)
 
     def _end_with_node(self) -> None:
         """Ends this process once Ray's daemon on this host, which has started it, is gone.
@@ -312,11 +319,11 @@ class TaskActor:
 
     def _exit(self) -> NoReturn:
         # Storage may be cut off as well, and training must not go on until that is found out.
-        threading.Timer(_EXIT_S, os._exit, (1,)).start()
+        threading.Timer(_EXIT_S, _exit_now, (1,)).start()
         try:
             self._clean_up()
         finally:
-            os._exit(1)
+            _exit_now(1)
 
     def _status(self) -> TaskStatus:
         body, life = self._body, self._setup.life
@@ -352,6 +359,18 @@ def _find_mailbox(name: str) -> Any:
             return ray.get_actor(name)
         except ValueError:  # Ray's word for: there is none of that name
             time.sleep(_MAILBOX_POLL_S)
+
+
+def _note_exits() -> None:
+    """Has `os._exit` say so in the log: Ray's account of it is that of a crash."""
+    pid = os.getpid()
+
+    def noted(status: int) -> NoReturn:
+        if os.getpid() == pid:  # every forked child ends by it
+            os.write(2, f"\n{EXIT_MARK}{status}\n".encode())
+        _exit_now(status)
+
+    os._exit = noted
 
 
 def _push_interval_s(status: TaskStatus) -> float:

@@ -44,6 +44,7 @@ class TaskFailure:
       error_type: Class name of the exception, or of what ended the process.
       message: One sentence or more; never a traceback.
       traceback: The Python traceback of the user's code; None for mistakes and dead processes.
+      log_end: The last lines of the log of a process that died without a word; None for any other.
       step: The step that the task had completed when it failed.
       at_s: Unix time, seconds.
     """
@@ -53,6 +54,7 @@ class TaskFailure:
     error_type: str
     message: str
     traceback: str | None = None
+    log_end: str | None = None
     step: int = 0
     at_s: float = 0.0
 

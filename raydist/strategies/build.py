@@ -86,6 +86,7 @@ def _multi_worker(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.d
         # TensorFlow's preemption notifier takes SIGTERM away below Python, which still shows the old
         # handler (TF_NOTES 4.4): set it again. Only the main thread may.
         signal.signal(signal.SIGTERM, handler if handler is not None else signal.SIG_DFL)
+    tensorflow_internals.keep_mirrored_local(assignment.task)
     return _checked(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
 
 

@@ -125,7 +125,7 @@ def _own_rows(element: Any) -> Any:
 
 
 def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], Any]:
-    """Returns a step on the components that are there, and these. `train_on_batch` passes None for weights."""
+    """Returns a step on the components that are there, and these; `train_on_batch` has None for weights."""
     components = tf.nest.flatten(batch)
     given = [tf.convert_to_tensor(one) if isinstance(one, np.ndarray) else one for one in components]
 

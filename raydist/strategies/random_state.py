@@ -17,7 +17,7 @@ import keras
 from raydist.strategies import keras3, tensorflow_internals
 
 _KERAS, _TENSORFLOW, _LAYERS = "random-keras", "random-tensorflow", "random-layers"
-GROUPS = (_KERAS, _TENSORFLOW, _LAYERS)
+GROUPS: tuple[str, ...] = (_KERAS, _TENSORFLOW, _LAYERS)
 
 
 def groups_of(model: Any) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
-from tensorflow.python.distribute import distribute_lib, input_lib
+from tensorflow.python.distribute import distribute_lib, input_lib, mirrored_strategy
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
@@ -19,12 +19,14 @@ from tensorflow.python.framework import config
 from tensorflow.python.ops import gen_script_ops, script_ops, stateful_random_ops
 
 from raydist.errors import UnsupportedError
-from raydist.spec.tasks import ClusterSpec
+from raydist.spec.tasks import ClusterSpec, TaskId
 
 __all__ = ["ShardedVariable"]  # has no public name
 
 VERSION = "2.21"
 HEARTBEAT_TIMEOUT_S = 20
+# More keys than one strategy uses; TensorFlow's own tests of several strategies take as many.
+_KEYS_PER_TASK = 100_000
 
 
 def check_untouched() -> None:
@@ -74,6 +76,27 @@ def report_error_to_peers(message: str) -> None:
         # Where a peer's failure came first there is nobody to tell any more, and TensorFlow says so.
         with contextlib.suppress(tf.errors.FailedPreconditionError):
             current.report_error_to_cluster(2, message[:1000])
+
+
+def keep_mirrored_local(task: TaskId) -> None:
+    """Lets a MirroredStrategy that a job makes in a task of several workers use this task's devices alone.
+
+    `MirroredStrategy()` takes every device that `list_logical_devices` returns, which are those of all
+    workers, and copying a tensor to another worker's device ends the process with SIGSEGV
+    (mirrored_strategy.py, `all_local_devices`). The collectives of all workers share one table of group
+    keys, in which groups of different strategies must not have the same key.
+    """
+    all_local_devices = mirrored_strategy.all_local_devices
+    prefix = f"/job:{task.task_type.value}/replica:0/task:{task.index}/"
+
+    def own_devices(num_gpus: int | None = None) -> list[Any]:
+        gpus = [device for device in tf.config.list_logical_devices("GPU") if device.name.startswith(prefix)]
+        cpus = [device for device in tf.config.list_logical_devices("CPU") if device.name.startswith(prefix)]
+        # Under other names there would be none: then it is TensorFlow's to choose.
+        return gpus[:num_gpus] or cpus or all_local_devices(num_gpus)
+
+    mirrored_strategy.all_local_devices = own_devices
+    tf.distribute.MirroredStrategy._collective_key_base = (1 + task.index) * _KEYS_PER_TASK
 
 
 def is_synchronized_on_read(variable: object) -> bool:

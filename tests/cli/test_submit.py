@@ -135,6 +135,25 @@ def test_failed_training_shows_the_traceback_once(raydist: Run, fake_run: Any) -
     assert "raydist resume digits-1" in out
 
 
+def test_end_of_the_log_is_shown_of_a_task_that_died(raydist: Run, fake_run: Any) -> None:
+    error = RunError(
+        type="ActorDiedError",
+        message="worker/0 failed (attempt 0): ActorDiedError: its process 7 was killed by SIGABRT",
+        task=TaskId.parse("worker/0"),
+        attempt=0,
+        log_end="F0000 Check failed: x\nFatal Python error: Aborted",
+    )
+    fake_run(ended(RunState.FAILED, error=error))
+    code, out, _ = raydist("submit", "job.py")
+    assert code == 1
+    shown = "the end of worker/0's log:\n  F0000 Check failed: x\n  Fatal Python error: Aborted\n"
+    assert shown in out
+    fake_run(ended(RunState.FAILED, error=error))
+    _, out, err = raydist("submit", "job.py", "--json")
+    assert shown in err
+    assert "Check failed" not in out
+
+
 def test_accepted_run_is_exit_0_and_where_it_is_found(raydist: Run, fake_run: Any) -> None:
     fake = fake_run(ended(RunState.STARTING, steps=0, metrics={}, notes=()))
     code, out, _ = raydist("submit", "job.py", "--detach")

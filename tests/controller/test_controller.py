@@ -8,6 +8,7 @@ import pytest
 from raydist.controller.controller import GRACE_S, POLL_S, ROOM_EVERY_S, SAVE_S, Controller
 from raydist.controller.machine import RunMachine
 from raydist.controller.states import RunState
+from raydist.controller.task_group import Explanation
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
@@ -88,6 +89,18 @@ def test_undisturbed_run_succeeds_and_stops_its_group() -> None:
     assert run.states == ["STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
     assert [group.num_stops for group in run.launcher.groups] == [1]
     assert run.records[-1] == result.as_dict() == run.controller.status().as_dict()
+
+
+def test_what_other_hosts_tell_of_a_death_is_asked_once_the_group_is_stopped() -> None:
+    def explain(group: FakeTaskGroup) -> None:
+        lose_worker_1(group)
+        message = "was killed by SIGSEGV"
+        group.explained = (
+            Explanation(task=task("worker/1"), before="killed by SIGKILL", message=message, log_end="end"),
+        )
+
+    result = Run([train, explain], [train, finish]).controller.run()
+    assert "was killed by SIGSEGV; also stopped" in result.notes[0]
 
 
 def test_lost_task_is_followed_by_an_attempt_that_goes_on_from_the_restored_step() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from raydist.controller.events import (
@@ -18,11 +20,11 @@ from raydist.controller.events import (
 )
 from raydist.controller.machine import RunMachine
 from raydist.controller.states import RunState
-from raydist.controller.task_group import GroupUpdate
+from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import ClusterError, InvalidTransitionError, StorageError
 from raydist.spec.job import Strategy
 from raydist.spec.status import FailureKind, TaskState, TaskStatus
-from tests.support.fakes import make_failure, make_plan, make_status
+from tests.support.fakes import make_failure, make_plan, make_status, task
 
 
 def updated(*statuses: TaskStatus, all_placed: bool = True) -> GroupUpdated:
@@ -98,6 +100,33 @@ def test_lost_task_stops_the_group_and_starts_the_next_attempt(events: list[Even
         "worker/1 failed first (attempt 0): ProcessDied: killed by SIGKILL; also stopped: worker/0; "
         "retried: failure 1 of 3 allowed",
     )
+
+
+EXPLANATION = Explanation(
+    task=task("worker/1"),
+    before="killed by SIGKILL",
+    message="its process 7 was killed by SIGABRT",
+    log_end="F0000 Check failed",
+)
+
+
+def test_what_a_host_tells_of_a_death_goes_into_the_note_of_the_retry() -> None:
+    machine = machine_after(TRAINING, LOST)
+    machine.handle(GroupStopped(explanations=(EXPLANATION,)))
+    assert machine.notes[0].startswith(
+        "worker/1 failed first (attempt 0): ProcessDied: its process 7 was killed by SIGABRT; also stopped"
+    )
+
+
+def test_what_a_host_tells_of_a_death_goes_into_the_error() -> None:
+    machine = machine_after(TRAINING, LOST, max_failures=0)
+    other = dataclasses.replace(EXPLANATION, task=task("worker/0"), message="not this one")
+    machine.handle(GroupStopped(explanations=(other, EXPLANATION)))
+    assert machine.error is not None
+    assert "ProcessDied: its process 7 was killed by SIGABRT; also stopped" in machine.error.message
+    assert machine.error.log_end == "F0000 Check failed"
+    assert "log_end" not in machine.error.as_dict()  # the log keeps it
+    assert machine.error.as_exception().__notes__ == ["The end of its log:\nF0000 Check failed"]
 
 
 @pytest.mark.parametrize("max_failures", [0, 1, 3])

@@ -22,7 +22,7 @@ from raydist.controller.events import (
 from raydist.controller.machine import RunMachine
 from raydist.controller.replacement import MAX_QUICK_DEATHS
 from raydist.controller.states import RunState
-from raydist.controller.task_group import GroupUpdate
+from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.spec.job import Strategy
 from raydist.spec.status import FailureKind, Order, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
@@ -106,6 +106,16 @@ def test_late_words_of_a_dead_process_are_ignored() -> None:
     assert machine.handle(says("worker/1", RUNNING, life=0)) == []
     assert machine.handle(dies("worker/1", FailureKind.USER, life=0)) == []
     assert state_of(machine, "worker/1") is STARTING
+
+
+def test_what_a_host_tells_of_a_replaced_worker_goes_into_its_note() -> None:
+    machine = machine_after(TRAINING, dies("worker/1", at_s=100), dies("worker/1", life=1, at_s=101))
+    explanation = Explanation(
+        task=task("worker/1"), before="killed by SIGKILL", message="was killed by SIGBUS", log_end=None
+    )
+    machine.handle(CancelRequested())
+    machine.handle(GroupStopped(explanations=(explanation,)))
+    assert [sentence.count("was killed by SIGBUS") for sentence in machine.deaths.sentences()] == [1, 1]
 
 
 def test_replacement_that_dies_is_replaced() -> None:

@@ -36,6 +36,34 @@ def test_exception_in_the_train_function_is_shown_once(raydist: Raydist, slow_jo
     assert "the user's own mistake" in raydist("logs", ended.json["run"], "--task", "worker/1").out
 
 
+_CRASHING_JOB = """
+import ctypes
+
+import raydist
+
+
+@raydist.job(strategy="one_device")
+def train(ctx: raydist.TrainContext):
+    print("about to crash", flush=True)
+    ctypes.string_at(0)
+"""
+
+
+def test_crash_names_the_signal_and_shows_the_end_of_the_log(raydist: Raydist, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "crash.py").write_text(_CRASHING_JOB)
+    ended = raydist("submit", "code/crash.py", "--max-failures", "0", "--json", "--name", "crash")
+    assert ended.code == 1, ended.err
+    message = ended.json["error"]["message"]
+    assert "was killed by SIGSEGV; not retried" in message
+    assert "End of file" not in message
+    shown = ended.err.partition("the end of worker/0's log:")[2]
+    assert "\n  about to crash\n" in shown
+    assert "\n  Fatal Python error: Segmentation fault\n  Stack (most recent call first):\n" in shown
+    assert 'crash.py", line 10 in train' in shown
+    assert "logging.cc" not in shown
+
+
 def test_killed_worker_costs_one_attempt_and_changes_nothing(
     raydist: Raydist,
     running_ray: RunningRay,

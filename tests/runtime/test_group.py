@@ -16,6 +16,7 @@ from raydist.runtime.scratch import scratch_root, spool_path
 from raydist.spec import FailureKind, Order, PortRange, TaskId, TaskState
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive, make_plan, make_ps_plan
+from tests.support.kernels import KEPT_BY_KERNEL
 
 Start = Callable[..., Drive]
 
@@ -181,8 +182,20 @@ def test_exception_that_a_body_lets_through_is_a_failure(start: Start, wait_unti
     assert "nobody caught this" in drive.log("worker/0")
 
 
-@pytest.mark.parametrize("how", ["sigkill", "exit"])
-def test_dead_process_is_lost_and_its_log_is_salvaged(start: Start, wait_until: WaitUntil, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("sigkill", "was killed by SIGKILL"),
+        ("exit", "ended with exit code 7"),
+        ("segfault", "was killed by SIGSEGV"),
+        ("abort", "was killed by SIGABRT"),
+        pytest.param("sigterm", "was killed by SIGTERM", marks=KEPT_BY_KERNEL),
+        pytest.param("native_exit", "ended with exit code 5", marks=KEPT_BY_KERNEL),
+    ],
+)
+def test_dead_process_is_lost_and_its_log_is_salvaged(
+    start: Start, wait_until: WaitUntil, how: str, words: str
+) -> None:
     drive = start(make_plan(steps=3000, fail_in="worker/1", how=how))
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/1"))
 
@@ -190,10 +203,13 @@ def test_dead_process_is_lost_and_its_log_is_salvaged(start: Start, wait_until: 
     assert failure is not None
     assert failure.kind is FailureKind.LOST
     status = drive.statuses["worker/1"]
-    assert f"its process {status.pid} on {status.host} died" in failure.message
+    assert failure.message.startswith(f"its process {status.pid} on {status.host} {words}")
+    assert "worker/1 native 3" in str(failure.log_end).splitlines()
     assert not drive.state("worker/0").is_terminal
     drive.group.stop()
-    assert drive.log("worker/1").splitlines()[-2:] == ["worker/1 step 3", "worker/1 native 3"]
+    log = drive.log("worker/1").splitlines()
+    assert log[log.index("worker/1 step 3") + 1] == "worker/1 native 3"
+    assert not any("step 4" in line for line in log)
 
 
 def test_process_killed_from_outside_is_lost(start: Start, wait_until: WaitUntil) -> None:

@@ -88,7 +88,14 @@ class TestBesideALargeNode:
         wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
         os.kill(drive.statuses["worker/0"].pid, signal.SIGKILL)
         wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+        told = drive.statuses["worker/0"].failure
+        assert drive.group.explanations() == ()
         drive.group.stop()
+        [explained] = drive.group.explanations()
+        assert (str(explained.task), explained.before) == ("worker/0", told.message if told else None)
+        # How the process ended is lost on another host, but not what it left there.
+        assert "was killed by SIGKILL or exited below Python" in explained.message
+        assert "worker/0 native " in str(explained.log_end).splitlines()[-1]
         assert drive.log("worker/0").splitlines()[:2] == ["worker/0 warms up", "worker/0 step 0"]
         assert list(scratch_root().iterdir()) == []
 

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError
 
 from raydist.errors import ClusterError
-from raydist.runtime.ray_failures import lost_task
+from raydist.runtime.post_mortem import Finding
+from raydist.runtime.ray_failures import lost_task, unreachable_task
+from raydist.runtime.reach import Loss
+from raydist.runtime.task_actor import Hello
 from raydist.spec import FailureKind, TaskId
 
 WORKER = TaskId.parse("worker/1")
@@ -26,6 +31,33 @@ def test_killed_process_is_told_in_a_sentence() -> None:
     assert failure.message == (
         "its process 7194 on 10.0.0.2 died: Worker unexpectedly exits with a connection error code 2. End of "
         "file. Common causes: the kernel's OOM killer, ray stop --force, a crash such as SIGSEGV"
+    )
+
+
+def test_what_the_host_knows_goes_before_what_ray_guesses() -> None:
+    finding = Finding(how="was killed by SIGSEGV", log_end="Fatal Python error: Segmentation fault")
+    for error in (RayActorError(error_msg=_SIGKILL), ActorUnavailableError("RPC: Socket closed", None)):
+        failure = lost_task(WORKER, error, pid=7194, host="10.0.0.2", finding=finding)
+        assert failure.message == "its process 7194 on 10.0.0.2 was killed by SIGSEGV"
+        assert failure.log_end == finding.log_end
+
+
+def test_what_ray_knows_goes_before_what_the_host_guesses() -> None:
+    finding = Finding(how="was killed by SIGKILL", log_end="step 3")
+    told = "Worker exits unexpectedly. Worker exits with an exit code 7."
+    failure = lost_task(WORKER, RayActorError(error_msg=told), pid=5, host="10.0.0.2", finding=finding)
+    assert (failure.message, failure.log_end) == (f"its process 5 on 10.0.0.2 died: {told}", "step 3")
+
+
+def test_process_that_nobody_hears_of_any_more_is_told_by_its_host() -> None:
+    hello = Hello(
+        task=WORKER, address="10.0.0.2:9", pid=5, host="10.0.0.2", node_id="n", scratch_path=Path("/tmp/x")
+    )
+    finding = Finding(how="was killed by SIGKILL", log_end="step 3")
+    failure = unreachable_task(hello, Loss.PROCESS, finding=finding)
+    assert (failure.message, failure.log_end) == (
+        "its process 5 on 10.0.0.2 was killed by SIGKILL",
+        "step 3",
     )
 
 

@@ -22,7 +22,8 @@ from raydist.spec.tasks import TaskId
 class CountingBody:
     """Counts `steps` (a param) of 10 ms; the task `fail_in` does what `how` says at step 3.
 
-    `how` is one of: raise (reported as the user's), leak (raised out of the body), exit, sigkill, hang.
+    `how` is one of: raise (reported as the user's), leak (raised out of the body), exit, native_exit,
+    sigkill, sigterm, segfault, abort, hang.
     """
 
     def __init__(self, task: TaskId, host: str) -> None:
@@ -164,6 +165,19 @@ def _sigkill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _segfault() -> None:
+    ctypes.string_at(0)
+
+
+def _native_exit() -> None:
+    ctypes.CDLL(None)._exit(5)
+
+
+def _sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _hang() -> None:
     time.sleep(600)
 
@@ -178,6 +192,10 @@ _FAILURES = {
     "leak": _leak,
     "exit": _exit,
     "sigkill": _sigkill,
+    "sigterm": _sigterm,
+    "segfault": _segfault,
+    "abort": os.abort,
+    "native_exit": _native_exit,
     "hang": _hang,
     "hang_with_gil": _hang_with_gil,
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from raydist.controller.result import RunPlaces
-from raydist.controller.task_group import GroupUpdate
+from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.planning.elastic import resized
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
@@ -110,6 +110,7 @@ class FakeTaskGroup:
         self.orders: list[tuple[Order, tuple[TaskId, ...]]] = []
         self.replaced: list[str] = []
         self.num_stops = 0
+        self.explained: tuple[Explanation, ...] = ()
         self.stop_problems: collections.deque[BaseException] = collections.deque()
         self.names = [str(each) for each in tasks]
         self._script = collections.deque(script)
@@ -150,6 +151,9 @@ class FakeTaskGroup:
         self.num_stops += 1
         if self.stop_problems:
             raise self.stop_problems.popleft()
+
+    def explanations(self) -> tuple[Explanation, ...]:
+        return self.explained
 
     def place_all(self) -> None:
         """Every task has a process that begins to import TensorFlow."""

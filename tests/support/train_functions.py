@@ -555,3 +555,27 @@ def warmed_up(ctx: Any) -> dict[str, Any]:
         "float": ctx.scale_learning_rate(0.1, base_batch_size=4, batch_size=16, rule="sqrt"),
         "notes": list(ctx.progress.status().notes),
     }
+
+
+def own_mirrored_strategies(ctx: Any) -> dict[str, Any]:
+    """Trains under `ctx.strategy`, and in between under MirroredStrategies of each task's own."""
+    import tensorflow as tf
+
+    def total(strategy: Any) -> float:
+        @tf.function
+        def step() -> Any:
+            replica = tf.distribute.get_replica_context
+            return strategy.run(lambda: replica().all_reduce("sum", tf.constant(1.0)))
+
+        return float(strategy.experimental_local_results(step())[0])
+
+    x, y = examples(24)
+    before = total(ctx.strategy)
+    devices, totals, losses = [], [], []
+    for own in (tf.distribute.MirroredStrategy(), tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])):
+        with own.scope():
+            model = dense_model(tf.keras, "sgd")
+        losses.append(float(model.fit(x, y, batch_size=8, epochs=1, verbose=0).history["loss"][-1]))
+        devices.append(list(own.extended.worker_devices))
+        totals.append(total(own))
+    return {"devices": devices, "totals": totals, "losses": losses, "around": [before, total(ctx.strategy)]}

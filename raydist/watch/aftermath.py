@@ -1,0 +1,96 @@
+"""What is done for a run whose driver has died: nothing of it stays on this host, and its record ends."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raydist.controller.result import RunResult
+from raydist.controller.run_error import RunError
+from raydist.controller.states import RunState
+from raydist.controller.stored_result import result_from_record
+from raydist.errors import ClusterError
+from raydist.runtime.leftovers import clear_here
+from raydist.runtime.session import end_session
+from raydist.spec.status import TaskState
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.run_record import ENDED, RunRecordStore
+from raydist.storage.segments import EventWriter
+from raydist.watch.messages import DrivenRun
+
+# Ray's core worker leaves with this, without a word (core_worker.cc, `QuickExit`).
+_RAYS_EXIT_CODE = 1
+
+
+def describe_death(code: int | None) -> str:
+    """Returns how the driver died, as the beginning of a sentence.
+
+    Args:
+      code: Its exit code, minus the signal that killed it; None where nobody knows.
+    """
+    if code is None:
+        return "the process that drove the run died, as it does when Ray's raylet, agent or head process ends"
+    if code < 0:
+        return f"the process that drove the run was killed by {signal.Signals(-code).name}"
+    if code == _RAYS_EXIT_CODE:
+        return (
+            "Ray died under the run: its raylet, agent or head process ended "
+            "(`ray stop`, a kill, out of memory)"
+        )
+    return f"the process that drove the run ended with exit code {code}"
+
+
+def settle(run: DrivenRun, *, how: str) -> RunResult | None:
+    """Clears up on this host, writes the last record, and returns how the run ended.
+
+    Returns None for a run that had no record of its own yet.
+
+    Args:
+      how: What `describe_death` returned.
+
+    Raises:
+      StorageError: The record cannot be read or written.
+    """
+    # Before the record: a run that is over may be resumed at once.
+    clear_here(run.owner, storage_uri=run.storage, run=run.name)
+    if run.session is not None:
+        end_session(Path(run.session))
+    storage, layout = Storage.open(run.storage), RunLayout(run=run.name)
+    store = RunRecordStore(storage, layout)
+    record = store.read() if store.exists() else {}
+    if record.get("driver") != dict(run.driver):  # another one's, which is resumed or has taken the name
+        return None
+    if record["state"] not in ENDED:
+        record = _ended(record, how)
+        store.replace(record)
+        events = EventWriter.open(storage, layout)
+        events.append(_state_event(record))
+        events.flush()
+    return result_from_record(record)
+
+
+def _ended(record: Mapping[str, Any], how: str) -> dict[str, Any]:
+    where = "goes on from its last checkpoint" if record["checkpoint"] else "trains it from the beginning"
+    error = ClusterError(f"{how}; `raydist resume {record['run']}` {where}")
+    return {
+        **record,
+        "state": RunState.FAILED.value,
+        "error": RunError.from_exception(error, attempt=int(record["attempts"]) - 1).as_dict(),
+        "tasks": [_stopped(task) for task in record["tasks"]],
+    }
+
+
+def _stopped(task: Mapping[str, Any]) -> dict[str, Any]:
+    is_terminal = TaskState(task["state"]).is_terminal
+    return {**task, "state": task["state"] if is_terminal else TaskState.STOPPED.value}
+
+
+def _state_event(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what raydist.controller.journal has for the end of a run."""
+    attempt = int(record["attempts"]) - 1
+    facts = {"state": record["state"], "error": record["error"]}
+    return {"event": "state", "at_s": time.time(), "attempt": attempt, **facts}

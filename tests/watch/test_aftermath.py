@@ -1,0 +1,189 @@
+"""What is done for a run whose driver died, on records and folders made by hand."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raydist.runtime.scratch import scratch_root
+from raydist.spec.process import this_process
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.run_record import RunRecordStore, read_record
+from raydist.storage.segments import read_events
+from raydist.watch.aftermath import describe_death, settle
+from raydist.watch.messages import DrivenRun, Heard, begun, exiting, over
+from tests.conftest import WaitUntil
+
+Write = Callable[..., DrivenRun]
+_TASK = {"host": "here", "pid": 7, "address": "here:1", "steps": 20}
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage.open(str(tmp_path / "runs"))
+
+
+@pytest.fixture
+def driven(storage: Storage) -> Write:
+    """Writes the record of a run that this process drives."""
+
+    def write(**facts: Any) -> DrivenRun:
+        tasks = [{"task": "worker/0", "state": "RUNNING", **_TASK}]
+        tasks += [{"task": "worker/1", "state": "FINISHED", **_TASK}]
+        record = {"state": "RUNNING", "strategy": "mirrored", "keras": "3", "attempts": 2, "tasks": tasks}
+        driver = this_process()
+        RunRecordStore(storage, RunLayout(run="r")).replace({**record, "driver": driver, **facts})
+        return DrivenRun(name="r", storage=storage.uri(), owner="0a1b2c3d", driver=driver)
+
+    return write
+
+
+@pytest.mark.parametrize("state", ["STARTING", "RUNNING", "STOPPING"])
+def test_record_of_a_run_that_went_on_ends_with_what_to_do(
+    driven: Write, storage: Storage, state: str
+) -> None:
+    run = driven(state=state, checkpoint="/runs/r/checkpoints/step-20-a1", spec={"name": "r"})
+    result = settle(run, how=describe_death(1))
+    assert result is not None
+    record = read_record(storage, "r")
+    assert (record["state"], record["error"]["type"], record["error"]["attempt"]) == (
+        "FAILED",
+        "ClusterError",
+        1,
+    )
+    assert record["error"]["message"].startswith("Ray died under the run")
+    assert record["error"]["message"].endswith("; `raydist resume r` goes on from its last checkpoint")
+    assert [task["state"] for task in record["tasks"]] == ["STOPPED", "FINISHED"]
+    assert record["spec"] == {"name": "r"}  # which `resume` reads
+    assert (result.exit_code, result.as_dict()["error"]) == (3, record["error"])
+    [event] = read_events(storage, RunLayout(run="r"))
+    assert (event["event"], event["state"], event["error"]) == ("state", "FAILED", record["error"])
+
+
+def test_run_without_a_checkpoint_begins_anew(driven: Write) -> None:
+    result = settle(driven(), how=describe_death(-signal.SIGKILL))
+    assert result is not None
+    assert result.error is not None
+    assert result.error.message == (
+        "the process that drove the run was killed by SIGKILL; `raydist resume r` trains it from the "
+        "beginning"
+    )
+
+
+def test_run_that_has_ended_keeps_its_end(driven: Write, storage: Storage) -> None:
+    result = settle(driven(state="SUCCEEDED"), how=describe_death(1))
+    assert result is not None
+    assert (result.exit_code, read_record(storage, "r")["state"]) == (0, "SUCCEEDED")
+    assert read_events(storage, RunLayout(run="r")) == []
+
+
+def test_record_of_another_driver_is_left_alone(driven: Write, storage: Storage) -> None:
+    run = driven(driver={"host": "there", "pid": 1, "start": 2})
+    assert settle(run, how=describe_death(1)) is None
+    assert read_record(storage, "r")["state"] == "RUNNING"
+
+
+def test_run_that_has_no_record_yet_gets_none(storage: Storage) -> None:
+    run = DrivenRun(name="r", storage=storage.uri(), owner="0a1b2c3d", driver=this_process())
+    assert settle(run, how=describe_death(1)) is None
+    assert not storage.exists("r/run.json")
+
+
+def test_scratch_folder_of_the_run_is_cleared_and_its_log_stored(driven: Write, storage: Storage) -> None:
+    run = driven()
+    ours, theirs = (scratch_root() / f"r-1-worker-0-{owner}-0" for owner in (run.owner, "ffffffff"))
+    for folder in (ours, theirs):
+        folder.mkdir(parents=True)
+        (folder / "log").write_text("the last words\n")
+    with (theirs / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        settle(run, how=describe_death(1))
+    assert [path.name for path in scratch_root().iterdir()] == [theirs.name]
+    assert storage.read_text("r/logs/1/worker-0/000000.log") == "the last words\n"
+
+
+def test_embedded_ray_leaves_neither_process_nor_folder(driven: Write, tmp_path: Path) -> None:
+    session = tmp_path / "ray" / "session_1"
+    session.mkdir(parents=True)
+    (session.parent / "session_latest").symlink_to(session)
+    with (session / "agent.log").open("w") as log:
+        agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdout=log)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+        settle(DrivenRun(**{**driven().__dict__, "session": str(session)}), how=describe_death(1))
+        assert agent.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()
+    assert list(session.parent.iterdir()) == []
+
+
+def test_what_is_told_survives_the_pipe_and_a_line_that_was_cut_off(driven: Write) -> None:
+    run = driven()
+    assert Heard.of(b"") == Heard()
+    assert Heard.of(begun(run)) == Heard(run=run, has_begun=True)
+    assert Heard.of(begun(run) + over()[:-3]).run == run
+    assert Heard.of(begun(run) + over()).is_over
+    assert Heard.of(begun(run) + over() + exiting(2)).exit_code == 2
+
+
+_SCRIPT = """
+import os, sys
+from raydist.spec.process import this_process
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from raydist.storage.run_record import RunRecordStore
+from raydist.watch.messages import DrivenRun
+from raydist.watch.watcher import watched
+
+with watched() as watcher:
+    driver, storage = this_process(), Storage.open(sys.argv[1])
+    children = open(f"/proc/self/task/{os.getpid()}/children").read()
+    if sys.argv[2] != "before":
+        RunRecordStore(storage, RunLayout(run="r")).replace({"state": "RUNNING", "driver": driver})
+        watcher.begin(DrivenRun(name="r", storage=storage.uri(), owner="0a1b2c3d", driver=driver))
+    if sys.argv[2] == "forked" and os.fork() == 0:  # holds the pipe, as a data loader's process does
+        os.close(1); os.close(2)
+        import time; time.sleep(5); os._exit(0)
+    print(children, flush=True)
+    if sys.argv[2] != "orderly":
+        os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("how", ["dies", "forked", "orderly", "before"])
+def test_watcher_process_outlives_the_driver_only_to_clear_up(
+    tmp_path: Path, storage: Storage, wait_until: WaitUntil, how: str
+) -> None:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(  # waits for the watcher too, which has the same stderr
+        [sys.executable, "-c", _SCRIPT, str(tmp_path / "runs"), how],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    watcher = int(done.stdout)
+    wait_until(lambda: not Path(f"/proc/{watcher}").exists())
+    if how in ("orderly", "before"):
+        assert (done.returncode, done.stderr) == (how == "before", "")
+        return
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"raydist: run r ({tmp_path}/runs/r): the process that drove the run died")
+    assert "`raydist resume r`" in done.stderr
+    assert read_record(storage, "r")["state"] == "FAILED"
