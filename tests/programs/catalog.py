@@ -68,7 +68,7 @@ PROGRAMS = {
         Program(name="dcgan", expected=TOLD_BY_TF_KERAS, told=REDUCTION),
         Program(name="distillation", expected=TOLD_BY_TF_KERAS, told=REDUCTION, kill_after=11),  # 2nd fit
         Program(name="efficient_embeddings", expected=BOTH, is_slow=True),
-        Program(name="ema", expected=BOTH),
+        Program(name="ema", expected=BOTH, is_slow=True),
         Program(name="endpoint_layer", expected=TOLD_BY_TF_KERAS, told=REDUCTION),
         Program(name="graph_attention", expected=BOTH),
         # A fit of the user's own goes on with an epoch.
@@ -80,9 +80,9 @@ PROGRAMS = {
         Program(name="mixed_bfloat16", expected=BOTH, is_slow=True, atol=2e-3),
         Program(name="mixed_float16", expected=BOTH, atol=2e-3),
         Program(name="rate_callbacks", expected=BOTH, is_slow=True),
-        Program(name="recommender", expected=BOTH),
+        Program(name="recommender", expected=BOTH, is_slow=True),
         Program(name="schedules", expected=BOTH, is_slow=True),
-        Program(name="steps_loop", expected=BOTH, kill_after=1),
+        Program(name="steps_loop", expected=BOTH, is_slow=True, kill_after=1),
         Program(name="text_transformer", expected=BOTH),
         Program(name="timeseries_transformer", expected=BOTH, is_slow=True),
         Program(name="train_step_compiled", expected=BOTH),
