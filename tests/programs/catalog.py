@@ -29,6 +29,7 @@ class Program:
       told: Pieces of the sentences that a run of several replicas must say.
       atol: How far a variable may be from that of one device.
       checkpoint_every: Of a run that is killed after `kill_after` calls of its train function.
+      is_slow: Whether it takes long to trace, or is much like another one.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Program:
     atol: float = 1e-5
     checkpoint_every: str = "2"
     kill_after: int = 5
+    is_slow: bool = False
 
 
 BOTH = MappingProxyType({"3": Expected.EQUAL, "legacy": Expected.EQUAL})
@@ -57,38 +59,38 @@ REPLICAS = "replicas"
 PROGRAMS = {
     program.name: program
     for program in (
-        Program(name="autoencoder", expected=BOTH, kill_after=3),  # of two steps each
-        Program(name="bilstm", expected=BOTH),
+        Program(name="autoencoder", expected=BOTH, is_slow=True, kill_after=3),  # of two steps each
+        Program(name="bilstm", expected=BOTH, is_slow=True),
         Program(name="captcha_ctc", expected=BOTH),
         Program(name="clipping", expected=BOTH),
         Program(name="convnet", expected=BOTH),
         Program(name="custom_loop", expected=BOTH),
         Program(name="dcgan", expected=TOLD_BY_TF_KERAS, told=REDUCTION),
         Program(name="distillation", expected=TOLD_BY_TF_KERAS, told=REDUCTION, kill_after=11),  # 2nd fit
-        Program(name="efficient_embeddings", expected=BOTH),
-        Program(name="ema", expected=BOTH),
+        Program(name="efficient_embeddings", expected=BOTH, is_slow=True),
+        Program(name="ema", expected=BOTH, is_slow=True),
         Program(name="endpoint_layer", expected=TOLD_BY_TF_KERAS, told=REDUCTION),
         Program(name="graph_attention", expected=BOTH),
         # A fit of the user's own goes on with an epoch.
         Program(name="imbalanced", expected=BOTH, checkpoint_every="epoch", kill_after=6),
-        Program(name="issue_tickets", expected=BOTH),
+        Program(name="issue_tickets", expected=BOTH, is_slow=True),
         Program(name="masked_tagger", expected=BOTH),
-        Program(name="miniature_gpt", expected=BOTH),
+        Program(name="miniature_gpt", expected=BOTH, is_slow=True),
         # Sums over the batch are rounded to 8 or 11 bits, and those of parts in another way.
-        Program(name="mixed_bfloat16", expected=BOTH, atol=2e-3),
+        Program(name="mixed_bfloat16", expected=BOTH, is_slow=True, atol=2e-3),
         Program(name="mixed_float16", expected=BOTH, atol=2e-3),
-        Program(name="rate_callbacks", expected=BOTH),
-        Program(name="recommender", expected=BOTH),
-        Program(name="schedules", expected=BOTH),
-        Program(name="steps_loop", expected=BOTH, kill_after=1),
+        Program(name="rate_callbacks", expected=BOTH, is_slow=True),
+        Program(name="recommender", expected=BOTH, is_slow=True),
+        Program(name="schedules", expected=BOTH, is_slow=True),
+        Program(name="steps_loop", expected=BOTH, is_slow=True, kill_after=1),
         Program(name="text_transformer", expected=BOTH),
-        Program(name="timeseries_transformer", expected=BOTH),
+        Program(name="timeseries_transformer", expected=BOTH, is_slow=True),
         Program(name="train_step_compiled", expected=BOTH),
         Program(name="train_step_guide", expected=BOTH, kill_after=6),
         Program(name="vae", expected=BOTH),
-        Program(name="vision_transformer", expected=BOTH),
-        Program(name="vision_transformer_ops", expected=ONLY_KERAS_3),
-        Program(name="weight_decay", expected=BOTH),
+        Program(name="vision_transformer", expected=BOTH, is_slow=True),
+        Program(name="vision_transformer_ops", expected=ONLY_KERAS_3, is_slow=True),
+        Program(name="weight_decay", expected=BOTH, is_slow=True),
         Program(name="wgan_gp", expected=BOTH),
         Program(name="wide_deep", expected=BOTH),
         # Losses of a batch that are no mean of its examples' own.
@@ -112,6 +114,14 @@ PROGRAMS = {
 }
 
 
-def names(keras: str, expected: Expected) -> list[str]:
-    """Returns the names of the programs of which one Keras is expected to make that."""
-    return [one.name for one in PROGRAMS.values() if one.expected.get(keras) is expected]
+def names(keras: str, expected: Expected, *, is_slow: bool | None = None) -> list[str]:
+    """Returns the names of the programs of which one Keras is expected to make that.
+
+    Args:
+      is_slow: Only those that are slow, or not; None for all.
+    """
+    return [
+        one.name
+        for one in PROGRAMS.values()
+        if one.expected.get(keras) is expected and is_slow in (None, one.is_slow)
+    ]

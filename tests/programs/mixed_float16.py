@@ -1,4 +1,4 @@
-"""The guide "Mixed precision": float16 with loss scaling; examples that make the first steps overflow."""
+"""The guide "Mixed precision": float16 with loss scaling; one example of a batch makes steps overflow."""
 
 from __future__ import annotations
 

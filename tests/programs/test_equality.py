@@ -10,36 +10,37 @@ from tests.programs.catalog import PROGRAMS, Expected, names
 from tests.programs.in_turn import CLUSTERS, Done, cluster_of, run_programs
 from tests.programs.outcome import Outcome
 
-# All programs of a Keras and cluster run for the first test that asks for one of them.
+# All quick programs, or all slow ones, of a Keras and cluster run for the first test that asks for one.
 pytestmark = pytest.mark.timeout(3600)
 
 
 @functools.cache
-def run(cluster: str, keras: str) -> dict[str, list[Done]]:
-    return run_programs(names(keras, Expected.EQUAL), cluster_of(cluster, keras))
+def run(cluster: str, keras: str, is_slow: bool) -> dict[str, list[Done]]:
+    return run_programs(names(keras, Expected.EQUAL, is_slow=is_slow), cluster_of(cluster, keras))
 
 
 def cases() -> list[object]:
-    """Returns a case for each program, Keras and cluster; all but those of Keras 3 on 2 workers are slow."""
+    """Returns a case for each program, Keras and cluster; many of Keras 3 on 2 workers are not slow."""
     return [
         pytest.param(
             program,
             keras,
             cluster,
-            marks=() if (keras, cluster) == ("3", "2 workers") else pytest.mark.slow,
+            marks=pytest.mark.slow if is_slow or (keras, cluster) != ("3", "2 workers") else (),
             id=f"{program}-keras {keras}-{cluster}",
         )
         for keras in ("3", "legacy")
         for cluster in CLUSTERS
         if cluster != "one device"
-        for program in names(keras, Expected.EQUAL)
+        for is_slow in (False, True)
+        for program in names(keras, Expected.EQUAL, is_slow=is_slow)
     ]
 
 
 def outcomes(program: str, keras: str, cluster: str) -> tuple[Outcome, list[Outcome]]:
     """Returns what one device trains, and each task of the cluster."""
-    found = []
-    for done in (*run("one device", keras)[program], *run(cluster, keras)[program]):
+    found, is_slow = [], PROGRAMS[program].is_slow
+    for done in (*run("one device", keras, is_slow)[program], *run(cluster, keras, is_slow)[program]):
         assert done.outcome is not None, done.error
         found.append(done.outcome)
     return found[0], found[1:]
