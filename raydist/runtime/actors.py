@@ -122,8 +122,8 @@ class ActorSet:
         """Begins to store the log's end of that task's dead processes, and to delete their folders."""
         self._remains.gather(task)
 
-    def findings(self) -> Mapping[int, Finding]:
-        """Returns what was found on other hosts of processes there, by pid."""
+    def findings(self) -> Mapping[tuple[str, int], Finding]:
+        """Returns what was found on other hosts of processes there, by node and pid."""
         return self._remains.findings
 
     def is_placed(self) -> bool:

@@ -42,13 +42,13 @@ class Remains:
     """Stores the end of each dead process's log and deletes its scratch folder, on its own host.
 
     Attributes:
-      findings: What other hosts told of their processes, by pid.
+      findings: What other hosts told of their processes, by node and pid.
     """
 
     def __init__(self, *, home: str | None) -> None:
         """Takes the node of this process; None outside the cluster."""
         self._home = home
-        self.findings: dict[int, Finding] = {}
+        self.findings: dict[tuple[str, int], Finding] = {}
         self._left: list[Remnant] = []
         self._refs: list[tuple[Remnant, Any]] = []
         self._threads: list[threading.Thread] = []
@@ -86,7 +86,7 @@ class Remains:
 
     def _note(self, remnant: Remnant, finding: Finding | None) -> None:
         if finding is not None and remnant.hello is not None:
-            self.findings[remnant.hello.pid] = finding
+            self.findings[remnant.hello.node_id, remnant.hello.pid] = finding
 
     def _within_reach(self, away: list[Remnant]) -> list[Remnant]:
         """Returns those on hosts whose Ray still runs; elsewhere nobody could gather them."""

@@ -44,12 +44,13 @@ class Witness:
         self._elsewhere.append((hello, failure, tell))
         return failure
 
-    def explanations(self, findings: Mapping[int, Finding]) -> tuple[Explanation, ...]:
-        """Describes the deaths on other hosts anew, with what was found there, by pid."""
-        found = [each for each in self._elsewhere if each[0].pid in findings]
+    def explanations(self, findings: Mapping[tuple[str, int], Finding]) -> tuple[Explanation, ...]:
+        """Describes the deaths on other hosts anew, with what was found there, by node and pid."""
+        found = ((each, findings.get((each[0].node_id, each[0].pid))) for each in self._elsewhere)
         return tuple(
-            _explanation(hello.task, failure, tell(finding=findings[hello.pid]))
-            for hello, failure, tell in found
+            _explanation(hello.task, failure, tell(finding=finding))
+            for (hello, failure, tell), finding in found
+            if finding is not None
         )
 
     def _examine(self, hello: Hello) -> Finding | None:

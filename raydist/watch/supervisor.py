@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from raydist.watch import watcher
 from raydist.watch.messages import Heard
 from raydist.watch.watcher import Watcher
 
+_FIRST_FREE_FD = 3
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -33,10 +35,11 @@ def fork_driver() -> Watcher | DriverEnd:
     For a process with one thread that has imported little: the child inherits all of it. A parent that
     is killed has its child stop the run as Ctrl-C does.
     """
-    facts_out, facts_in = os.pipe()
-    alive_out, alive_in = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    facts_out, facts_in = _pipe()
+    alive_out, alive_in = _pipe()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by whoever started this process
+            stream.flush()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     child = os.fork()
     if child:
@@ -51,6 +54,15 @@ def fork_driver() -> Watcher | DriverEnd:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     threading.Thread(target=_stop_with_parent, args=(alive_out,), name="raydist-parent", daemon=True).start()
     return watcher.supervised_by(facts_in)
+
+
+def _pipe() -> tuple[int, int]:
+    """Makes a pipe that takes the place of no standard stream which is closed."""
+    ends = os.pipe()
+    out, into = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD) for fd in ends)
+    for fd in ends:
+        os.close(fd)
+    return out, into
 
 
 def _wait(child: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -49,6 +50,7 @@ class Host:
     temporary: Path
     environ: Mapping[str, str]
     shared_memory: set[str] = field(default_factory=lambda: set(os.listdir("/dev/shm")))
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def storage(self) -> Path:
@@ -58,7 +60,7 @@ class Host:
         return self.start(str(BIN / "raydist"), "submit", *arguments)
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             cwd=self.folder,
             env=self.environ,
@@ -67,27 +69,33 @@ class Host:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
+        return process
 
     def processes(self) -> dict[int, str]:
-        """Returns what was started with this host's folder, by the environment that all inherit."""
-        mine, found = f"TMPDIR={self.temporary}\0".encode(), {}
+        """Returns what uses this host's folder: it is in the environment that all inherit.
+
+        Ray overwrites that of processes that it renames, some of the time; those have logs open there.
+        """
+        inherited, folder, found = f"TMPDIR={self.temporary}\0".encode(), f"{self.temporary}/", {}
         for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if mine in (process / "environ").read_bytes():
+            with contextlib.suppress(OSError):
+                has_open = any(os.readlink(fd).startswith(folder) for fd in (process / "fd").iterdir())
+                if has_open or inherited in (process / "environ").read_bytes():
                     name = (process / "cmdline").read_bytes().replace(b"\0", b" ")
                     found[int(process.name)] = name.decode(errors="replace")
-            except OSError:
-                continue
         return found
 
-    def left(self, *, besides: tuple[str, ...] = ()) -> list[str]:
+    def named(self, *parts: str) -> list[int]:
+        """Returns its processes whose command lines have one of these."""
+        return [pid for pid, name in self.processes().items() if any(part in name for part in parts)]
+
+    def left(self) -> list[str]:
         """Returns the folders and shared-memory files that are still there."""
         scratch = self.temporary / f"raydist-{os.getuid()}"
         folders = [*(scratch.iterdir() if scratch.exists() else ()), *self.temporary.glob("ray/session_2*")]
         memory = set(os.listdir("/dev/shm")) - self.shared_memory
-        return [path.name for path in folders if path.name not in besides] + [
-            name for name in memory if "plasma" in name.lower()
-        ]
+        return [*(path.name for path in folders), *(name for name in memory if "plasma" in name.lower())]
 
 
 @pytest.fixture
@@ -99,7 +107,10 @@ def host(tmp_path: Path) -> Iterator[Host]:
     host = Host(folder=tmp_path, temporary=temporary, environ=environ)
     yield host
     for pid in host.processes():
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for process in host.started:
+        process.communicate(timeout=60)
     shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -121,13 +132,14 @@ def check_ended(host: Host, name: str) -> dict[str, Any]:
     return record
 
 
-@pytest.mark.parametrize("victim", ["/raylet ", "ray::DashboardAgent"])
+@pytest.mark.parametrize("victim", ["/raylet ", "EnvAgent"])  # Ray renames its agents
 def test_embedded_ray_that_dies_is_exit_code_3_and_leaves_nothing(
     host: Host, wait_until: WaitUntil, victim: str
 ) -> None:
     process = host.submit(write_job(host.folder), "--address", "local", "--name", "r", "--json")
     wait_until(reaches(host, "r", steps=12), timeout_s=_START_S)
-    os.kill(next(pid for pid, name in host.processes().items() if victim in name), signal.SIGKILL)
+    wait_until(lambda: host.named(victim), timeout_s=_START_S)
+    os.kill(host.named(victim)[-1], signal.SIGKILL)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 3, err
     told, record = json.loads(out), check_ended(host, "r")
@@ -141,8 +153,8 @@ def test_embedded_ray_that_dies_is_exit_code_3_and_leaves_nothing(
 def signal_ray(host: Host, number: int) -> None:
     """Sends what `ray stop` sends, to all processes that it would find, and to no other Ray's."""
     rays = ("/raylet ", "gcs_server", "ray::", "log_monitor.py", "dashboard.py", "default_worker.py")
-    for pid, name in host.processes().items():
-        if any(part in name for part in rays):
+    for pid in host.named(*rays):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
@@ -190,7 +202,7 @@ raydist.run(sys.argv[1], name="r", address="local", timeout=3000)
 def test_script_that_ray_ends_leaves_a_record_and_nothing_else(host: Host, wait_until: WaitUntil) -> None:
     process = host.start(sys.executable, "-c", _SCRIPT, write_job(host.folder))
     wait_until(reaches(host, "r", steps=12), timeout_s=_START_S)
-    os.kill(next(pid for pid, name in host.processes().items() if "/raylet " in name), signal.SIGKILL)
+    os.kill(host.named("/raylet ")[-1], signal.SIGKILL)
     _, err = process.communicate(timeout=100)  # to the watcher's end, which has the same stderr
     assert process.returncode == 1  # Ray's own, below Python
     check_ended(host, "r")

@@ -108,6 +108,15 @@ def test_death_without_a_word_is_one_sentence_and_exit_code_3(start: Start, body
     assert '"state": "FAILED"' in out
 
 
+def test_closed_standard_streams_are_not_mistaken_for_the_pipes(tmp_path: Path) -> None:
+    body = "os.system('echo noise'); return 4"
+    script = tmp_path / "script.py"
+    script.write_text(_SUPERVISED.replace("{body}", body))
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = f"exec {sys.executable} {script} {tmp_path / 'told'} <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], env=environ, timeout=60).returncode == 4
+
+
 def test_signal_of_another_process_reaches_the_command_once(
     start: Start, told: Path, wait_until: WaitUntil
 ) -> None:
