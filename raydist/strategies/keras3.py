@@ -250,6 +250,7 @@ def _make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, step_function)
         step_on_batch = self._autoconvert_optionals(step_function)
         is_training = step_function == self.train_step
+        is_own = not loss_rules.is_keras(step_function)
 
         def replica_step(element: Any) -> Any:
             metric_variables = (
@@ -260,9 +261,13 @@ def _make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
                 metric_variables, element, lambda: global_batch.run_slice(step_on_batch, element, rule=rule)
             )
 
+        def logged_step(element: Any) -> Any:
+            outputs = replica_step(element)
+            return own_logs.weighted(outputs, element, self, num_replicas=strategy.num_replicas_in_sync)
+
         @tf.autograph.experimental.do_not_convert
         def one_step(element: Any) -> Any:
-            outputs = strategy.run(replica_step, args=(element,))
+            outputs = strategy.run(logged_step if is_own else replica_step, args=(element,))
             # The logs of a batch are those of the local replicas: reducing them would cost an
             # all-reduce per metric and step, and halves the step rate (TF_NOTES 1.2). The logs of an
             # epoch are read from the metrics, whose variables are summed over all replicas.

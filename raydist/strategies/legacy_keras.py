@@ -227,6 +227,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     step, counter = getattr(model, f"{kind}_step"), getattr(model, f"_{kind}_counter")
     # There the replicas share a metric's variables; a stand-in counts, as one example more.
     is_central = isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
+    is_own = not loss_rules.is_keras(step)
     # Users write `if tensor:` in their own train_step.
     step = tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
 
@@ -248,8 +249,12 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
         counter.assign_add(1)
         return outputs
 
+    def logged_step(element: Any) -> Any:
+        outputs = replica_step(element)
+        return own_logs.weighted(outputs, element, model, num_replicas=strategy.num_replicas_in_sync)
+
     def one_step(element: Any) -> Any:
-        outputs = strategy.run(replica_step, args=(element,))
+        outputs = strategy.run(logged_step if is_own else replica_step, args=(element,))
         # Metrics are aggregated when they are read; the default, `sum`, would count each replica again.
         return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
 

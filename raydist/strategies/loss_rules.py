@@ -37,7 +37,7 @@ def rule_of(model: Any) -> LossRule:
 
 def evaluation_rule_of(model: Any) -> LossRule:
     """Returns the rule by which a test step's losses are shown; it has no gradients to compare."""
-    is_own = not _is_keras(type(model).test_step)
+    is_own = not is_keras(type(model).test_step)
     return LossRule.LOCAL_MEAN if is_own and _Settings.checks else rule_of(model)
 
 
@@ -92,8 +92,8 @@ def has_own_losses(model: Any) -> bool:
 def _own_sources(model: Any) -> Iterator[Any]:
     """Yields the functions and classes of the user's that a model's loss comes from."""
     own = type(model).train_step, type(model).compute_loss
-    yield from (function for function in own if not _is_keras(function))
-    yield from (loss for loss in _compiled_losses(model) if not _is_keras(loss))
+    yield from (function for function in own if not is_keras(function))
+    yield from (loss for loss in _compiled_losses(model) if not is_keras(loss))
     yield from (type(layer) for layer in model._flatten_layers() if _adds_losses(type(layer)))
 
 
@@ -109,13 +109,14 @@ def _adds_losses(cls: type) -> bool:
     return any(
         "add_loss" in code.co_names
         for base in cls.__mro__
-        if not _is_keras(base)
+        if not is_keras(base)
         for member in vars(base).values()
         if (code := getattr(member, "__code__", None)) is not None
     )
 
 
-def _is_keras(thing: Any) -> bool:
+def is_keras(thing: Any) -> bool:
+    """Whether a function or class is Keras's own, of either Keras."""
     return (getattr(thing, "__module__", None) or "").partition(".")[0] in ("keras", "tf_keras")
 
 

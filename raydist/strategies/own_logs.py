@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from raydist.strategies import global_batch
 from raydist.strategies.agreement import means_over_workers
+
+
+def weighted(outputs: Any, element: Any, model: Any, *, num_replicas: int) -> Any:
+    """Returns what a user's own step returned for one replica's slice, weighted by its number of examples.
+
+    The mean over replicas is then that over all examples. Metrics know their examples, and are left alone.
+    """
+    if not isinstance(outputs, Mapping) or not isinstance(element, global_batch.Slice):
+        return outputs
+    names = {one.name for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))}
+    return _weighted(outputs, element.share * num_replicas, names)
+
+
+def _weighted(logs: Mapping[str, Any], factor: Any, names: Collection[str]) -> dict[str, Any]:
+    found = {}
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            found[name] = _weighted(value, factor, names)
+        else:
+            is_own = name not in names and _is_number(value)
+            # A padding example's value may be anything, and 0 times an overflow would be NaN.
+            found[name] = tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype)) if is_own else value
+    return found
 
 
 def mean_of_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
