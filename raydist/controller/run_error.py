@@ -87,7 +87,8 @@ class RunError:
         elif is_of_training or exit_code is None:  # None: a record from before the code was in it
             raised_as = _class_named(stored["type"], errors.RaydistError, default=errors.TaskFailedError)
         else:
-            raised_as = _class_named(stored["type"], _BASES_BY_EXIT_CODE[exit_code])
+            base = _BASES_BY_EXIT_CODE.get(exit_code, errors.RaydistError)
+            raised_as = _class_named(stored["type"], base)
         return cls(
             type=stored["type"],
             message=stored["message"],

@@ -55,6 +55,7 @@ class ErrorEntry(TypedDict):
     task: Task | None
     attempt: int | None
     log: str | None
+    exit_code: NotRequired[Literal[1, 2, 3, 4, 130]]
 
 
 class TaskFailureEntry(TypedDict):

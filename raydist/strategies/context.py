@@ -73,6 +73,7 @@ class TaskContext:
         self.auto_shard = job.auto_shard
         self.step = 0
         self.num_fits = 0  # calls of fit so far
+        self.fitted: list[tuple[int, Any]] = []  # number and model of those that have ended
         self.steps_repeated = 0  # by the fits and loops that are done
         self.loop_step = 0  # where the next train_steps begins
         self._datasets = assignment.datasets

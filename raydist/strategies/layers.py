@@ -36,7 +36,14 @@ def _is_batchnorm(layer: Any) -> bool:
 
 def _is_random(layer: Any) -> bool:
     has_rate = bool(getattr(layer, "rate", None)) and "Dropout" in type(layer).__name__
-    return has_rate or type(layer).__name__.startswith(("Random", "Gaussian", "Alpha"))
+    drops = any(_is_above_zero(getattr(layer, name, None)) for name in ("dropout", "recurrent_dropout"))
+    return has_rate or drops or type(layer).__name__.startswith(("Random", "Gaussian", "Alpha"))
+
+
+def _is_above_zero(rate: object) -> bool:
+    return (
+        isinstance(rate, (int, float)) and rate > 0
+    )  # a recurrent layer's; others have a layer of that name
 
 
 def _names(layers: list[Any]) -> str:

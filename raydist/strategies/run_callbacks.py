@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from raydist.strategies import (
@@ -79,6 +80,7 @@ class Counter:
         self.step_in_epoch = here.step_in_epoch if here else 0
         self.step_before = self.step
         self.epoch_size: int | None = None
+        self.restored_rate: float | None = None
         self.history: list[Mapping[str, float]] = list(here.history) if here else []
 
     def first_epoch(self, epochs: int) -> int:
@@ -92,6 +94,10 @@ class Counter:
         if state is None:
             return
         saved = state.groups()
+        if self.is_done and _of_fit(self.number) in saved:
+            # What this fit has trained is another model than the one of the fit that wrote the checkpoint.
+            context.checkpoints.restore(state, {_of_fit(self.number): model})
+            return
         with context.strategy.scope():
             random_state.make_global_generators(saved.intersection(random_state.GROUPS))
         groups = _groups_beside(model)
@@ -105,6 +111,7 @@ class Counter:
             context.note(f"the checkpoint has no {model_state.describe(model)}; they begin anew")
         if state.eager_seeds is not None:
             tensorflow_internals.set_eager_seeds(state.eager_seeds)
+        self.restored_rate = _rate_of(model.optimizer) if self.step_in_epoch else None
 
     def restore_callbacks(self, callbacks: Sequence[Any]) -> None:
         """Gives the user's callbacks their states back. A `fit` that is done has them from its own time."""
@@ -120,7 +127,8 @@ class Counter:
         """Saves, unless this step is saved already. Every task calls it at the same step."""
         if self.context.checkpoints.last_saved_step == self.step:
             return
-        trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model)}
+        earlier = {_of_fit(number): one for number, one in self.context.fitted if one is not model}
+        trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model), **earlier}
         if self.step_in_epoch:
             trackables["metrics"] = list(model.metrics)
         # Asked in every task, because a callback may read a metric for it, which is a collective.
@@ -267,6 +275,12 @@ class _Checkpoint:
         # After theirs, where Keras's own begin anew.
         self._counter.restore_callbacks(self._users)
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        # In an epoch that goes on, a LearningRateScheduler had changed the rate before the checkpoint.
+        rate, self._counter.restored_rate = self._counter.restored_rate, None
+        if rate is not None:
+            self.model.optimizer.learning_rate = rate
+
     def pauses(self) -> packing.Pauses:
         """Returns when to save between two calls; a `fit_session` looks for it."""
         counter, context = self._counter, self._counter.context
@@ -288,13 +302,23 @@ class _Checkpoint:
                 self.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        history = self._counter.history
+        if history:
+            history[-1] = {**history[-1], **floats(logs)}  # with what the user's callbacks have added
         if self._is_put_off or self._counter.context.cadence.is_due_at_epoch_end(self._counter.epoch):
             self._is_put_off = False
             self.save()
 
     def on_train_end(self, logs: Any = None) -> None:
         self.save()
-        self._counter.context.checkpoints.finish()
+        context = self._counter.context
+        context.fitted.append((self._counter.number, self.model))
+        context.checkpoints.finish()
+
+
+def _of_fit(number: int) -> str:
+    """Returns the group of the model of an earlier fit, where that is another model than this one's."""
+    return f"fit-{number}"
 
 
 _GROUPS_BESIDE = (*random_state.GROUPS, model_state.GROUP)
@@ -303,6 +327,13 @@ _GROUPS_BESIDE = (*random_state.GROUPS, model_state.GROUP)
 def _groups_beside(model: Any) -> dict[str, list[Any]]:
     """Returns what a checkpoint has beside the variables that Keras lists, in groups."""
     return {**random_state.groups_of(model), **model_state.groups_of(model)}
+
+
+def _rate_of(optimizer: Any) -> float | None:
+    """Returns the learning rate of an optimizer of either Keras; None where a schedule gives it."""
+    rate = getattr(optimizer, "learning_rate", None)
+    is_variable = isinstance(rate, tf.Variable) or isinstance(getattr(rate, "value", None), tf.Variable)
+    return float(np.asarray(rate)) if is_variable else None
 
 
 def floats(logs: Any) -> dict[str, float]:
