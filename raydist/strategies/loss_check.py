@@ -37,15 +37,16 @@ UNKNOWN = 1e9
 class Verdict(enum.Enum):
     """What the check found.
 
-    EITHER: Under both rules the gradients equal one device's.
-    SCALED, LOCAL_MEAN: Under that rule they do.
-    UNEQUAL: Under neither; the losses depend on how a batch is divided, or on random numbers.
+    EITHER: Under the rules scaled and local mean the gradients equal one device's.
+    SCALED, LOCAL_MEAN, SUM: Under that rule they do.
+    UNEQUAL: Under none; the losses depend on how a batch is divided, or on random numbers.
     UNKNOWN: The step could not be run on a part of a batch.
     """
 
     EITHER = "either"
     SCALED = "scaled"
     LOCAL_MEAN = "local mean"
+    SUM = "sum"
     UNEQUAL = "unequal"
     UNKNOWN = "unknown"
 
@@ -95,16 +96,16 @@ class StepCheck:
         """Whether the step draws random numbers."""
         return any(_is_random(node.op) for node in _nodes_of(self._graph.as_graph_def()))
 
-    def errors(self, batch: Any) -> tuple[float, float]:
-        """Returns the relative difference to one device under each rule: scaled, local mean."""
+    def errors(self, batch: Any) -> list[float]:
+        """Returns the relative difference to one device under each rule: scaled, local mean, sum."""
         flat = tf.nest.flatten(batch, expand_composites=True)
         found = []
-        for scale, weight in ((0.5, 1.0), (1.0, 0.5)):
+        for scale, weight in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)):
             difference, reference = (
                 float(value) for value in self._run(tf.constant(scale), tf.constant(weight), *flat)
             )
             found.append((difference / reference) ** 0.5 if reference > 0 else UNKNOWN)
-        return found[0], found[1]
+        return found
 
     def _errors(self, scale: tf.Tensor, weight: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
         batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
@@ -123,12 +124,12 @@ class StepCheck:
 
 
 def decide(errors: Sequence[float], *, is_random: bool = False, asks_for_replicas: bool = False) -> Finding:
-    """Returns what to make of the errors under the rules scaled and local mean; UNKNOWN if not known.
+    """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
 
     Where they do not tell, as with much noise, a step that asks for the number of replicas is taken to have
     scaled its losses.
     """
-    scaled, local = errors
+    scaled, local, summed = errors
     if max(scaled, local) <= TOLERANCE:
         # Keras's own losses. What the step shows of them is then not scaled either.
         return Finding(verdict=Verdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
@@ -136,6 +137,8 @@ def decide(errors: Sequence[float], *, is_random: bool = False, asks_for_replica
         return Finding(verdict=Verdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
     if local <= TOLERANCE:
         return Finding(verdict=Verdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
+    if summed <= TOLERANCE:
+        return Finding(verdict=Verdict.SUM, rule=LossRule.SUM, is_random=is_random)
     verdict = Verdict.UNKNOWN if max(scaled, local) >= UNKNOWN else Verdict.UNEQUAL
     is_scaled = asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local
     rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
@@ -149,7 +152,7 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
       function: The user's function or class that the loss comes from.
     """
     where = f"{function.__qualname__} ({location_of(function)})"
-    if finding.verdict in (Verdict.EITHER, Verdict.SCALED):
+    if finding.verdict in (Verdict.EITHER, Verdict.SCALED, Verdict.SUM):
         return None
     averaged = (
         f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "

@@ -61,7 +61,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     strategy = model.distribute_strategy
     step, batch = _without_none(step, _own_rows(strategy.experimental_local_results(element)[0]))
     check: loss_check.StepCheck | None = None
-    errors = (loss_check.UNKNOWN, loss_check.UNKNOWN)
+    errors = [loss_check.UNKNOWN] * 3
     try:
         spec = tf.nest.map_structure(_relaxed_spec, batch)
         if int(global_batch.num_rows(batch)) > 1:
@@ -70,14 +70,14 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     except Exception as error:  # the user's code, on a part of a batch; the step itself tells what is wrong
         logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
     # One decision for all: each worker has looked at other examples.
-    scaled, local_mean = means_over_workers(strategy, errors)
+    means = means_over_workers(strategy, errors)
     finding = loss_check.decide(
-        (scaled, local_mean),
+        means,
         is_random=check is not None and check.is_random,
         asks_for_replicas=check is not None and check.asks_for_replicas,
     )
     _rules[model] = finding.rule
-    logger.info("%s: %s, errors %g and %g", model.name, finding, scaled, local_mean)
+    logger.info("%s: %s, errors %s", model.name, finding, means)
     source = next(_own_sources(model))
     sentence = loss_check.describe(finding, function=source, num_replicas=strategy.num_replicas_in_sync)
     if sentence is not None:

@@ -24,10 +24,12 @@ class LossRule(enum.Enum):
       batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
     LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
       themselves, and the optimizer weights each replica's gradients by its share.
+    SUM: As for one device: sums over the replica's own examples. Nobody scales them.
     """
 
     SCALED = "scaled"
     LOCAL_MEAN = "local mean"
+    SUM = "sum"
 
 
 class _Replica(threading.local):
@@ -63,7 +65,7 @@ class use_share:
 
 def scale_by_share(loss: Any, num_replicas: int) -> Any:
     """Scales a local mean so that its sum over replicas is the mean over the global batch."""
-    if num_replicas == 1 or _replica.rule is LossRule.LOCAL_MEAN:
+    if num_replicas == 1 or _replica.rule is not LossRule.SCALED:
         return loss
     share = _replica.share
     return loss * (tf.cast(1.0 / num_replicas, loss.dtype) if share is None else tf.cast(share, loss.dtype))

@@ -55,9 +55,8 @@ def test_plain_fit_of_tf_keras_is_counted_at_the_end_of_epochs_under_parameter_s
 
 
 def global_losses(storage: Path) -> list[float]:
-    from raydist.metrics.merge import merge_rows
-    from raydist.metrics.parquet import read_metrics
     from raydist.metrics.records import Scope
+    from tests.support.metric_rows import merge_rows, read_rows
 
-    rows = merge_rows(read_metrics(Storage.open(str(storage)), RunLayout(run="test")))
+    rows = merge_rows(read_rows(Storage.open(str(storage)), RunLayout(run="test")))
     return [row.value for row in rows if row.scope is Scope.GLOBAL and row.name == "loss"]

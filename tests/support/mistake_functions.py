@@ -22,24 +22,24 @@ def messages(ctx: Any, *, mistakes: list[str]) -> dict[str, Any]:
 
 
 def loss_with_the_default_reduction(ctx: Any) -> None:
-    """A loss of tf_keras, made as for one device, called in the model's own train_step."""
+    """A loss of tf_keras, made as for one device, called in a loop of the user's own."""
     import tensorflow as tf
 
     keras = tf.keras
-
-    class Own(keras.Sequential):
-        def train_step(self, data: Any) -> dict[str, Any]:
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, self(x, training=True))
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": loss}
-
     with ctx.strategy.scope():
-        model = Own([keras.layers.Input((6,)), keras.layers.Dense(3)])
-        model.compile(keras.optimizers.SGD(0.1))
-    model.fit(tf.data.Dataset.from_tensor_slices(examples(32)).batch(8), verbose=0)
+        model = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(3)])
+        optimizer = keras.optimizers.SGD(0.1)
+
+    def step(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    dataset = tf.data.Dataset.from_tensor_slices(examples(32)).batch(8)
+    ctx.train_steps(step, dataset, num_steps=4)
 
 
 def loop_over_other_sizes(ctx: Any) -> None:
