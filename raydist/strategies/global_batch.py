@@ -82,12 +82,18 @@ def distribute(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, en
     return strategy.distribute_datasets_from_function(pipeline)
 
 
-def run_slice(step_fn: Callable[[Any], Any], element: Any, *, rule: LossRule = LossRule.SCALED) -> Any:
+def run_slice(
+    step_fn: Callable[[Any], Any],
+    element: Any,
+    *,
+    rule: LossRule = LossRule.SCALED,
+    is_model_step: bool = False,
+) -> Any:
     """Runs `step_fn` on one replica's batch, with its share known to the losses. Returns what it returns."""
     if not isinstance(element, Slice):
-        with use_share(None, rule):
+        with use_share(None, rule, is_model_step=is_model_step):
             return step_fn(element)
-    with use_share(element.share, rule):
+    with use_share(element.share, rule, is_model_step=is_model_step):
         return step_fn(element.batch)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +12,16 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Update:
-    """What one optimizer was given once: gradients, and the variables they are for."""
+    """What one optimizer was given once: gradients, and the variables they are for.
+
+    Attributes:
+      is_reduced: Whether the step has summed the gradients over replicas itself.
+    """
 
     optimizer: Any
     gradients: tuple[Any, ...]
     variables: tuple[Any, ...]
+    is_reduced: bool = False
 
 
 @dataclass
@@ -40,8 +46,22 @@ class Probe:
             _Active.probe = None
         return self.updates
 
-    def record(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        self.updates.append(Update(optimizer, tuple(gradients), tuple(variables)))
+    def record(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], *, is_reduced: bool = False
+    ) -> None:
+        self.updates.append(Update(optimizer, tuple(gradients), tuple(variables), is_reduced))
+
+
+@contextlib.contextmanager
+def plain_attributes_kept(model: Any) -> Iterator[None]:
+    """Undoes what traces inside do to a model's numbers and strings: a step may count its calls in one."""
+    before = {name: value for name, value in vars(model).items() if type(value) in (bool, int, float, str)}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if vars(model).get(name) != value:
+                setattr(model, name, value)
 
 
 class _Active:

@@ -251,15 +251,18 @@ def _make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
         step_on_batch = self._autoconvert_optionals(step_function)
         is_training = step_function == self.train_step
         is_own = not loss_rules.is_keras(step_function)
+        if is_training:
+            loss_rules.forget(self)
+
+        def run(element: Any, rule: Any) -> Any:
+            return global_batch.run_slice(step_on_batch, element, rule=rule, is_model_step=True)
 
         def replica_step(element: Any) -> Any:
             metric_variables = (
                 [] if _is_central(strategy) else [variable.value for variable in self.metrics_variables]
             )
             rule = loss_rules.rule_of(self) if is_training else loss_rules.evaluation_rule_of(self)
-            return global_batch.keep_on_stand_in(
-                metric_variables, element, lambda: global_batch.run_slice(step_on_batch, element, rule=rule)
-            )
+            return global_batch.keep_on_stand_in(metric_variables, element, lambda: run(element, rule))
 
         def logged_step(element: Any) -> Any:
             outputs = replica_step(element)

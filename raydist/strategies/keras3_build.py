@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from raydist.strategies import model_state, resume, tensorflow_internals
+from raydist.strategies import keras3_optimizers, model_state, resume, tensorflow_internals
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +28,10 @@ def build(model: Any, element_spec: Any) -> None:
             if not has_own_step:
                 raise
             logger.info("%s is built by its train_step: %s", model.name, error)
-    if has_own_step and model.optimizer is not None and not model_state.has_traced(model):
+    is_new = model.train_function is None or not model_state.has_traced(model)
+    if has_own_step and model.optimizer is not None and is_new:
         step = model._autoconvert_optionals(model.train_step)
-        model_state.trace_step(model, step, element_spec)
+        model_state.trace_step(model, step, element_spec, build=keras3_optimizers.build)
 
 
 def make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:

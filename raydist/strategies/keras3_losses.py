@@ -74,7 +74,8 @@ def replacements() -> tuple[Replacement, ...]:
 def _scale_loss(value: Any) -> Any:
     # A layer's add_loss is scaled when the model sums up its losses (trainer.py,
     # `_aggregate_additional_loss`), so a loss object inside of a layer would be scaled twice.
-    if global_state.get_global_attribute("current_call_ctx") is not None:
+    is_in_layer = global_state.get_global_attribute("current_call_ctx") is not None
+    if is_in_layer and replica_share.is_in_model_step():
         return value
     return replica_share.scale_by_share(value, _num_replicas())
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
-from raydist.strategies import gradient_probe, gradients
+from raydist.strategies import gradient_probe, gradients, tensorflow_internals
 from raydist.strategies.replacement import Replacement
 
 # Optimizers that a LossScaleOptimizer wraps: it has summed the gradients that they get.
@@ -57,6 +57,13 @@ def replacements() -> tuple[Replacement, ...]:
     )
 
 
+def build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Makes an optimizer's variables for those that it will update, unless they are there. In a scope."""
+    if not optimizer.built:
+        optimizer.build(list(variables))
+        optimizer.built = True
+
+
 def _make_recorded(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
@@ -65,10 +72,6 @@ def _make_recorded(original: Callable[..., None]) -> Callable[..., None]:
             original(self, grads, trainable_variables)
             return
         variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
-        if not self.built:
-            with tf.init_scope(), probe.strategy.scope():
-                self.build(variables)
-            self.built = True
         probe.record(self, grads, variables)
 
     return apply
@@ -77,7 +80,8 @@ def _make_recorded(original: Callable[..., None]) -> Callable[..., None]:
 def _make_apply_gradients(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def _backend_apply_gradients(self: Any, grads: list[Any], trainable_variables: list[Any]) -> None:
-        if self not in _inner:
+        is_stock = tensorflow_internals.is_default(tf.distribute.get_strategy())
+        if self not in _inner and not is_stock:
             grads = gradients.summed_over_replicas(grads)
         original(self, grads, trainable_variables)
 

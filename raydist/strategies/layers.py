@@ -23,6 +23,12 @@ def notes_on(model: Any, strategy: tf.distribute.Strategy) -> Iterator[str]:
             f"{_names(per_replica)} normalise each replica's part of the batch by itself, so results depend "
             "on the number of replicas; --sync-batchnorm takes the statistics of the whole batch"
         )
+    stateful = [one for one in layers if _keeps_own_state(one)]
+    if stateful:
+        yield (
+            f"{_names(stateful)} may update their own state from each replica's part of the batch, so "
+            "results depend on the number of replicas"
+        )
     random = [one for one in layers if _is_random(one)]
     if random:
         yield (
@@ -37,7 +43,23 @@ def _is_batchnorm(layer: Any) -> bool:
 def _is_random(layer: Any) -> bool:
     has_rate = bool(getattr(layer, "rate", None)) and "Dropout" in type(layer).__name__
     drops = any(_is_above_zero(getattr(layer, name, None)) for name in ("dropout", "recurrent_dropout"))
-    return has_rate or drops or type(layer).__name__.startswith(("Random", "Gaussian", "Alpha"))
+    draws = not _is_keras(layer) and bool(getattr(layer, "_seed_generators", ()))
+    return has_rate or drops or draws or type(layer).__name__.startswith(("Random", "Gaussian", "Alpha"))
+
+
+def _keeps_own_state(layer: Any) -> bool:
+    """Whether a layer of the user's has variables that no optimizer trains, such as moving averages."""
+    if _is_keras(layer) or not layer.trainable:
+        return False
+    name = (
+        "_non_trainable_variables" if hasattr(layer, "_non_trainable_variables") else "_non_trainable_weights"
+    )
+    own = getattr(layer, name, ())
+    return any("float" in str(variable.dtype) for variable in own)
+
+
+def _is_keras(layer: Any) -> bool:
+    return type(layer).__module__.partition(".")[0] in ("keras", "tf_keras")
 
 
 def _is_above_zero(rate: object) -> bool:

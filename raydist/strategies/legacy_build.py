@@ -15,7 +15,7 @@ import tf_keras
 from tf_keras.src.engine import data_adapter
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import model_state
+from raydist.strategies import legacy_optimizers, model_state
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +55,12 @@ def build(model: Any, element_spec: Any) -> None:
         if not has_own_step:
             raise
         logger.info("%s is built by its train_step: %s", model.name, error)
-    if has_own_step and not model_state.has_traced(model):
+    if has_own_step and (model.train_function is None or not model_state.has_traced(model)):
         # As tf_keras traces it: users write `if tensor:` in their own train_step.
         step = tf.__internal__.autograph.tf_convert(
             model.train_step, tf.__internal__.autograph.control_status_ctx()
         )
-        model_state.trace_step(model, step, element_spec)
+        model_state.trace_step(model, step, element_spec, build=legacy_optimizers.build)
 
 
 def _build_by_call(model: Any, element_spec: Any) -> None:

@@ -232,6 +232,8 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     step = tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
 
     is_training = kind == "train"
+    if is_training:
+        loss_rules.forget(model)
 
     def local_step(batch: Any) -> Any:
         with _local_metric_results():
@@ -241,7 +243,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
         rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
 
         def run() -> Any:
-            return global_batch.run_slice(local_step, element, rule=rule)
+            return global_batch.run_slice(local_step, element, rule=rule, is_model_step=True)
 
         metrics = [] if is_central else model.metrics
         variables = [variable for metric in metrics for variable in metric.variables]
@@ -395,7 +397,11 @@ def _unless_coordinated(new: Callable[..., Any], original: Callable[..., Any]) -
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         is_coordinated = isinstance(self, data_adapter._ClusterCoordinatorDataHandler)
-        is_stock = is_coordinated or tensorflow_internals.is_default(self._model.distribute_strategy)
+        # Without a model: `adapt` of a preprocessing layer.
+        is_ours = self._model is not None and not tensorflow_internals.is_default(
+            self._model.distribute_strategy
+        )
+        is_stock = is_coordinated or not is_ours
         return (original if is_stock else new)(self, *args, **kwargs)
 
     return method

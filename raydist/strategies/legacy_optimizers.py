@@ -77,10 +77,12 @@ def replacements() -> tuple[Replacement, ...]:
     )
 
 
-def variables_of(optimizer: Any) -> Sequence[Any]:
-    """Returns the variables of an optimizer of either generation; none before it is built."""
-    found = optimizer.variables
-    return found() if callable(found) else found
+def build(of: Any, variables: Sequence[Any]) -> None:
+    """Makes an optimizer's variables for those that it will update, unless they are there. In a scope."""
+    if isinstance(of, optimizer_v2.OptimizerV2):
+        of._create_all_weights(variables)
+    else:
+        of.build(variables)
 
 
 def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,10 +92,9 @@ def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         if probe is None:
             return original(self, grads_and_vars, *args, **kwargs)
         gradients, variables = zip(*grads_and_vars, strict=True)
-        if not variables_of(self):
-            with tf.init_scope(), probe.strategy.scope():
-                self.build(variables) if hasattr(self, "build") else self._create_all_weights(variables)
-        probe.record(self, gradients, variables)
+        is_reduced = kwargs.get("skip_gradients_aggregation", False)
+        is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
+        probe.record(self, gradients, variables, is_reduced=is_reduced)
         return self.iterations
 
     return apply_gradients
@@ -145,7 +146,7 @@ def _make_get_reduction(original: Callable[..., Any]) -> Callable[..., Any]:
         )
         is_one = tf.distribute.get_strategy().num_replicas_in_sync == 1
         # What a layer gives to add_loss is scaled when the model sums up its losses (compile_utils.py).
-        is_in_layer = base_layer_utils.call_context().in_call
+        is_in_layer = base_layer_utils.call_context().in_call and replica_share.is_in_model_step()
         if is_default and (is_one or is_in_layer or replica_share.is_local_mean()):
             return losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
         return original(self)

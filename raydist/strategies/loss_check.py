@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.strategies import global_batch, tensorflow_internals
@@ -101,10 +102,14 @@ class StepCheck:
         flat = tf.nest.flatten(batch, expand_composites=True)
         found = []
         for scale, weight in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)):
-            difference, reference = (
-                float(value) for value in self._run(tf.constant(scale), tf.constant(weight), *flat)
+            differences, references = (
+                value.numpy() for value in self._run(tf.constant(scale), tf.constant(weight), *flat)
             )
-            found.append((difference / reference) ** 0.5 if reference > 0 else UNKNOWN)
+            ratios = differences / np.where(references > 0, references, np.nan)
+            # Each update by itself: a large gradient would hide what is wrong in a small one. One that is
+            # zero, or overflows, tells nothing.
+            is_known = np.isfinite(ratios).any()
+            found.append(float(np.nanmax(ratios[np.isfinite(ratios)])) ** 0.5 if is_known else UNKNOWN)
         return found
 
     def _errors(self, scale: tf.Tensor, weight: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
@@ -113,10 +118,14 @@ class StepCheck:
         size = global_batch.num_rows(batch) // 2
         whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
         parts = [self._updates(_rows(batch, start, size), num_replicas=2, share=scale) for start in (0, size)]
+        self.asks_for_replicas = self.asks_for_replicas or any(update.is_reduced for update in whole)
         return _squared_difference(whole, parts, weight)
 
     def _updates(self, batch: Any, *, num_replicas: int, share: tf.Tensor | None) -> list[Update]:
-        with tensorflow_internals.as_one_of(num_replicas, on_question=self._note_question), use_share(share):
+        with (
+            tensorflow_internals.as_one_of(num_replicas, on_question=self._note_question),
+            use_share(share, is_model_step=True),
+        ):
             return self._probe.collect(lambda: self._step(batch))
 
     def _note_question(self) -> None:
@@ -130,8 +139,9 @@ def decide(errors: Sequence[float], *, is_random: bool = False, asks_for_replica
     scaled its losses.
     """
     scaled, local, summed = errors
-    if max(scaled, local) <= TOLERANCE:
-        # Keras's own losses. What the step shows of them is then not scaled either.
+    if max(scaled, local) <= TOLERANCE and not asks_for_replicas:
+        # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
+        # the number of replicas may have a term whose weight is 0 as yet.
         return Finding(verdict=Verdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
     if scaled <= TOLERANCE:
         return Finding(verdict=Verdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
@@ -156,7 +166,8 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
         return None
     averaged = (
         f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "
-        f"the {num_replicas} replicas by their number of examples, and equal those of one device"
+        f"the {num_replicas} replicas by their number of examples, as one device does; if they are divided by "
+        "a number of replicas that was read outside of it, use --no-check-equality"
     )
     if finding.verdict is Verdict.LOCAL_MEAN:
         return averaged
@@ -208,11 +219,12 @@ def _signature_of(spec: Any) -> tf.TensorSpec:
 def _squared_difference(
     whole: Sequence[Update], parts: Sequence[Sequence[Update]], weight: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Returns the squared norms of the whole less the weighted sum of its parts, and of the whole."""
+    """Returns, by update, the squared norms of the whole less its parts' weighted sum, and of the whole."""
     if not whole or any(len(part) != len(whole) for part in parts):
         raise ValueError("the step gave its optimizers nothing, or not as often for a part of the batch")
-    difference, reference = [tf.constant(0.0)], [tf.constant(0.0)]
+    differences, references = [], []
     for index, update in enumerate(whole):
+        difference, reference = [tf.constant(0.0)], [tf.constant(0.0)]
         for position, gradient in enumerate(update.gradients):
             if gradient is None:
                 continue
@@ -220,7 +232,9 @@ def _squared_difference(
             terms = [(gradient, tf.constant(-1.0)), *((one, weight) for one in own)]
             difference.append(_squared_norm([(one, weight) for one, weight in terms if one is not None]))
             reference.append(_squared_norm([(gradient, tf.constant(1.0))]))
-    return [tf.add_n(difference), tf.add_n(reference)]
+        differences.append(tf.add_n(difference))
+        references.append(tf.add_n(reference))
+    return [tf.stack(differences), tf.stack(references)]
 
 
 def _squared_norm(terms: Sequence[tuple[Any, tf.Tensor]]) -> tf.Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.strategies import active_context, global_batch, loss_check
+from raydist.strategies import active_context, global_batch, gradient_probe, loss_check
 from raydist.strategies.agreement import means_over_workers
 from raydist.strategies.replica_share import LossRule
 
@@ -41,6 +41,11 @@ def evaluation_rule_of(model: Any) -> LossRule:
     return LossRule.LOCAL_MEAN if is_own and _Settings.checks else rule_of(model)
 
 
+def forget(model: Any) -> None:
+    """Lets the rule be found anew: the model was compiled again, or for the first time."""
+    _rules.pop(model, None)
+
+
 def is_undecided(model: Any, strategy: tf.distribute.Strategy) -> bool:
     """Whether the model brings losses of its own, and nobody has looked yet how they are written."""
     return (
@@ -65,17 +70,22 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     try:
         spec = tf.nest.map_structure(_relaxed_spec, batch)
         if int(global_batch.num_rows(batch)) > 1:
-            check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
+            with gradient_probe.plain_attributes_kept(model):
+                check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
             errors = check.errors(batch)
     except Exception as error:  # the user's code, on a part of a batch; the step itself tells what is wrong
         logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
-    # One decision for all: each worker has looked at other examples.
-    means = means_over_workers(strategy, errors)
-    finding = loss_check.decide(
-        means,
-        is_random=check is not None and check.is_random,
-        asks_for_replicas=check is not None and check.asks_for_replicas,
-    )
+    # One decision for all: each worker has looked at other examples, or had too few.
+    is_known = [float(error < loss_check.UNKNOWN) for error in errors]
+    own = [error if known else 0.0 for error, known in zip(errors, is_known, strict=True)]
+    asks = float(check is not None and check.asks_for_replicas)
+    draws = float(check is not None and check.is_random)
+    *values, num_asking, num_drawing = means_over_workers(strategy, [*own, *is_known, asks, draws])
+    sums, knowing = values[: len(errors)], values[len(errors) :]
+    means = [
+        total / share if share else loss_check.UNKNOWN for total, share in zip(sums, knowing, strict=True)
+    ]
+    finding = loss_check.decide(means, is_random=num_drawing > 0, asks_for_replicas=num_asking > 0)
     _rules[model] = finding.rule
     logger.info("%s: %s, errors %s", model.name, finding, means)
     source = next(_own_sources(model))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.strategies import random_state, tensorflow_internals, variables
-from raydist.strategies.gradient_probe import Probe, Update
+from raydist.strategies.gradient_probe import Probe, Update, plain_attributes_kept
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Traced:
 
     Attributes:
       optimizers: Those that were given gradients, in order.
-      variables: Those that were read.
+      variables: Those that were read, in order.
     """
 
     optimizers: list[Any] = field(default_factory=list)
@@ -39,33 +39,49 @@ class Traced:
 _traced: weakref.WeakKeyDictionary[Any, Traced] = weakref.WeakKeyDictionary()
 
 
-def trace_step(model: Any, step: Callable[[Any], Any], element_spec: Any) -> None:
-    """Traces a model's training step without running it, for what it uses, and what it makes in its first
-    call.
+def trace_step(
+    model: Any,
+    step: Callable[[Any], Any],
+    element_spec: Any,
+    *,
+    build: Callable[[Any, Sequence[Any]], None],
+) -> None:
+    """Traces a model's training step without running it, for what it uses, and builds its optimizers.
 
-    Both have to be known before a restore. What the step raises is left to the first step, which shows it
-    where it runs.
+    A restore needs both. What the step raises is left to the first step, which shows it where it runs.
 
     Args:
       step: Called with one replica's batch.
       element_spec: The structure of one replica's batch: types, or values.
+      build: Builds an optimizer for the variables that it will update.
     """
     probe = Probe(model.distribute_strategy)
     updates: list[Update] = []
 
     @tf.autograph.experimental.do_not_convert
     def traced(batch: Any) -> None:
-        updates.extend(probe.collect(lambda: step(batch)))
+        # Inside: layers that it builds are made outside of the graph, in the scope that holds there.
+        with tensorflow_internals.as_one_of(1):
+            updates.extend(probe.collect(lambda: step(batch)))
 
     specs = tf.nest.map_structure(_spec_of, element_spec)
     try:
-        with tensorflow_internals.as_one_of(1):
+        with plain_attributes_kept(model):
             graph = tf.function(traced, autograph=False).get_concrete_function(specs).graph
     except Exception as error:
         logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
         return
+    with model.distribute_strategy.scope():
+        for update in updates:
+            build(update.optimizer, update.variables)
     optimizers = list({id(update.optimizer): update.optimizer for update in updates}.values())
-    _traced[model] = Traced(optimizers=optimizers, variables=list(graph.variables))
+    _traced[model] = Traced(optimizers=optimizers, variables=_in_order(graph))
+
+
+def _in_order(graph: Any) -> list[Any]:
+    """Returns the variables of a traced function in the order of their first use; the graph keeps none."""
+    positions = {id(outside): position for position, (outside, _) in enumerate(graph.captures)}
+    return sorted(graph.variables, key=lambda one: positions.get(id(one.handle), len(positions)))
 
 
 def has_traced(model: Any) -> bool:
@@ -127,7 +143,7 @@ def _all_variables(model: Any) -> Iterator[Any]:
             yield trackable.value
         elif _has_state(trackable):
             yield from variables.variables_of("", trackable)
-    for variable in sorted(traced.variables, key=lambda one: str(one.name)):  # a graph keeps no order
+    for variable in traced.variables:
         yield _distributed(variable)
 
 

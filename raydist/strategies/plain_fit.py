@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from raydist.spec.tasks import TaskType
-from raydist.strategies import active_context, fit_session
+from raydist.strategies import active_context, fit_session, layers
 from raydist.strategies.input_clock import InputReport
 from raydist.strategies.run_callbacks import LOCAL_REPORT_INTERVAL_S, floats
 
@@ -36,7 +36,8 @@ def callbacks_for(callbacks: Sequence[Any], base: type) -> list[Any]:
 class _Reports:
     """Counts the steps and reports the logs; saves and restores nothing."""
 
-    params: dict[str, Any]  # set by Keras
+    model: Any  # these two are set by Keras
+    params: dict[str, Any]
 
     def __init__(self, context: TaskContext) -> None:
         super().__init__()
@@ -55,6 +56,8 @@ class _Reports:
         is_first, self._epoch = self._epoch is None, epoch
         if not is_first:
             return
+        for sentence in layers.notes_on(self.model, self._context.strategy):
+            self._context.note(sentence)
         steps, epochs = self.params.get("steps"), self.params["epochs"]
         num_steps = self._step + steps * (epochs - epoch) if steps else None
         self._context.progress.expect(num_steps=num_steps, num_epochs=epochs)

@@ -38,6 +38,7 @@ class _Replica(threading.local):
     share: tf.Tensor | None = None
     rule = LossRule.SCALED
     is_in_step = False
+    is_in_model_step = False
 
 
 _replica = _Replica()
@@ -51,16 +52,19 @@ def current_share() -> tf.Tensor | None:
 class use_share:
     """Sets share and rule inside a `with` block. A class, so that AutoGraph need not convert a generator."""
 
-    def __init__(self, share: tf.Tensor | None, rule: LossRule = LossRule.SCALED) -> None:
-        self._inner = share, rule, True
-        self._outer: tuple[tf.Tensor | None, LossRule, bool] = None, LossRule.SCALED, False
+    def __init__(
+        self, share: tf.Tensor | None, rule: LossRule = LossRule.SCALED, *, is_model_step: bool = False
+    ) -> None:
+        """Takes what holds inside; `is_model_step` for a Keras model's step, and not for a bare loop's."""
+        self._inner = share, rule, True, is_model_step
+        self._outer: tuple[tf.Tensor | None, LossRule, bool, bool] = None, LossRule.SCALED, False, False
 
     def __enter__(self) -> None:
-        self._outer = _replica.share, _replica.rule, _replica.is_in_step
-        _replica.share, _replica.rule, _replica.is_in_step = self._inner
+        self._outer = _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step
+        _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step = self._inner
 
     def __exit__(self, *exc_info: object) -> None:
-        _replica.share, _replica.rule, _replica.is_in_step = self._outer
+        _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step = self._outer
 
 
 def scale_by_share(loss: Any, num_replicas: int) -> Any:
@@ -114,6 +118,11 @@ def step_weight(num_replicas: int) -> tf.Tensor | None:
     if num_replicas == 1 or not _replica.is_in_step:
         return None
     return tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
+
+
+def is_in_model_step() -> bool:
+    """Whether a Keras model's step is being traced, which scales what its layers give to `add_loss`."""
+    return _replica.is_in_model_step
 
 
 def is_local_mean() -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from raydist.strategies import (
@@ -94,9 +93,9 @@ class Counter:
         if state is None:
             return
         saved = state.groups()
-        if self.is_done and _of_fit(self.number) in saved:
+        if self.is_done and (group := _group_of(model, context.fitted, self.number)) in saved:
             # What this fit has trained is another model than the one of the fit that wrote the checkpoint.
-            context.checkpoints.restore(state, {_of_fit(self.number): model})
+            context.checkpoints.restore(state, {group: model})
             return
         with context.strategy.scope():
             random_state.make_global_generators(saved.intersection(random_state.GROUPS))
@@ -127,7 +126,8 @@ class Counter:
         """Saves, unless this step is saved already. Every task calls it at the same step."""
         if self.context.checkpoints.last_saved_step == self.step:
             return
-        earlier = {_of_fit(number): one for number, one in self.context.fitted if one is not model}
+        fitted = self.context.fitted
+        earlier = {_group_of(one, fitted, number): one for number, one in fitted if one is not model}
         trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model), **earlier}
         if self.step_in_epoch:
             trackables["metrics"] = list(model.metrics)
@@ -316,9 +316,13 @@ class _Checkpoint:
         context.checkpoints.finish()
 
 
-def _of_fit(number: int) -> str:
-    """Returns the group of the model of an earlier fit, where that is another model than this one's."""
-    return f"fit-{number}"
+def _group_of(model: Any, fitted: Sequence[tuple[int, Any]], number: int) -> str:
+    """Returns the group of a model that another fit trains than the one under way: by its first fit.
+
+    Args:
+      number: Of the fit that trains it now.
+    """
+    return f"fit-{next((first for first, one in fitted if one is model), number)}"
 
 
 _GROUPS_BESIDE = (*random_state.GROUPS, model_state.GROUP)
@@ -332,8 +336,8 @@ def _groups_beside(model: Any) -> dict[str, list[Any]]:
 def _rate_of(optimizer: Any) -> float | None:
     """Returns the learning rate of an optimizer of either Keras; None where a schedule gives it."""
     rate = getattr(optimizer, "learning_rate", None)
-    is_variable = isinstance(rate, tf.Variable) or isinstance(getattr(rate, "value", None), tf.Variable)
-    return float(np.asarray(rate)) if is_variable else None
+    variable = rate if isinstance(rate, tf.Variable) else getattr(rate, "value", None)
+    return float(variable.numpy()) if isinstance(variable, tf.Variable) else None
 
 
 def floats(logs: Any) -> dict[str, float]:
