@@ -121,10 +121,15 @@ def _last_write_s(path: Path) -> float:
 
 
 def hold_lock(path: Path) -> int:
-    """Takes the lock that a file is, for as long as this process lives or the descriptor is open."""
-    lock_fd = _open_lock(path)
+    """Takes the lock that a file is, for as long as this process lives or the descriptor is open.
+
+    The file appears under its name once it is locked: if nobody holds it, its owner is dead.
+    """
+    aside = path.with_name(f".{path.name}-{os.getpid()}")
+    lock_fd = _open_lock(aside)
     fcntl.flock(lock_fd, fcntl.LOCK_EX)
     os.write(lock_fd, str(os.getpid()).encode())
+    aside.rename(path)
     return lock_fd
 
 

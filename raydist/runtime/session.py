@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
+
+# Workers and agents rename themselves, dashboard modules too; some are found before they have.
+_RENAMED = (b"ray::", b"ray-dashboard-")
+_PROGRAM = re.compile(rb"/ray/core/src/ray/(gcs/gcs_server|raylet/raylet)$")
+_SCRIPT = re.compile(rb"/ray/(_private|dashboard|autoscaler/_private)/[^\0]*\.py$")
 
 
 def remove_session(session: Path) -> None:
@@ -29,18 +35,35 @@ def end_session(session: Path) -> None:
 
 
 def _processes_of(session: Path) -> list[int]:
-    """Returns the processes that have a file of the session open: Ray renames them, so no name tells."""
+    """Returns Ray's processes that write into the session.
+
+    Not those that merely have a file of it open: a `tail -f`, an editor, or another driver.
+    """
     mine = f"{session}{os.sep}"
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # another user's, or one that has just ended
-            if any(_target(fd).startswith(mine) for fd in (process / "fd").iterdir()):
+            is_rays = _is_rays((process / "cmdline").read_bytes().split(b"\0"))
+            if is_rays and any(_writes_below(mine, fd) for fd in (process / "fd").iterdir()):
                 found.append(int(process.name))
     return found
 
 
-def _target(link: Path) -> str:
+def _is_rays(command: list[bytes]) -> bool:
+    program, *arguments = command
+    if program.startswith(_RENAMED) or _PROGRAM.search(program):
+        return True
+    script = next((argument for argument in arguments if argument.endswith(b".py")), b"")
+    return os.path.basename(program).startswith(b"python") and _SCRIPT.search(script) is not None
+
+
+def _writes_below(folder: str, fd: Path) -> bool:
+    """Whether a descriptor, as /proc/PID/fd has it, is open for writing on a file of that folder."""
     try:
-        return os.readlink(link)
-    except OSError:
-        return ""
+        if not os.readlink(fd).startswith(folder):
+            return False
+        about = (fd.parents[1] / "fdinfo" / fd.name).read_text()
+    except OSError:  # closed meanwhile
+        return False
+    flags = re.search(r"^flags:\s*([0-7]+)$", about, re.MULTILINE)
+    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import dataclass
 
 from raydist.watch import watcher
@@ -15,6 +16,8 @@ from raydist.watch.watcher import Watcher
 
 _FIRST_FREE_FD = 3
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Signals of one kind within this time count as one: `timeout` sends one to its child, one to the group.
+_SAME_S = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,7 @@ def fork_driver() -> Watcher | DriverEnd:
     """
     facts_out, facts_in = _pipe()
     alive_out, alive_in = _pipe()
+    receipts_out, receipts_in = _pipe()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # closed by whoever started this process
             stream.flush()
@@ -45,10 +49,12 @@ def fork_driver() -> Watcher | DriverEnd:
     if child:
         os.close(facts_in)
         os.close(alive_out)
-        code = _wait(child)
+        os.close(receipts_in)
+        code = _wait(child, receipts_out)
         return DriverEnd(heard=Heard.of(_read_all(facts_out)), code=code)
     os.close(facts_out)
     os.close(alive_in)
+    _send_receipts(receipts_in)
     # Also before the run begins, when `signal.default_int_handler` is what SIGINT has.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -65,18 +71,58 @@ def _pipe() -> tuple[int, int]:
     return out, into
 
 
-def _wait(child: int) -> int:
-    """Waits for the child's end, and passes on what other processes send meanwhile."""
+def _send_receipts(pipe: int) -> None:
+    """Has Python write the number of each signal into the pipe at once, whatever the main thread does.
+
+    This process keeps the other end open too: Python reports an error for a pipe that nobody reads.
+    """
+    os.set_blocking(pipe, False)
+    signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+
+
+def _wait(child: int, receipts: int) -> int:
+    """Waits for the child's end, and passes on the signals that only this process was sent.
+
+    A signal to the process group, or to all of a cgroup, reaches the child as well. Another one while a run
+    stops makes it stop at once, so the child must not get this process's copy too. Whether it was sent one
+    shows in its receipts. A child that has not run yet writes none, but merges the copy with the one pending.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):  # an ignored one could not be waited for
         signal.signal(number, signal.SIG_DFL)
+    received: dict[int, float] = {}
+    held: dict[signal.Signals, float] = {}
+    threading.Thread(
+        target=_note_receipts, args=(receipts, received), name="raydist-receipts", daemon=True
+    ).start()
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
-        info = signal.sigwaitinfo({*_PASSED_ON, signal.SIGCHLD})
+        info = _next_signal(due_s=min(held.values()) + _SAME_S if held else None)
         # What the kernel sends, as for Ctrl-C, goes to all of the terminal's processes: the child has it.
-        if info.si_signo != signal.SIGCHLD and info.si_code <= 0:
-            os.kill(child, info.si_signo)
+        if info is not None and info.si_signo != signal.SIGCHLD and info.si_code <= 0:
+            held.setdefault(signal.Signals(info.si_signo), time.monotonic())
+        for number, since_s in tuple(held.items()):
+            if time.monotonic() < since_s + _SAME_S:
+                continue
+            del held[number]
+            if received.get(number, 0.0) < since_s - _SAME_S:
+                os.kill(child, number)
+
+
+def _next_signal(*, due_s: float | None) -> signal.struct_siginfo | None:
+    """Waits for a signal; returns None when there was none by then."""
+    signals = {*_PASSED_ON, signal.SIGCHLD}
+    if due_s is None:
+        return signal.sigwaitinfo(signals)
+    return signal.sigtimedwait(signals, max(0.0, due_s - time.monotonic()))
+
+
+def _note_receipts(pipe: int, received: dict[int, float]) -> None:
+    """Notes when the child last got each signal."""
+    while numbers := os.read(pipe, 1 << 10):
+        received.update(dict.fromkeys(numbers, time.monotonic()))
 
 
 def _read_all(pipe: int) -> bytes:

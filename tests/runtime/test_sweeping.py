@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -94,6 +95,26 @@ def test_session_of_a_living_process_and_of_another_program_stay(
     assert names_in(tmp_path / "ray") == ["session_latest", "session_living", "session_of_ray_start"]
     remove()
     assert names_in(tmp_path / "ray") == ["session_of_ray_start"]
+
+
+def test_session_stays_if_a_command_sweeps_while_it_is_marked(
+    session: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+
+    def sweep_then_lock(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        sweep_host()
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_then_lock)
+    path = session("session_living")
+    remove = mark_session(path)
+    assert names_in(path) == ["logs", "raydist.lock"]
+    sweep_host()
+    assert names_in(path) == ["logs", "raydist.lock"]
+    remove()
+    assert names_in(tmp_path / "ray") == []
 
 
 def test_session_elsewhere_is_not_reached_through_a_link(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -119,18 +120,71 @@ def test_scratch_folder_of_the_run_is_cleared_and_its_log_stored(driven: Write, 
     assert storage.read_text("r/logs/1/worker-0/000000.log") == "the last words\n"
 
 
-def test_embedded_ray_leaves_neither_process_nor_folder(driven: Write, tmp_path: Path) -> None:
-    session = tmp_path / "ray" / "session_1"
-    session.mkdir(parents=True)
-    (session.parent / "session_latest").symlink_to(session)
-    with (session / "agent.log").open("w") as log:
-        agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdout=log)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+_SLEEP = "import time; time.sleep(60)"
+# As Ray 2.60 starts and renames its processes.
+_RAYS = {
+    "raylet": ["/site-packages/ray/core/src/ray/raylet/raylet", "-c", _SLEEP],
+    "renamed": ["ray::DashboardAgent", "-c", _SLEEP],
+    "not_renamed_yet": [sys.executable, "-u", "SITE/ray/_private/workers/default_worker.py", "--port=1"],
+}
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    path = tmp_path / "ray" / "session_1"
+    path.mkdir(parents=True)
+    (path / "agent.log").write_text("a line\n")
+    (path.parent / "session_latest").symlink_to(path)
+    return path
+
+
+@pytest.mark.parametrize("command", _RAYS.values(), ids=_RAYS)
+def test_embedded_ray_leaves_neither_process_nor_folder(
+    driven: Write, session: Path, tmp_path: Path, command: list[str]
+) -> None:
+    worker = tmp_path / "ray" / "_private" / "workers" / "default_worker.py"
+    worker.parent.mkdir(parents=True)
+    worker.write_text(_SLEEP)
+    command = [part.replace("SITE", str(tmp_path)) for part in command]
+    with (session / "agent.log").open("a") as log:
+        agent = subprocess.Popen(command, executable=sys.executable, stdout=log)
+    with subprocess.Popen(command, executable=sys.executable) as other:  # another session's
         settle(DrivenRun(**{**driven().__dict__, "session": str(session)}), how=describe_death(1))
         assert agent.wait(10) == -signal.SIGKILL
         assert other.poll() is None
         other.kill()
-    assert list(session.parent.iterdir()) == []
+    assert not session.exists()
+    assert not (session.parent / "session_latest").is_symlink()
+
+
+def test_whoever_looks_into_a_session_outlives_it(
+    driven: Write, session: Path, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    log = session.parent / "session_latest" / "agent.log"
+    driver = tmp_path / "job.py"
+    driver.write_text(f"import sys, time; log = open(sys.argv[1], 'a'); {_SLEEP}")
+    commands = [
+        ["tail", "-f", str(log)],
+        ["sh", "-c", 'exec 3>>"$0"; sleep 60 3>&- & wait', str(log)],
+        [sys.executable, str(driver), str(log)],
+    ]
+    with contextlib.ExitStack() as stack:
+        lookers = [
+            stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True))
+            for command in commands
+        ]
+        for looker in lookers:
+            stack.callback(os.killpg, looker.pid, signal.SIGKILL)
+            wait_until(lambda pid=looker.pid: has_open(pid, session / "agent.log"))
+        settle(DrivenRun(**{**driven().__dict__, "session": str(session)}), how=describe_death(1))
+        assert not session.exists()
+        for looker in lookers:
+            with pytest.raises(subprocess.TimeoutExpired):
+                looker.wait(0.2)
+
+
+def has_open(pid: int, path: Path) -> bool:
+    return any(fd.exists() and fd.samefile(path) for fd in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def test_what_is_told_survives_the_pipe_and_a_line_that_was_cut_off(driven: Write) -> None:

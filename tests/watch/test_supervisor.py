@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def command(arguments):
     except KeyboardInterrupt:
         told.write("interrupted\\n")
         try:
-            time.sleep(0.5)  # a second one would come within this
+            time.sleep(1.5)  # a second one would come within this
         except KeyboardInterrupt:
             told.write("interrupted again\\n")
         return 130
@@ -128,6 +129,62 @@ def test_signal_of_another_process_reaches_the_command_once(
         process.communicate(timeout=30)
         assert process.returncode == 130
         assert told.read_text().splitlines()[1:] == ["interrupted"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent_before", [False, True], ids=["group", "process_then_group_as_timeout_does"])
+def test_signal_to_the_process_group_reaches_the_command_once(
+    start: Start, told: Path, wait_until: WaitUntil, number: signal.Signals, sent_before: bool
+) -> None:
+    process = start(_WAIT, process_group=0)
+    wait_until(lambda: has_begun(told))
+    if sent_before:
+        process.send_signal(number)
+    os.killpg(process.pid, number)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 130
+    assert told.read_text().splitlines()[1:] == ["interrupted"]
+
+
+def test_signal_to_the_group_reaches_the_command_once_if_the_supervisor_is_slow(
+    start: Start, told: Path, wait_until: WaitUntil
+) -> None:
+    process = start(_WAIT, process_group=0)
+    wait_until(lambda: has_begun(told))
+    process.send_signal(signal.SIGSTOP)
+    os.killpg(process.pid, signal.SIGTERM)
+    wait_until(lambda: "interrupted" in told.read_text())
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=30)
+    assert told.read_text().splitlines()[1:] == ["interrupted"]
+
+
+def test_signal_to_the_group_reaches_a_stopped_command_once(
+    start: Start, told: Path, wait_until: WaitUntil
+) -> None:
+    process = start(_WAIT, process_group=0)
+    wait_until(lambda: has_begun(told))
+    os.kill(driver_of(told), signal.SIGSTOP)
+    os.killpg(process.pid, signal.SIGTERM)
+    time.sleep(1.0)  # the supervisor has passed its copy on by now
+    os.kill(driver_of(told), signal.SIGCONT)
+    process.communicate(timeout=30)
+    assert told.read_text().splitlines()[1:] == ["interrupted"]
+
+
+@pytest.mark.parametrize("first", ["group", "supervisor", "command"])
+def test_second_signal_reaches_the_command_however_the_first_one_was_sent(
+    start: Start, told: Path, wait_until: WaitUntil, first: str
+) -> None:
+    process = start(_WAIT, process_group=0)
+    wait_until(lambda: has_begun(told))
+    pids = {"group": -process.pid, "supervisor": process.pid, "command": driver_of(told)}
+    os.kill(pids[first], signal.SIGTERM)
+    wait_until(lambda: "interrupted" in told.read_text())
+    time.sleep(0.7)  # later than what counts as one signal
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert told.read_text().splitlines()[1:] == ["interrupted", "interrupted again"]
 
 
 def test_ctrl_c_of_a_terminal_reaches_the_command_once(
