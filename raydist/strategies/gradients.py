@@ -50,3 +50,26 @@ def with_unique_rows(gradient: Any) -> Any:
     indices, positions = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.shape(indices)[0])
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def comes_from_half(gradient: Any) -> bool:
+    """Whether a gradient in a graph was computed in float16, and cast for its float32 variable."""
+    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    if not tf.is_tensor(tensor) or not hasattr(tensor, "graph"):  # an eager one does not know
+        return False
+    if tensor.op.type == "Cast":
+        return bool(tensor.op.inputs[0].dtype == tf.float16)
+    # Of a variable that is used several times.
+    return tensor.op.type in ("AddN", "AddV2") and all(comes_from_half(one) for one in tensor.op.inputs)
+
+
+def overflown_as_half(gradient: Any) -> Any:
+    """Returns a float32 sum with infinity where it is more than float16 holds.
+
+    One device sums in float16 over the batch. The replicas' parts are cast before they are added, so that
+    they would take a step that one device skips.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        values = overflown_as_half(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.where(tf.abs(gradient) > tf.float16.max, tf.sign(gradient) * float("inf"), gradient)

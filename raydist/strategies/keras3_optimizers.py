@@ -97,7 +97,11 @@ def _make_loss_scale_apply(original: Callable[..., None]) -> Callable[..., None]
     def _tf_apply(self: Any, grads: list[Any], trainable_variables: Any = None) -> None:
         _inner.add(self.inner_optimizer)
         if not tf.distribute.in_cross_replica_context():
-            grads = gradients.summed_over_replicas(grads)
+            halves = [gradients.comes_from_half(one) for one in grads]
+            grads = [
+                gradients.overflown_as_half(one) if is_half and one is not None else one
+                for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)
+            ]
         original(self, grads, trainable_variables)
 
     return _tf_apply

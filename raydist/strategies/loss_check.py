@@ -166,8 +166,8 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
         return None
     averaged = (
         f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "
-        f"the {num_replicas} replicas by their number of examples, as one device does; if they are divided by "
-        "a number of replicas that was read outside of it, use --no-check-equality"
+        f"the {num_replicas} replicas by their number of examples, as one device does; if they are divided "
+        "by a number of replicas that was read outside of it, use --no-check-equality"
     )
     if finding.verdict is Verdict.LOCAL_MEAN:
         return averaged

@@ -25,7 +25,10 @@ CLUSTERS = {
 @functools.cache
 def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
     kinds = {kind: (f"{FUNCTIONS}:loss_written_as", {"kind": kind}) for kind in (*SUMMED, *AVERAGED, *UNSURE)}
-    calls = {**kinds, "outside": (f"{FUNCTIONS}:model_made_outside", {})}
+    others = ("model_made_outside", "compiled_twice", "float16_sum_overflows", "layer_losses_in_a_loop")
+    if keras == "legacy":  # which refuses a loss object in a loop, and sums gradients that are unscaled
+        others = others[:2]
+    calls = {**kinds, **{name: (f"{FUNCTIONS}:{name}", {}) for name in others}}
     found = CLUSTERS[cluster]
     return run_in_turn(
         calls, Cluster(strategy=found.strategy, workers=found.workers, devices=found.devices, keras=keras)
@@ -76,11 +79,37 @@ def test_loss_that_cannot_be_equal_is_told(kind: str, cluster: str, keras: str) 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
 def test_model_made_outside_of_the_strategy_trains_as_in_keras(cluster: str, keras: str) -> None:
-    [expected] = run("one device", keras)["outside"]
-    for task in run(cluster, keras)["outside"]:
+    [expected] = run("one device", keras)["model_made_outside"]
+    for task in run(cluster, keras)["model_made_outside"]:
         for name in ("weights", "predicted"):
             np.testing.assert_allclose(task.arrays[name], expected.arrays[name], atol=1e-6)
         assert task.values["values"] == pytest.approx(expected.values["values"])
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_rule_is_found_anew_once_a_model_is_compiled_again(cluster: str, keras: str) -> None:
+    check_equal("compiled_twice", cluster, keras, atol=1e-5)
+
+
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
+def test_losses_of_layers_are_scaled_in_a_bare_loop(cluster: str) -> None:
+    check_equal("layer_losses_in_a_loop", cluster, "3", atol=1e-5)
+
+
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
+def test_step_is_skipped_where_only_the_sum_over_replicas_overflows(cluster: str) -> None:
+    [expected] = run("one device", "3")["float16_sum_overflows"]
+    assert expected.values["steps"] < 12  # some are skipped
+    for task in check_equal("float16_sum_overflows", cluster, "3", atol=2e-3):
+        assert task.values["steps"] == expected.values["steps"]
+
+
+def check_equal(name: str, cluster: str, keras: str, *, atol: float) -> list[TaskProcess]:
+    [expected] = run("one device", keras)[name]
+    tasks = run(cluster, keras)[name]
+    for task in tasks:
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=atol, rtol=0)
+    return tasks
 
 
 @pytest.mark.parametrize("keras", ["3", "legacy"])

@@ -230,3 +230,91 @@ def _adam_steps(tf: Any, *, is_sparse: bool) -> np.ndarray:
         gradient = tf.IndexedSlices(values, tf.constant([0, 0]), dense_shape=tf.constant([3, 1]))
         optimizer.apply([gradient if is_sparse else tf.convert_to_tensor(gradient)], [variable])
     return variable.numpy()  # type: ignore[no-any-return]
+
+
+def float16_sum_overflows(ctx: Any) -> dict[str, Any]:
+    """Trains where the sum over a batch overflows float16, and the sums over halves of it do not."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        with ctx.strategy.scope():
+            model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+            inner = keras.optimizers.SGD(1e-3)
+            optimizer = keras.mixed_precision.LossScaleOptimizer(
+                inner, initial_scale=256.0, dynamic_growth_steps=4
+            )
+            model.compile(optimizer, loss="mse")
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    x = np.abs(_examples()[0][:24])
+    y = np.full([24, 1], 100.0, "float32")
+    model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(8), epochs=4, verbose=0)
+    return {"weights": _flat(model), "steps": int(optimizer.iterations.numpy())}
+
+
+def layer_losses_in_a_loop(ctx: Any) -> dict[str, Any]:
+    """Sums `model.losses` in a bare loop, one of them made by a loss object inside of a layer."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+
+    class Endpoint(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.loss_fn = keras.losses.MeanSquaredError()
+
+        def call(self, inputs: Any) -> Any:
+            targets, predicted = inputs
+            self.add_loss(self.loss_fn(targets, predicted))
+            return predicted
+
+    with ctx.strategy.scope():
+        inputs, targets = keras.Input((4,)), keras.Input((1,))
+        model = keras.Model([inputs, targets], Endpoint()([targets, keras.layers.Dense(1)(inputs)]))
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+
+    def step(batch: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            model(list(batch), training=True)
+            loss = sum(model.losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    x, y = (part[:24] for part in _examples())
+    ctx.train_steps(step, tf.data.Dataset.from_tensor_slices((x, y)).batch(8), num_steps=6)
+    return {"weights": _flat(model)}
+
+
+def compiled_twice(ctx: Any) -> dict[str, Any]:
+    """Trains by a loss that divides by the replicas, compiles again, and trains by a mean."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+
+    class Phases(keras.Model):  # type: ignore[misc, name-defined]
+        loss_of_phase = staticmethod(_average_loss)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.loss_of_phase(y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"own": loss}
+
+    with ctx.strategy.scope():
+        inputs = keras.Input((4,))
+        model = Phases(inputs, keras.layers.Dense(1)(inputs))
+    for loss in (_average_loss, _mean):
+        Phases.loss_of_phase = staticmethod(loss)
+        with ctx.strategy.scope():
+            model.compile(keras.optimizers.SGD(0.1))
+        model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=1, verbose=0)
+    return {"weights": _flat(model)}
