@@ -20,8 +20,7 @@ def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
     """Returns the gradients of the global batch, the same on each replica: a collective in a replica context.
 
     Args:
-      gradients: This replica's tensors, `tf.IndexedSlices` and Nones, as `GradientTape.gradient` returns
-        them.
+      gradients: This replica's, as `GradientTape.gradient` returns them: tensors, `tf.IndexedSlices`, Nones.
 
     Returns:
       Their sums over replicas, in the same order. Of a sparse gradient each row stands there once.
@@ -36,11 +35,10 @@ def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
 
 
 def with_unique_rows(gradient: Any) -> Any:
-    """Returns a sparse gradient in which each row stands once, with the sum of its values; others as they
-    are.
+    """Returns a sparse gradient with each row once, and the sum of its values; a dense one as it is.
 
     The rows of several replicas, and of several lookups in one, are concatenated. Keras 3's Adam then
-    squares each occurrence by itself, and so does all else that is not linear (TF_NOTES 14); tf_keras
+    squares each occurrence by itself (backend/tensorflow/sparse.py, `elementwise_unary`); tf_keras
     sums them, in `optimizer.py`, `_deduplicate_sparse_grad`.
     """
     if not isinstance(gradient, tf.IndexedSlices):

@@ -17,8 +17,7 @@ logger = logging.getLogger(__name__)
 def build(model: Any, element_spec: Any) -> None:
     """Builds a model, its optimizers and metrics from the structure of a batch, in the strategy's scope.
 
-    A model with a `train_step` of its own may have no `call`, or one for other inputs; its step then
-    builds it.
+    A model with its own `train_step` may have no `call`, or one for other inputs. Its step then builds it.
     """
     has_own_step = type(model).train_step is not keras.Model.train_step
     with model.distribute_strategy.scope():

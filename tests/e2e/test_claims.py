@@ -58,23 +58,24 @@ def at_once(
     return answers
 
 
-def winner_of(answers: dict[int, tuple[int, dict[str, Any]]]) -> int:
-    """Returns the one that succeeded; the others have been told of it."""
+def winner_of(answers: dict[int, tuple[int, dict[str, Any]]], *, folder: Path) -> int:
+    """Returns the process that drove the run to its end; all commands but its own have been told of it."""
+    driver: int = status_of(folder, "one")["driver"]["pid"]  # the child of its command's process
     (winner,) = [pid for pid, (code, _) in answers.items() if code == 0]
     assert answers[winner][1]["state"] == "SUCCEEDED"
     losers = [answer for pid, answer in answers.items() if pid != winner]
     for code, told in losers:
         assert (code, told["error"]["type"]) == (2, "SpecError")
         assert (
-            f"driven by process {winner} of host {this_process()['host']} since" in told["error"]["message"]
+            f"driven by process {driver} of host {this_process()['host']} since" in told["error"]["message"]
         )
-    return winner
+    return driver
 
 
 def test_one_of_several_submits_gets_the_name_and_one_of_several_resumes_takes_it_over(
     job: str, tmp_path: Path
 ) -> None:
-    first = winner_of(at_once(tmp_path, "submit", job, "--name", "one"))
+    first = winner_of(at_once(tmp_path, "submit", job, "--name", "one"), folder=tmp_path)
     storage, layout = Storage.open(str(tmp_path / "raydist_runs")), RunLayout(run="one")
     storage.write_text(layout.record, json.dumps({**status_of(tmp_path, "one"), "state": "RUNNING"}))
     claim = ClaimStore(storage, layout).newest()
@@ -88,7 +89,7 @@ def test_one_of_several_submits_gets_the_name_and_one_of_several_resumes_takes_i
     assert f"still goes on (RUNNING), driven by process {os.getpid()}" in told["error"]["message"]
 
     storage.write_text(layout.claim(0), claim.dump())  # whose process has ended
-    second = winner_of(at_once(tmp_path, "resume", "one"))
+    second = winner_of(at_once(tmp_path, "resume", "one"), folder=tmp_path)
     record = status_of(tmp_path, "one")
     assert (record["attempts"], record["driver"]["pid"], record["claim"]) == (2, second, 1)
     states = [event["state"] for event in read_events(storage, layout) if event["event"] == "state"]
