@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +16,9 @@ import tf_keras
 from tf_keras.src.engine import data_adapter
 
 from raydist.errors import UnsupportedError
-from raydist.strategies import legacy_optimizers, model_state
+from raydist.strategies import legacy_optimizers, model_state, replica_share
+from raydist.strategies.gradient_probe import Probe, plain_attributes_kept
+from raydist.strategies.replica_share import LossRule
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +63,28 @@ def build(model: Any, element_spec: Any) -> None:
         step = tf.__internal__.autograph.tf_convert(
             model.train_step, tf.__internal__.autograph.control_status_ctx()
         )
+        if not all(layer.built for layer in model._flatten_layers()):
+            _build_in_replicas(model, step, element_spec)
         model_state.trace_step(model, step, element_spec, build=legacy_optimizers.build)
+
+
+def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any) -> None:
+    """Traces a step as replicas will, without applying gradients: its layers make their variables in it."""
+    probe = Probe(model.distribute_strategy)
+
+    def on_replica(batch: Any) -> None:
+        with replica_share.use_share(None, LossRule.LOCAL_MEAN):  # which refuses no loss object
+            step(batch)
+
+    @tf.autograph.experimental.do_not_convert
+    def on_replicas(batch: Any) -> None:
+        probe.collect(lambda: model.distribute_strategy.run(on_replica, args=(batch,)))
+
+    try:
+        with plain_attributes_kept(model):
+            tf.function(on_replicas, autograph=False).get_concrete_function(element_spec)
+    except Exception as error:  # the user's code; the first step tells what is wrong
+        logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
 
 
 def _build_by_call(model: Any, element_spec: Any) -> None:

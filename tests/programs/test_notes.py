@@ -46,4 +46,5 @@ def test_what_cannot_be_equal_is_told(program: str, keras: str) -> None:
 def test_what_is_equal_has_no_such_note(program: str, keras: str) -> None:
     [done] = run(keras, Expected.EQUAL)[program]
     assert done.error is None, done.error
-    assert [note for note in done.notes if RANDOM in note or BATCHNORM in note] == []
+    false_alarms = (RANDOM, BATCHNORM, "could not be shown")
+    assert [note for note in done.notes if any(words in note for words in false_alarms)] == []
