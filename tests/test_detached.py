@@ -340,7 +340,8 @@ def test_controller_brought_back_after_its_run_was_resumed_leaves_it_alone(tmp_p
     storage.write_bytes(layout.code("0badcafe"), b"zip")
     # The one that has resumed it is about to write its first record.
     claim(storage, number=1, id_="another")
-    RunRecordStore(storage, layout).replace({"state": "RUNNING", "claim": 0, "driver": {"id": "0badcafe"}})
+    driver = {**this_process(), "id": "0badcafe"}
+    RunRecordStore(storage, layout).replace({"state": "RUNNING", "claim": 0, "driver": driver})
     before = (tmp_path / "run" / "run.json").read_bytes()
     controller = DetachedController(launch_of(plan_for(tmp_path)))
     controller.run(is_revived=True)

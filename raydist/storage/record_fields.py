@@ -129,3 +129,4 @@ class RunRecord(TypedDict):
     updated_at_s: Time | None
     driver: NotRequired[DriverEntry]
     datasets: NotRequired[list[str]]
+    claim: NotRequired[int | None]
