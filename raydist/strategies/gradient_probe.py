@@ -53,15 +53,24 @@ class Probe:
 
 
 @contextlib.contextmanager
-def plain_attributes_kept(model: Any) -> Iterator[None]:
-    """Undoes what traces inside do to a model's numbers and strings: a step may count its calls in one."""
-    before = {name: value for name, value in vars(model).items() if type(value) in (bool, int, float, str)}
+def counters_kept(model: Any) -> Iterator[None]:
+    """Undoes what traces inside do to a model's numbers: a step may count its calls in one.
+
+    Flags stay as they are set: what a step makes in its first call, and notes in one, is still there.
+    """
+    before = _counters_of(model)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if vars(model).get(name) != value:
-                setattr(model, name, value)
+        for name, value in _counters_of(model).items():
+            if name in before and before[name] != value:
+                setattr(model, name, before[name])
+            elif name not in before and type(getattr(type(model), name, None)) in (int, float):
+                delattr(model, name)  # it was the class's
+
+
+def _counters_of(model: Any) -> dict[str, int | float]:
+    return {name: value for name, value in vars(model).items() if type(value) in (int, float)}
 
 
 class _Active:

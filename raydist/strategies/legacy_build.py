@@ -17,7 +17,7 @@ from tf_keras.src.engine import data_adapter
 
 from raydist.errors import UnsupportedError
 from raydist.strategies import legacy_optimizers, model_state, replica_share
-from raydist.strategies.gradient_probe import Probe, plain_attributes_kept
+from raydist.strategies.gradient_probe import Probe, counters_kept
 from raydist.strategies.replica_share import LossRule
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any
         probe.collect(lambda: model.distribute_strategy.run(on_replica, args=(batch,)))
 
     try:
-        with plain_attributes_kept(model):
+        with counters_kept(model):
             tf.function(on_replicas, autograph=False).get_concrete_function(element_spec)
     except Exception as error:  # the user's code; the first step tells what is wrong
         logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)

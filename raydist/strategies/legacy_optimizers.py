@@ -158,7 +158,7 @@ def _make_update_state(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         if sample_weight is None and getattr(values, "shape", None) == ():
-            sample_weight = replica_share.local_mean_weight(tf.distribute.get_strategy().num_replicas_in_sync)
+            sample_weight = replica_share.step_weight(tf.distribute.get_strategy().num_replicas_in_sync)
         return original(self, values, sample_weight=sample_weight)
 
     return update_state

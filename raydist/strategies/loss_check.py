@@ -4,9 +4,8 @@ replicas.
 Keras adds up the gradients of the replicas. That is right for Keras's own losses, which scale themselves,
 and for losses that divide by the global batch size. It is N times too much for `tf.reduce_mean(losses)`,
 which is what nearly every custom `train_step` has, because it is right on one device. TensorFlow cannot
-tell them apart; this
-check can: before the first step it computes the gradients of a batch, and those of two parts of it, both
-ways.
+tell them apart; this check can: before the first step it computes the gradients of a batch, and those of two
+parts of it, both ways.
 """
 
 from __future__ import annotations
@@ -58,11 +57,13 @@ class Finding:
 
     Attributes:
       is_random: Whether the step draws random numbers, so that gradients differ by them.
+      reduces_itself: Whether the step adds up its gradients over replicas by itself.
     """
 
     verdict: Verdict
     rule: LossRule
     is_random: bool = False
+    reduces_itself: bool = False
 
 
 class StepCheck:
@@ -74,6 +75,8 @@ class StepCheck:
     Attributes:
       asks_for_replicas: Whether the user's code asks how many replicas there are, itself or by TensorFlow's
         functions such as `tf.nn.compute_average_loss`.
+      reduces_itself: Whether the step adds up its gradients over replicas before it gives them to an
+        optimizer of tf_keras, with `skip_gradients_aggregation`.
     """
 
     def __init__(self, step: Callable[[Any], Any], *, strategy: tf.distribute.Strategy, spec: Any) -> None:
@@ -83,6 +86,7 @@ class StepCheck:
           Exception: Whatever the step raises on a part of a batch.
         """
         self.asks_for_replicas = False
+        self.reduces_itself = False
         self._step = step
         self._probe = Probe(strategy)
         self._spec = spec
@@ -118,7 +122,7 @@ class StepCheck:
         size = global_batch.num_rows(batch) // 2
         whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
         parts = [self._updates(_rows(batch, start, size), num_replicas=2, share=scale) for start in (0, size)]
-        self.asks_for_replicas = self.asks_for_replicas or any(update.is_reduced for update in whole)
+        self.reduces_itself = any(update.is_reduced for update in whole)
         return _squared_difference(whole, parts, weight)
 
     def _updates(self, batch: Any, *, num_replicas: int, share: tf.Tensor | None) -> list[Update]:
@@ -132,13 +136,23 @@ class StepCheck:
         self.asks_for_replicas = self.asks_for_replicas or not _is_of_library(sys._getframe(2))
 
 
-def decide(errors: Sequence[float], *, is_random: bool = False, asks_for_replicas: bool = False) -> Finding:
+def decide(
+    errors: Sequence[float],
+    *,
+    is_random: bool = False,
+    asks_for_replicas: bool = False,
+    reduces_itself: bool = False,
+) -> Finding:
     """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
 
     Where they do not tell, as with much noise, a step that asks for the number of replicas is taken to have
     scaled its losses.
     """
     scaled, local, summed = errors
+    if reduces_itself:
+        # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
+        verdict = Verdict.SCALED if scaled <= TOLERANCE else Verdict.UNEQUAL
+        return Finding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
     if max(scaled, local) <= TOLERANCE and not asks_for_replicas:
         # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
         # the number of replicas may have a term whose weight is 0 as yet.
@@ -171,6 +185,12 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
     )
     if finding.verdict is Verdict.LOCAL_MEAN:
         return averaged
+    if finding.reduces_itself:
+        return (
+            f"whether {where} gives the gradients of one device could not be shown, because it adds them up "
+            f"over the {num_replicas} replicas by itself; if its losses are means over a replica's part, "
+            "divide them by the number of replicas"
+        )
     is_averaged = finding.rule is LossRule.LOCAL_MEAN
     done = "averaged over" if is_averaged else "summed over"
     remedy = (
@@ -179,7 +199,7 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
         else "if its losses are means over a replica's part, divide them by the number of replicas"
     )
     if finding.verdict is Verdict.UNKNOWN:
-        cause = "it could not be run on a part of a batch"
+        cause = "it could not be run on a part of a batch, or its first gradients are zero or not finite"
     elif finding.is_random:
         cause = "it draws random numbers"
     else:

@@ -70,7 +70,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     try:
         spec = tf.nest.map_structure(_relaxed_spec, batch)
         if int(global_batch.num_rows(batch)) > 1:
-            with gradient_probe.plain_attributes_kept(model):
+            with gradient_probe.counters_kept(model):
                 check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
             errors = check.errors(batch)
     except Exception as error:  # the user's code, on a part of a batch; the step itself tells what is wrong
@@ -80,12 +80,20 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     own = [error if known else 0.0 for error, known in zip(errors, is_known, strict=True)]
     asks = float(check is not None and check.asks_for_replicas)
     draws = float(check is not None and check.is_random)
-    *values, num_asking, num_drawing = means_over_workers(strategy, [*own, *is_known, asks, draws])
+    reduces = float(check is not None and check.reduces_itself)
+    *values, num_asking, num_drawing, num_reducing = means_over_workers(
+        strategy, [*own, *is_known, asks, draws, reduces]
+    )
     sums, knowing = values[: len(errors)], values[len(errors) :]
     means = [
         total / share if share else loss_check.UNKNOWN for total, share in zip(sums, knowing, strict=True)
     ]
-    finding = loss_check.decide(means, is_random=num_drawing > 0, asks_for_replicas=num_asking > 0)
+    finding = loss_check.decide(
+        means,
+        is_random=num_drawing > 0,
+        asks_for_replicas=num_asking > 0,
+        reduces_itself=num_reducing > 0,
+    )
     _rules[model] = finding.rule
     logger.info("%s: %s, errors %s", model.name, finding, means)
     source = next(_own_sources(model))

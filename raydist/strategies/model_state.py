@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.strategies import random_state, tensorflow_internals, variables
-from raydist.strategies.gradient_probe import Probe, Update, plain_attributes_kept
+from raydist.strategies.gradient_probe import Probe, Update, counters_kept
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def trace_step(
 
     specs = tf.nest.map_structure(_spec_of, element_spec)
     try:
-        with plain_attributes_kept(model):
+        with counters_kept(model):
             graph = tf.function(traced, autograph=False).get_concrete_function(specs).graph
     except Exception as error:
         logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)

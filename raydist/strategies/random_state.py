@@ -25,9 +25,15 @@ def groups_of(model: Any) -> dict[str, list[Any]]:
     found = {
         _KERAS: keras3.global_random_variables(),
         _TENSORFLOW: tensorflow_internals.global_random_variables(),
-        _LAYERS: _layer_variables(model),
+        **groups_of_layers(model),
     }
     return {name: variables for name, variables in found.items() if variables}
+
+
+def groups_of_layers(model: Any) -> dict[str, list[Any]]:
+    """Returns what of `groups_of` belongs to this model alone: none or one group."""
+    variables = _layer_variables(model)
+    return {_LAYERS: variables} if variables else {}
 
 
 def make_global_generators(names: set[str]) -> None:

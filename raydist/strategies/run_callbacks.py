@@ -93,9 +93,10 @@ class Counter:
         if state is None:
             return
         saved = state.groups()
-        if self.is_done and (group := _group_of(model, context.fitted, self.number)) in saved:
+        if self.is_done and (prefix := _group_of(model, context.fitted, self.number)) in saved:
             # What this fit has trained is another model than the one of the fit that wrote the checkpoint.
-            context.checkpoints.restore(state, {group: model})
+            earlier = _groups_of_earlier(model, prefix)
+            context.checkpoints.restore(state, {name: one for name, one in earlier.items() if name in saved})
             return
         with context.strategy.scope():
             random_state.make_global_generators(saved.intersection(random_state.GROUPS))
@@ -127,8 +128,10 @@ class Counter:
         if self.context.checkpoints.last_saved_step == self.step:
             return
         fitted = self.context.fitted
-        earlier = {_group_of(one, fitted, number): one for number, one in fitted if one is not model}
-        trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model), **earlier}
+        trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model)}
+        for number, one in fitted:
+            if one is not model:
+                trackables.update(_groups_of_earlier(one, _group_of(one, fitted, number)))
         if self.step_in_epoch:
             trackables["metrics"] = list(model.metrics)
         # Asked in every task, because a callback may read a metric for it, which is a collective.
@@ -323,6 +326,16 @@ def _group_of(model: Any, fitted: Sequence[tuple[int, Any]], number: int) -> str
       number: Of the fit that trains it now.
     """
     return f"fit-{next((first for first, one in fitted if one is model), number)}"
+
+
+def _groups_of_earlier(model: Any, prefix: str) -> dict[str, Any]:
+    """Returns the groups of a model that an earlier fit has trained, and that a later one may train on."""
+    own = {
+        "optimizer": model.optimizer,
+        **random_state.groups_of_layers(model),
+        **model_state.groups_of(model),
+    }
+    return {prefix: model, **{f"{prefix}-{name}": one for name, one in own.items()}}
 
 
 _GROUPS_BESIDE = (*random_state.GROUPS, model_state.GROUP)

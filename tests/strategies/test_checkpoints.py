@@ -223,6 +223,22 @@ def test_run_that_dies_between_the_last_step_and_the_end_of_an_epoch_loses_neith
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.parametrize("second", [False, True], ids=["first model", "second model"])
+def test_variables_that_only_a_step_uses_are_restored_each_to_its_own_place(
+    second: bool, keras: str, tmp_path: Path
+) -> None:
+    # A step of the user's that updates variables means something else on each replica: one device.
+    target, where = f"{FUNCTIONS}:two_models_with_state_outside", Cluster(keras=keras)
+    [expected] = run_function(target, where, epochs=3, second=second, storage=tmp_path / "a")
+    disturbed = tmp_path / "b"
+    run_function(target, where, epochs=1, second=second, storage=disturbed)
+    [resumed] = run_function(target, where, epochs=3, second=second, storage=disturbed, attempt=1)
+    assert resumed.values["restored_step"] == (3 if second else 1) * 7
+    for name in ("weights", "outside"):
+        np.testing.assert_allclose(resumed.arrays[name], expected.arrays[name], atol=1e-6)
+
+
 def test_generators_of_a_loop_are_saved_and_restored(tmp_path: Path) -> None:
     [first] = run_function(f"{FUNCTIONS}:generators", Cluster(), storage=tmp_path)
     [second] = run_function(f"{FUNCTIONS}:generators", Cluster(), storage=tmp_path, attempt=1)

@@ -14,6 +14,7 @@ from tests.support.processes import Cluster, TaskProcess, run_in_turn
 FUNCTIONS = "tests.support.loss_functions"
 SUMMED = ("function, sum", "function, each", "step, divided by replicas", "step, average loss")
 AVERAGED = ("function, mean", "compute_loss", "step, mean", "step, loss object and mean")
+THREE = ("step, mean", "step, divided by three")  # in batches of 3, of which one worker has a single row
 UNSURE = ("step, compares examples", "step, random")
 CLUSTERS = {
     "one device": Cluster(),
@@ -25,10 +26,22 @@ CLUSTERS = {
 @functools.cache
 def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
     kinds = {kind: (f"{FUNCTIONS}:loss_written_as", {"kind": kind}) for kind in (*SUMMED, *AVERAGED, *UNSURE)}
-    others = ("model_made_outside", "compiled_twice", "float16_sum_overflows", "layer_losses_in_a_loop")
-    if keras == "legacy":  # which refuses a loss object in a loop, and sums gradients that are unscaled
-        others = others[:2]
-    calls = {**kinds, **{name: (f"{FUNCTIONS}:{name}", {}) for name in others}}
+    slices = {
+        f"{kind} of 3": (f"{FUNCTIONS}:loss_written_as", {"kind": kind, "batch_size": 3}) for kind in THREE
+    }
+    others = [
+        "model_made_outside",
+        "compiled_twice",
+        "term_that_begins_at_zero",
+        "step_that_counts_its_calls",
+    ]
+    if keras == "3":  # tf_keras refuses a loss object in a loop, and sums gradients that are unscaled
+        others += ["float16_sum_overflows", "layer_losses_in_a_loop", "first_step_overflows"]
+    calls = {**kinds, **slices, **{name: (f"{FUNCTIONS}:{name}", {}) for name in others}}
+    if keras == "legacy":
+        summing = f"{FUNCTIONS}:step_that_sums_its_gradients_itself"
+        calls["sums, divided"] = (summing, {"is_divided": True})
+        calls["sums, not divided"] = (summing, {"is_divided": False})
     found = CLUSTERS[cluster]
     return run_in_turn(
         calls, Cluster(strategy=found.strategy, workers=found.workers, devices=found.devices, keras=keras)
@@ -104,6 +117,41 @@ def test_step_is_skipped_where_only_the_sum_over_replicas_overflows(cluster: str
         assert task.values["steps"] == expected.values["steps"]
 
 
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+@pytest.mark.parametrize("kind", THREE)
+def test_workers_take_one_rule_where_one_has_too_few_rows_to_look(
+    kind: str, cluster: str, keras: str
+) -> None:
+    check_equal(f"{kind} of 3", cluster, keras, atol=1e-5)
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_scaled_term_whose_weight_begins_at_zero_is_taken_as_scaled(cluster: str, keras: str) -> None:
+    check_equal("term_that_begins_at_zero", cluster, keras, atol=1e-5)
+
+
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
+def test_gradients_that_overflow_in_the_first_step_are_told(cluster: str) -> None:
+    for task in check_equal("first_step_overflows", cluster, "3", atol=2e-3):
+        [note] = task.values["notes"]
+        assert "its first gradients are zero or not finite" in note
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_check_leaves_the_models_own_counters_alone(cluster: str, keras: str) -> None:
+    for task in run(cluster, keras)["step_that_counts_its_calls"]:
+        assert task.values["calls"] == 10
+
+
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
+def test_step_that_sums_its_gradients_itself_has_to_divide_its_losses(cluster: str) -> None:
+    for task in check_equal("sums, divided", cluster, "legacy", atol=1e-5):
+        assert task.values["notes"] == []
+    for task in run(cluster, "legacy")["sums, not divided"]:
+        [note] = task.values["notes"]
+        assert "adds them up over the 2 replicas by itself" in note
+
+
 def check_equal(name: str, cluster: str, keras: str, *, atol: float) -> list[TaskProcess]:
     [expected] = run("one device", keras)[name]
     tasks = run(cluster, keras)[name]
@@ -135,6 +183,9 @@ def test_without_the_check_gradients_are_summed(keras: str) -> None:
         ((0.2, 0.6, 1.1), {}, Verdict.UNEQUAL, LossRule.SCALED),
         ((0.9, 0.8, 1.1), {"asks_for_replicas": True}, Verdict.UNEQUAL, LossRule.SCALED),
         ((1.1, 0.2, 1.1), {"asks_for_replicas": True}, Verdict.UNEQUAL, LossRule.LOCAL_MEAN),
+        ((1e-7, 1e-6, 1.0), {"asks_for_replicas": True}, Verdict.SCALED, LossRule.SCALED),
+        ((1e-7, 0.5, 1.0), {"reduces_itself": True}, Verdict.SCALED, LossRule.SCALED),
+        ((1.0, 1e-7, 1.0), {"reduces_itself": True}, Verdict.UNEQUAL, LossRule.SCALED),
         ((UNKNOWN, UNKNOWN, UNKNOWN), {}, Verdict.UNKNOWN, LossRule.LOCAL_MEAN),
         ((UNKNOWN, UNKNOWN, UNKNOWN), {"asks_for_replicas": True}, Verdict.UNKNOWN, LossRule.SCALED),
     ],

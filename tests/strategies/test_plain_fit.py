@@ -48,6 +48,13 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
     np.testing.assert_allclose(losses[:4], found["fits_in_a_row"][0].arrays["losses"], rtol=1e-6)
 
 
+def test_plain_fit_names_the_users_own_layers_that_depend_on_the_number_of_replicas() -> None:
+    [task] = run_function(f"{FUNCTIONS}:layers_of_the_users_own", Cluster(strategy="mirrored", devices=2))
+    notes = "\n".join(task.values["notes"])
+    assert "layers noise draw random numbers" in notes
+    assert "layers centred may update their own state" in notes
+
+
 def test_plain_fit_of_tf_keras_is_counted_at_the_end_of_epochs_under_parameter_server() -> None:
     cluster = Cluster(strategy="parameter_server", workers=1, ps=1, keras="legacy")
     [chief] = run_function(f"{FUNCTIONS}:on_parameter_server", cluster)

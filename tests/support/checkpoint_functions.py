@@ -357,3 +357,54 @@ def generators(ctx: Any) -> dict[str, Any]:
         draw()
         ctx.save(step=1, tensorflow_s=tensorflow_s, keras_s=keras_s)
     return {"drawn": draw()}
+
+
+def two_models_with_state_outside(ctx: Any, *, epochs: int, second: bool) -> dict[str, Any]:
+    """Trains a model whose step has state in variables that no model lists.
+
+    Args:
+      epochs: Of the model, or of the second one.
+      second: Whether a second model is trained, and then the first one again.
+    """
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Averaging(keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x), True))
+            weights = self.trainable_variables
+            gradients = tape.gradient(loss, weights)
+            # All of one shape, and each with another value.
+            total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
+            for index in (2, 0, 4, 1, 3):
+                outside[index].assign(outside[index] * 0.5 + total * index)
+            scale = 1.0 + 0.1 * tf.tanh(outside[4] - outside[1])
+            gradients = [gradient * scale for gradient in gradients]
+            self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            return {"own": loss}
+
+    keras.utils.set_random_seed(4)
+    with ctx.strategy.scope():
+        outside = [
+            tf.Variable(
+                1.0, trainable=False, aggregation=tf.VariableAggregation.MEAN, name=f"outside_{index}"
+            )
+            for index in range(5)
+        ]
+        inputs = keras.Input((6,))
+        first = Averaging(inputs, keras.layers.Dense(3)(inputs))
+        first.compile(keras.optimizers.Adam(0.01))
+        other = dense_model(keras, "adam")
+    ctx.fit(first, data(), epochs=2 if second else epochs)
+    if second:
+        ctx.fit(other, data(), epochs=epochs)
+        if epochs > 1:
+            ctx.fit(first, data(), epochs=2)
+    return {
+        "weights": np.concatenate([flat(first), flat(other)]),
+        "outside": np.array([variable.numpy() for variable in outside]),
+        "restored_step": ctx.progress.status().restored_step,
+    }

@@ -14,7 +14,7 @@ def _examples() -> tuple[np.ndarray, np.ndarray]:
     return x, x.sum(axis=1, keepdims=True)
 
 
-def loss_written_as(ctx: Any, *, kind: str) -> dict[str, Any]:
+def loss_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, Any]:
     """Trains with `model.fit`; returns weights, losses and notes."""
     import tensorflow as tf
 
@@ -25,7 +25,7 @@ def loss_written_as(ctx: Any, *, kind: str) -> dict[str, Any]:
         outputs = keras.layers.Dense(1)(keras.layers.Dense(3, activation="tanh")(inputs))
         model = _class_of(kind, keras)(inputs, outputs)
         model.compile(keras.optimizers.SGD(0.1), loss=_LOSSES.get(kind, "mse"))
-    dataset = tf.data.Dataset.from_tensor_slices(_examples()).batch(8)
+    dataset = tf.data.Dataset.from_tensor_slices(_examples()).batch(batch_size)
     noted = len(ctx.progress.status().notes)
     history = model.fit(dataset, epochs=2, verbose=0)
     return {
@@ -65,6 +65,12 @@ def _average_loss(y: Any, predicted: Any) -> Any:
     return tf.nn.compute_average_loss(_of_each(y, predicted))
 
 
+def _divided_by_three(y: Any, predicted: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.reduce_sum(_of_each(y, predicted)) / 3.0
+
+
 def _loss_object_and_mean(y: Any, predicted: Any) -> Any:
     import tensorflow as tf
 
@@ -87,6 +93,7 @@ _OWN_LOSSES = {
     "step, mean": _mean,
     "step, divided by replicas": _divided_by_replicas,
     "step, average loss": _average_loss,
+    "step, divided by three": _divided_by_three,
     "step, loss object and mean": _loss_object_and_mean,
     "step, compares examples": _comparing_examples,
     "step, random": _random,
@@ -118,6 +125,127 @@ def _class_of(kind: str, keras: Any) -> type:
     if kind == "compute_loss":
         return OwnLoss
     return OwnStep if kind.startswith("step") else keras.Model  # type: ignore[no-any-return]
+
+
+def term_that_begins_at_zero(ctx: Any) -> dict[str, Any]:
+    """Trains by Keras's loss and a term scaled by the replicas, whose weight is 0 in the first epoch."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+
+    class Annealed(keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                predicted = self(x, training=True)
+                loss = self.compute_loss(x=x, y=y, y_pred=predicted)
+                loss += self.term_weight * _divided_by_replicas(2 * y, predicted)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"own": loss}
+
+    class Anneal(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.model.term_weight.assign(float(epoch))
+
+    with ctx.strategy.scope():
+        inputs = keras.Input((4,))
+        model = Annealed(inputs, keras.layers.Dense(1)(inputs))
+        model.term_weight = tf.Variable(0.0, trainable=False)
+        model.compile(keras.optimizers.SGD(0.05), loss="mse")
+    dataset = tf.data.Dataset.from_tensor_slices(_examples()).batch(6)
+    model.fit(dataset, epochs=3, verbose=0, callbacks=[Anneal()])
+    return {"weights": _flat(model)}
+
+
+def first_step_overflows(ctx: Any) -> dict[str, Any]:
+    """Trains in float16 by a step with a mean, whose first gradients are not finite."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+    keras.mixed_precision.set_global_policy("mixed_float16")
+
+    class Step(keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = _mean(y, tf.cast(self(x, training=True), tf.float32))
+                scaled = self.optimizer.scale_loss(loss)
+            gradients = tape.gradient(scaled, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"own": loss}
+
+    try:
+        with ctx.strategy.scope():
+            inputs = keras.Input((4,))
+            model = Step(inputs, keras.layers.Dense(1)(inputs))
+            inner = keras.optimizers.SGD(0.1)
+            model.compile(keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**20))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    noted = len(ctx.progress.status().notes)
+    model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=5, verbose=0)
+    return {"weights": _flat(model), "notes": list(ctx.progress.status().notes[noted:])}
+
+
+def step_that_counts_its_calls(ctx: Any) -> dict[str, Any]:
+    """Trains eagerly; the model counts in a plain attribute how often its step was called."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Counting(keras.Model):  # type: ignore[misc, name-defined]
+        calls = 0
+
+        def train_step(self, data: Any) -> Any:
+            self.calls += 1
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = _mean(y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"own": loss}
+
+    with ctx.strategy.scope():
+        inputs = keras.Input((4,))
+        model = Counting(inputs, keras.layers.Dense(1)(inputs))
+        model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+    model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=2, verbose=0)
+    local = len(ctx.strategy.extended.worker_devices)
+    return {"calls": model.calls / local}
+
+
+def step_that_sums_its_gradients_itself(ctx: Any, *, is_divided: bool) -> dict[str, Any]:
+    """Trains tf_keras by a step that adds up the gradients by itself, of losses divided by the replicas."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+
+    class Summing(keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = (_divided_by_replicas if is_divided else _mean)(y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            replica = tf.distribute.get_replica_context()
+            gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+            # Clipped by hand, which is why one writes it like this.
+            gradients = [tf.clip_by_norm(gradient, 0.5) for gradient in gradients]
+            self.optimizer.apply_gradients(
+                zip(gradients, self.trainable_variables, strict=True), skip_gradients_aggregation=True
+            )
+            return {"own": loss}
+
+    noted = len(ctx.progress.status().notes)
+    with ctx.strategy.scope():
+        inputs = keras.Input((4,))
+        model = Summing(inputs, keras.layers.Dense(1)(inputs))
+        model.compile(keras.optimizers.SGD(0.1))
+    model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=2, verbose=0)
+    return {"weights": _flat(model), "notes": list(ctx.progress.status().notes[noted:])}
 
 
 def model_made_outside(ctx: Any) -> dict[str, Any]:
@@ -214,9 +342,14 @@ def adam_of_stock_keras(ctx: Any) -> dict[str, Any]:
 
     from raydist.strategies import gradients
 
+    patched = _adam_steps(tf, is_sparse=True)
     keep, gradients.with_unique_rows = gradients.with_unique_rows, lambda gradient: gradient
     try:
-        return {"sparse": _adam_steps(tf, is_sparse=True), "dense": _adam_steps(tf, is_sparse=False)}
+        return {
+            "sparse": _adam_steps(tf, is_sparse=True),
+            "dense": _adam_steps(tf, is_sparse=False),
+            "outside of a strategy": patched,
+        }
     finally:
         gradients.with_unique_rows = keep
 

@@ -117,3 +117,34 @@ def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
 
 def _flat(model: Any) -> np.ndarray:
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+def layers_of_the_users_own(ctx: Any) -> dict[str, Any]:
+    """A plain fit of layers that draw random numbers, and that keep moving statistics."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Noise(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.seeds = keras.random.SeedGenerator(1)
+
+        def call(self, inputs: Any) -> Any:
+            return inputs + keras.random.normal(keras.ops.shape(inputs), seed=self.seeds)
+
+    class Centred(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def build(self, shape: Any) -> None:
+            self.mean = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False, name="mean")
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            if training:
+                self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(inputs, axis=0))
+            return inputs - self.mean
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Input((6,)), Noise(), Centred(), keras.layers.Dense(3)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    noted = len(ctx.progress.status().notes)
+    model.fit(tf.data.Dataset.from_tensor_slices(examples(64)).batch(16), verbose=0)
+    return {"notes": list(ctx.progress.status().notes[noted:])}
