@@ -92,14 +92,14 @@ def _build_by_call(model: Any, element_spec: Any) -> None:
     outputs = model(inputs)
     if hasattr(model.optimizer, "build"):
         model.optimizer.build(model.trainable_variables)
-    if targets is not None:
-        # Metrics make their variables when they are built, which is otherwise in the first step.
-        for container in (model.compiled_loss, model.compiled_metrics):
-            if not container.built:
-                arguments = (outputs,) if container is model.compiled_loss else (outputs, targets)
-                # Targets of another structure than the outputs', as with a loss for some of them only.
-                with contextlib.suppress(TypeError, ValueError):
-                    container.build(*arguments)
+    # Metrics make their variables when they are built, which is otherwise in the first step. A model whose
+    # layers give all of its losses has no targets, and a metric of its loss all the same.
+    for container in (model.compiled_loss, model.compiled_metrics):
+        is_loss = container is model.compiled_loss
+        if not container.built and (is_loss or targets is not None):
+            # Targets of another structure than the outputs', as with a loss for some of them only.
+            with contextlib.suppress(TypeError, ValueError):
+                container.build(*((outputs,) if is_loss else (outputs, targets)))
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:

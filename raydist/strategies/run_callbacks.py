@@ -348,6 +348,10 @@ def _groups_beside(model: Any) -> dict[str, list[Any]]:
 
 def _rate_of(optimizer: Any) -> float | None:
     """Returns the learning rate of an optimizer of either Keras; None where a schedule gives it."""
+    # A schedule's rate is the optimizer's own affair; tf_keras shows it as a variable all the same.
+    given = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
+    if any(base.__name__ == "LearningRateSchedule" for base in type(given).__mro__):
+        return None
     rate = getattr(optimizer, "learning_rate", None)
     variable = rate if isinstance(rate, tf.Variable) else getattr(rate, "value", None)
     return float(variable.numpy()) if isinstance(variable, tf.Variable) else None

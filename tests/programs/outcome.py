@@ -53,8 +53,13 @@ def outcome(history: Any, *, models: Sequence[Any], optimizers: Sequence[Any] = 
     values = history if isinstance(history, Mapping) else history.history
     return Outcome(
         variables={f"{number:03} {name}": value for number, (name, value) in enumerate(variables)},
-        history={name: np.asarray(one, dtype="float64") for name, one in values.items()},
+        history={_uncounted(name): np.asarray(one, dtype="float64") for name, one in values.items()},
     )
+
+
+def _uncounted(name: str) -> str:
+    """Returns a name without the numbers of layers, which a process counts over all of its programs."""
+    return re.sub(r"_\d+(?=[/_:]|$)", "", name)
 
 
 def _float(array: np.ndarray) -> np.ndarray:
@@ -64,11 +69,10 @@ def _float(array: np.ndarray) -> np.ndarray:
 def _variables_of(trackable: Any) -> list[tuple[str, np.ndarray]]:
     found = trackable.variables
     found = found() if callable(found) else found
-    # Layers are counted in a process, and the programs before differ.
     # A table of words is no variable of tf.distribute.
     found = [one for one in found if hasattr(one, "numpy")]
     scales = [(name, getattr(trackable, name, None)) for name in ("loss_scale", "dynamic_counter")]
-    names = [re.sub(r"_\d+(?=[/_:]|$)", "", getattr(one, "path", one.name)) for one in found]
+    names = [_uncounted(getattr(one, "path", one.name)) for one in found]
     # Those of tf_keras's LossScaleOptimizer are not among its variables.
     more = [(name, np.asarray(one)) for name, one in scales if one is not None]
     return [*((name, np.asarray(one.numpy())) for name, one in zip(names, found, strict=True)), *more]
