@@ -17,10 +17,10 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry_point import load_function
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
-from raydist.strategies.advice import with_advice
-from raydist.strategies.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
-from raydist.strategies.orders import Orders
-from raydist.strategies.progress import TaskProgress
+from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
+from raydist.training.reporting.advice import with_advice
+from raydist.training.reporting.commands import Orders
+from raydist.training.reporting.progress import TaskProgress
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class TaskBody:
     def warm_up(self) -> None:
         """Imports TensorFlow, while the addresses of the other tasks are still gathered."""
         with uncollected(), executed_on_first_use(*KERAS_EXTRAS):
-            importlib.import_module("raydist.strategies.session")
+            importlib.import_module("raydist.training.session")
 
     def status(self) -> TaskStatus:
         return self._progress.status()
@@ -76,7 +76,7 @@ class TaskBody:
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> None:
         # Imports TensorFlow, which has to see the environment that the actor has set.
-        from raydist.strategies.session import open_session
+        from raydist.training.session import open_session
 
         with open_session(assignment, progress=self._progress, orders=self._orders) as session:
             lease.close()
@@ -91,7 +91,7 @@ class ServerBody(TaskBody):
     def warm_up(self) -> None:
         """Imports TensorFlow without Keras, for which a worker that comes back shall not wait."""
         with uncollected(), left_out(*KERAS):
-            importlib.import_module("raydist.strategies.server")
+            importlib.import_module("raydist.training.parameter_server.server")
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> NoReturn:
         server = self._start(assignment, lease)
@@ -105,7 +105,7 @@ class ServerBody(TaskBody):
 
     def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
         """Starts the server, which serves as long as somebody holds it."""
-        from raydist.strategies.server import start_server
+        from raydist.training.parameter_server.server import start_server
 
         return start_server(assignment)
 
@@ -116,10 +116,10 @@ class DataWorkerBody(ServerBody):
     def warm_up(self) -> None:
         """Imports TensorFlow, and nothing that only training needs."""
         with uncollected(), left_out(*KERAS):
-            importlib.import_module("raydist.strategies.data_service")
+            importlib.import_module("raydist.training.cluster.data_service")
 
     def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
-        from raydist.strategies.data_service import is_dispatcher, start_servers
+        from raydist.training.cluster.data_service import is_dispatcher, start_servers
 
         if not is_dispatcher(assignment):
             return start_servers(assignment, worker_port=lease.port)

@@ -42,7 +42,7 @@ def train(ctx: Any, *, num_pairs: int, batch: int) -> dict[str, Any]:
     """Returns the seconds of each stretch that saves, of each that does not, and of each copy."""
     import tensorflow as tf
 
-    from raydist.strategies.checkpoints import TaskCheckpoints
+    from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 
     copies: list[float] = []
     save = TaskCheckpoints.save

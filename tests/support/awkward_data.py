@@ -1,4 +1,4 @@
-"""Train functions that give `ctx.fit` awkward data; see tests/strategies/test_train_data.py."""
+"""Train functions that give `ctx.fit` awkward data; see tests/training/test_train_data.py."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def restored_differently(ctx: Any, *, way: str) -> None:
     import tensorflow as tf
 
     from raydist.storage.checkpoints import CheckpointStore, RestorePoint
-    from raydist.strategies import variables
+    from raydist.training.checkpointing import variables
 
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
@@ -304,7 +304,7 @@ def trained_for_export(ctx: Any, *, kind: str = "dense") -> dict[str, Any]:
     """Trains, and returns what the model predicts; the export has to predict the same."""
     import tensorflow as tf
 
-    from raydist.strategies import variables
+    from raydist.training.checkpointing import variables
 
     keras = tf.keras
 

@@ -234,7 +234,7 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool) -> dict[str, Any]:
 
     import tensorflow as tf
 
-    from raydist.strategies import input_clock
+    from raydist.training.input import input_clock
 
     input_clock.MIN_TRAINING_S = 1.0
 

@@ -340,7 +340,7 @@ def adam_of_stock_keras(ctx: Any) -> dict[str, Any]:
     """Applies a gradient with equal rows, sparse and dense, without what raydist patches."""
     import tensorflow as tf
 
-    from raydist.strategies import gradients
+    from raydist.training.replicas import gradients
 
     patched = _adam_steps(tf, is_sparse=True)
     keep, gradients.with_unique_rows = gradients.with_unique_rows, lambda gradient: gradient

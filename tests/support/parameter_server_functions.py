@@ -103,7 +103,7 @@ def weights(ctx: Any, *, epochs: int) -> dict[str, Any]:
     """Trains for `epochs`; returns the weights and Adam's slots, whole, by their place in the checkpoint."""
     import tensorflow as tf
 
-    from raydist.strategies import variables
+    from raydist.training.checkpointing import variables
 
     with ctx.strategy.scope():
         model = embedding_model(tf.keras)
@@ -291,7 +291,7 @@ def shards_of_one_name(ctx: Any) -> dict[str, Any]:
     """Two towers with layers of one name; returns the shapes of the whole variables."""
     import tensorflow as tf
 
-    from raydist.strategies import variables
+    from raydist.training.checkpointing import variables
 
     layers = tf.keras.layers
     with ctx.strategy.scope():

@@ -61,7 +61,7 @@ def packed(ctx: Any) -> dict[str, Any]:
     """Returns the largest number of steps that a call of a plain fit has had."""
     import tensorflow as tf
 
-    from raydist.strategies.packing import Packer
+    from raydist.training.stepping.packing import Packer
 
     counts = []
     next_count = Packer.next_count

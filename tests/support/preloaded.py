@@ -25,7 +25,7 @@ from typing import Any
 
 from raydist.planning.environment import static_environment
 from raydist.spec import KerasFlavour
-from raydist.strategies.lazy_imports import KERAS_EXTRAS, executed_on_first_use, uncollected
+from raydist.training.lazy_imports import KERAS_EXTRAS, executed_on_first_use, uncollected
 
 ROOT = Path(__file__).parents[2]
 _TICK_S = 0.02
@@ -129,7 +129,7 @@ def serve(keras: KerasFlavour) -> dict[str, Any]:
       The request, and that in the forked processes alone.
     """
     with uncollected(), executed_on_first_use(*KERAS_EXTRAS):  # as a task does
-        for module in ("tensorflow", "raydist.strategies.session", "raydist.strategies.server"):
+        for module in ("tensorflow", "raydist.training.session", "raydist.training.parameter_server.server"):
             importlib.import_module(module)
         if keras is KerasFlavour.LEGACY:
             importlib.import_module("tf_keras")

@@ -34,14 +34,14 @@ def main(request: dict[str, Any]) -> None:
             os.environ[name] = value
 
     if assignment.strategy is Strategy.PARAMETER_SERVER and assignment.task.task_type in SERVERS:
-        from raydist.strategies.server import start_server
+        from raydist.training.parameter_server.server import start_server
 
         server = start_server(assignment)
         while server:
             threading.Event().wait()
 
-    from raydist.strategies.orders import Orders
-    from raydist.strategies.session import open_session
+    from raydist.training.reporting.commands import Orders
+    from raydist.training.session import open_session
 
     orders = Orders()
     # As the controller does. A thread: the main one may hold the event's lock.

@@ -223,18 +223,18 @@ def error_of_fit(ctx: Any, *, steps: int) -> dict[str, Any]:
 
 
 def changed_sources(ctx: Any, *, module: str) -> dict[str, Any]:
-    found = importlib.import_module(f"raydist.strategies.{module}").replacements()
+    found = importlib.import_module(f"raydist.training.{module}").replacements()
     return {"changed": [str(one) for one in found if one.found != one.fingerprint], "count": len(found)}
 
 
 def mend_of_changed_source(ctx: Any) -> dict[str, Any]:
     from keras.src.backend.tensorflow import trainer
 
-    from raydist.strategies import keras3
+    from raydist.training.keras_patches.keras3 import trainer
 
     trainer.TensorFlowTrainer.fit = lambda self: None
     try:
-        keras3.mend(sync_batchnorm=False)
+        trainer.mend(sync_batchnorm=False)
     except Exception as error:
         return {"error": str(error)}
     return {"error": ""}
@@ -365,11 +365,11 @@ def raise_in_worker_1(ctx: Any) -> None:
 def second_session(ctx: Any) -> dict[str, Any]:
     import tensorflow as tf
 
-    from raydist.strategies import tensorflow_internals
+    from raydist.training import tf_private
 
     tf.constant(1)
     try:
-        tensorflow_internals.check_untouched()
+        tf_private.check_untouched()
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
     return {"error": ""}
@@ -377,7 +377,7 @@ def second_session(ctx: Any) -> dict[str, Any]:
 
 def session_with_other_keras(ctx: Any) -> dict[str, Any]:
     from raydist.spec import KerasFlavour
-    from raydist.strategies.session import check_keras
+    from raydist.training.session import check_keras
 
     try:
         check_keras(KerasFlavour.LEGACY)

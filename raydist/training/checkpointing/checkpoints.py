@@ -1,0 +1,254 @@
+"""A task's checkpoints: what goes in, and taking it out again."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raydist.errors import CheckpointError
+from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.training.checkpointing import variables
+from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays
+from raydist.training.checkpointing.uploads import Uploads
+from raydist.training.cluster.collectives import odd_workers
+from raydist.training.reporting.progress import TaskProgress
+
+# How often workers that found different checkpoints look again.
+_READS = 3
+_REREAD_AFTER_S = 1.0
+# How often a task that waits for a slow storage shows that it is alive.
+_BEAT_S = 5.0
+
+Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
+
+logger = logging.getLogger(__name__)
+
+
+class TaskCheckpoints:
+    """Saves and restores for one task. The chief writes; the others take part where TensorFlow needs them."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        attempt: int,
+        is_chief: bool,
+        keep: int | None,
+        keep_best: str | None,
+        progress: TaskProgress,
+        gather: Gather | None = None,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Takes what the chief keeps.
+
+        Args:
+          before_commit: Stores what a run that goes on from the checkpoint will not tell again.
+          gather: Returns the numbers of every worker that restores, in their order: a collective. None
+            where there is but one.
+        """
+        self._gather = gather
+        self._before_commit = before_commit
+        self._store = store
+        self._attempt = attempt
+        self._is_chief = is_chief
+        self._keep = keep
+        self._keep_best = keep_best
+        self._progress = progress
+        self._snapshots = variables.Snapshots()
+        self._uploads = Uploads()
+        self._newest: SavedState | None = None
+        self._is_read = False
+        self._unreadable_step = 0
+        self.last_saved_step: int | None = None
+        self._saved_at_s = time.monotonic()
+
+    @property
+    def seconds_since_save(self) -> float:
+        """Seconds since the last save of this attempt began, or since the attempt did."""
+        return time.monotonic() - self._saved_at_s
+
+    def newest(self) -> SavedState | None:
+        """Returns the newest whole checkpoint of the run's earlier attempts; None without one.
+
+        Every worker asks at the same point.
+
+        Raises:
+          CheckpointError: They found different ones.
+        """
+        if not self._is_read:
+            self._newest = self._read_agreed()
+            self._is_read = True
+        return self._newest
+
+    def _read_agreed(self) -> SavedState | None:
+        # Otherwise those that found one would wait in its restore for those that train already.
+        for _ in range(_READS):
+            state = self._read_newest()
+            if self._gather is None:
+                return state
+            name = state.uri.rpartition("/")[2] if state else ""
+            rows = self._gather([state.step if state else -1, zlib.crc32(name.encode())])
+            if not (odd := odd_workers(rows)):
+                return state
+            # A chief that was cut away and comes back may have committed another one meanwhile.
+            time.sleep(_REREAD_AFTER_S)
+        found = ", ".join(
+            f"worker/{index} {f'that of step {step}' if step >= 0 else 'none'}"
+            for index, (step, _) in enumerate(rows)
+        )
+        raise CheckpointError(
+            f"the workers found different checkpoints ({found}): {_names(odd)} does not see the same "
+            "storage; give a --storage that every host shares"
+        )
+
+    def newest_step(self) -> int:
+        """Returns the step of the newest committed checkpoint, of this attempt too; 0 without one."""
+        committed = self._store.committed()
+        return committed[0].step if committed else 0
+
+    def newest_after(self, step: int) -> SavedState | None:
+        """Returns the newest whole checkpoint if it is of a later step than `step`, read anew each time."""
+        newest = self.newest_step()
+        if newest <= max(step, self._unreadable_step):
+            return None
+        state = self._read_newest()
+        if state is None or state.step < newest:
+            self._unreadable_step = newest  # looked at once, not at each call
+        return state if state is not None and state.step > step else None
+
+    def _read_newest(self) -> SavedState | None:
+        self.finish()  # where this task saved before it restores
+        with tempfile.TemporaryDirectory(prefix="raydist-restore-") as folder:
+            found = self._store.latest_whole(fetch_to=Path(folder))
+            files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        for damaged in found.damaged:
+            self._progress.note(f"skipped: {damaged.reason}")
+        if found.checkpoint is None:
+            return None
+        state = SavedState.read(files, uri=found.checkpoint.uri)
+        self.last_saved_step = state.step
+        return state
+
+    def restore(self, state: SavedState, trackables: Mapping[str, Any]) -> None:
+        """Assigns the variables of `trackables` from `state`, in every task.
+
+        Raises:
+          CheckpointError: It does not fit, or the workers do not hold the same after it; names who differs.
+        """
+        groups = _groups(trackables)
+        variables.write(groups, state.files, checkpoint=state.uri)
+        if self._gather is not None and (odd := odd_workers(self._gather([variables.checksum(groups)]))):
+            raise CheckpointError(
+                f"after the restore of {state.uri} the weights of {_names(odd)} differ from those of the "
+                "others by their checksum; training on would give each worker a model of its own: look for "
+                "code that changes variables in one worker alone, or for a host with bad memory"
+            )
+        self._progress.restored(state.step)
+        logger.info("restored step %d from %s", state.step, state.uri)
+
+    def save(
+        self,
+        trackables: Mapping[str, Any],
+        *,
+        step: int,
+        epoch: int = 0,
+        step_in_epoch: int = 0,
+        history: tuple[Mapping[str, float], ...] = (),
+        fit: int = 0,
+        arrays: Mapping[str, np.ndarray] | None = None,
+        **state: Any,
+    ) -> None:
+        """Copies what is to be saved and begins to commit it. Every task calls it at the same step.
+
+        The chief stores it while training goes on. Where it still stores the one before, it waits for
+        that: a checkpoint was asked for at this very step, and two under way would hold the whole state
+        twice, on a storage that is too slow for one.
+
+        Args:
+          state: The other fields of SavedState, as JSON. `arrays`: those that it names.
+
+        Raises:
+          StorageError: The one before could not be stored.
+        """
+        self._await_upload()
+        self._saved_at_s = time.monotonic()
+        snapshot = self._snapshots.take(_groups(trackables), is_chief=self._is_chief)
+        self.last_saved_step = step
+        if snapshot is None:
+            return
+        metrics = dict(history[-1]) if history and not step_in_epoch else {}
+        position = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "fit": fit}
+        files = {STATE_FILE: encode_state({**position, "history": list(history), **state})}
+        info = {"epoch": epoch, "metrics": metrics}
+
+        def upload() -> None:
+            if arrays:
+                files[ARRAYS_FILE] = encode_arrays(arrays)
+            self._commit({**snapshot.files(), **files}, step=step, info=info)
+
+        self._uploads.start(upload)
+
+    def _await_upload(self) -> None:
+        while self._uploads.is_busy:
+            self._uploads.wait(timeout_s=_BEAT_S)
+            self._progress.beat()  # storage has limits of its own; training is not what stalls
+        self._uploads.wait()
+
+    def best_files(self, *, fit: int) -> dict[str, bytes] | None:
+        """Returns the best checkpoint's files by the metric to keep; None without one of this `fit`."""
+        self.finish()
+        committed = self._store.committed()
+        best = best_step(committed, self._keep_best)
+        if best is None:
+            return None
+        files = self._store.read(next(checkpoint for checkpoint in committed if checkpoint.step == best))
+        return files if decode_state(files[STATE_FILE])["fit"] == fit else None
+
+    def check(self) -> None:
+        """Raises what kept a checkpoint from being stored, at the first step after."""
+        self._uploads.check()
+
+    def finish(self, *, timeout_s: float | None = None) -> None:
+        """Waits until the last checkpoint is committed; raises what kept it from being."""
+        self._uploads.wait(timeout_s=timeout_s)
+
+    def _commit(self, files: Mapping[str, bytes], *, step: int, info: Mapping[str, Any]) -> None:
+        self._before_commit()
+        checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info=info)
+        best = best_step(self._store.committed(), self._keep_best)
+        self._store.prune(keep=self._keep, keep_steps=() if best is None else (best,))
+        self._progress.committed(checkpoint.uri)
+        logger.info("committed %s", checkpoint.uri)
+
+
+def best_step(committed: Sequence[Checkpoint], metric: str | None) -> int | None:
+    """Returns the step with the best value of `metric`; None where no checkpoint has it.
+
+    The least is best for names with `loss` or `error` in them, the most for all others. Among equals
+    the earliest is. A value that is no finite number is never best.
+    """
+    if metric is None:
+        return None
+    found = ((checkpoint.info.get("metrics", {}).get(metric), checkpoint.step) for checkpoint in committed)
+    values = [(value, step) for value, step in found if value is not None and math.isfinite(value)]
+    if not values:
+        return None
+    sign = 1.0 if "loss" in metric or "error" in metric else -1.0
+    return min(values, key=lambda pair: (sign * pair[0], pair[1]))[1]
+
+
+def _names(workers: Sequence[int]) -> str:
+    return ", ".join(f"worker/{index}" for index in workers)
+
+
+def _groups(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: variables.variables_of(name, trackable) for name, trackable in trackables.items()}

@@ -1,0 +1,69 @@
+"""SavedState: what a checkpoint says beside its variables."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raydist.storage.checkpoint_marker import STATE_FILE, decode_state
+from raydist.training.checkpointing import variables
+
+ARRAYS_FILE = "state.npz"  # what state.json has no form for
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedState:
+    """What a checkpoint says beside its variables.
+
+    Attributes:
+      step: Steps completed by the run. `epoch`: epochs completed.
+      step_in_epoch: Steps completed in the epoch after that.
+      history: Logs of each epoch so far, in order.
+      fit: How many calls of `ctx.fit` had ended before.
+      is_stopped: Whether a callback had ended that `fit` before its last epoch.
+      callbacks: States of callbacks, as callback_state.py packs them.
+      data: Fingerprint of the batches of raydist.data that were trained on; None for other data.
+      eager_seeds: Where TensorFlow's seeds for ops stood; None in a loop of the user's own.
+      files: The checkpoint's files.
+      uri: Where it is, for messages.
+    """
+
+    step: int
+    epoch: int = 0
+    step_in_epoch: int = 0
+    history: tuple[Mapping[str, float], ...] = ()
+    fit: int = 0
+    is_stopped: bool = False
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
+    data: int | None = None
+    eager_seeds: Sequence[Any] | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    uri: str = ""
+
+    @classmethod
+    def read(cls, files: Mapping[str, bytes], *, uri: str) -> SavedState:
+        """Returns what a checkpoint's files say; `state.json` has the fields by their names."""
+        state = decode_state(files[STATE_FILE])
+        return cls(**{**state, "history": tuple(state["history"])}, files=files, uri=uri)
+
+    def groups(self) -> set[str]:
+        """Returns the names of the trackables that were saved."""
+        return variables.groups_in(self.files)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the arrays that the state names."""
+        if ARRAYS_FILE not in self.files:
+            return {}
+        with np.load(io.BytesIO(self.files[ARRAYS_FILE]), allow_pickle=False) as arrays:
+            return dict(arrays)
+
+
+def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Returns the content of ARRAYS_FILE."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the keywords for flags
+    return buffer.getvalue()

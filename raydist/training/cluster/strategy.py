@@ -1,0 +1,148 @@
+"""Builds the tf.distribute strategy of one task, in the only order that TensorFlow allows."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.errors import ClusterError, UnsupportedError
+from raydist.planning.assignment import TaskAssignment
+from raydist.spec.job import Strategy
+from raydist.spec.partitioner import Partitioner
+from raydist.spec.tasks import TaskType
+from raydist.training import tf_private
+
+# TensorFlow's own (sharded_variable.py, MinSizePartitioner).
+DEFAULT_MIN_SHARD_BYTES = 256 << 10
+
+
+def build_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
+    """Returns the strategy that `assignment` names. Runs in the main thread, before any other op.
+
+    Raises:
+      ClusterError: The devices are not those that the plan counted on, or a peer did not come.
+      UnsupportedError: TensorFlow was used before.
+    """
+    tf_private.check_untouched()
+    if assignment.devices is not None:
+        _split_cpu(assignment.devices)
+    match assignment.strategy:
+        case Strategy.ONE_DEVICE:
+            return tf.distribute.OneDeviceStrategy(_devices(assignment)[0])
+        case Strategy.MIRRORED:
+            return _checked(tf.distribute.MirroredStrategy(_devices(assignment)), len(_devices(assignment)))
+        case Strategy.CENTRAL_STORAGE:
+            devices = _devices(assignment)
+            return _checked(
+                tf.distribute.experimental.CentralStorageStrategy(
+                    compute_devices=devices, parameter_device="/cpu:0"
+                ),
+                len(devices),
+            )
+        case Strategy.TPU:
+            return _tpu(assignment)
+        case Strategy.MULTI_WORKER_MIRRORED:
+            return _multi_worker(assignment, start_timeout_s=start_timeout_s)
+        case Strategy.PARAMETER_SERVER if assignment.task.task_type is TaskType.EVALUATOR:
+            return tf.distribute.OneDeviceStrategy("/cpu:0")
+        case Strategy.PARAMETER_SERVER:
+            return _parameter_server(assignment)
+        case Strategy.AUTO:
+            raise AssertionError("the plan has chosen a strategy")
+
+
+def build_coordinator(
+    strategy: tf.distribute.Strategy,
+) -> tf.distribute.coordinator.ClusterCoordinator | None:
+    """Returns the ClusterCoordinator of a ParameterServerStrategy; None for any other strategy."""
+    if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return None
+    return tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+def _split_cpu(num_devices: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
+
+
+def _devices(assignment: TaskAssignment) -> list[str]:
+    if assignment.num_gpus:
+        return [f"/gpu:{index}" for index in range(assignment.num_gpus)]
+    return [f"/cpu:{index}" for index in range(assignment.devices or 1)]
+
+
+def _multi_worker(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
+    tf_private.configure_coordination(assignment.cluster_spec, start_timeout_s=start_timeout_s)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    except tf.errors.DeadlineExceededError as error:
+        raise ClusterError(
+            f"not all tasks joined the TensorFlow cluster within {start_timeout_s:.0f} s: {error.message}"
+        ) from error
+    finally:
+        # TensorFlow's preemption notifier takes SIGTERM away below Python, which still shows the old
+        # handler (TF_NOTES 4.4): set it again. Only the main thread may.
+        signal.signal(signal.SIGTERM, handler if handler is not None else signal.SIG_DFL)
+    tf_private.keep_mirrored_local(assignment.task)
+    return _checked(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
+
+
+def _parameter_server(assignment: TaskAssignment) -> tf.distribute.Strategy:
+    """Connects to the servers of all workers and ps; waits for those that are not up yet."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    partitioner = _partitioner(assignment.job.partitioner, num_ps=assignment.num_ps)
+    try:
+        strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+    except ValueError as error:
+        if "Mismatched number of GPUs" not in str(error):
+            raise
+        raise UnsupportedError(
+            "the workers see different numbers of GPUs, and parameter_server needs the same number in each; "
+            f"give --gpus-per-worker a number that each host has (planned: {assignment.gpus_per_worker})"
+        ) from error
+    return _checked(strategy, max(assignment.gpus_per_worker, 1))
+
+
+def _partitioner(asked: Partitioner | None, *, num_ps: int) -> Any:
+    """Returns TensorFlow's partitioner; whole numbers (counters, states of generators) stay whole."""
+    partitioners = tf.distribute.experimental.partitioners
+    if asked is None:
+        return None
+    if asked.fixed_shards is not None:
+        chosen = partitioners.FixedShardsPartitioner(asked.fixed_shards)
+    else:
+        chosen = partitioners.MinSizePartitioner(
+            min_shard_bytes=asked.min_shard_bytes or DEFAULT_MIN_SHARD_BYTES,
+            max_shards=asked.max_shards or num_ps,
+        )
+
+    def partition(shape: tf.TensorShape, dtype: tf.DType, **options: Any) -> Any:
+        # tf.random.Generator refuses a sharded state (stateful_random_ops.py, `_create_variable`).
+        return chosen(shape, dtype, **options) if dtype.is_floating else [1] * shape.rank
+
+    return partition
+
+
+def _tpu(assignment: TaskAssignment) -> tf.distribute.Strategy:
+    """Connects as TensorFlow's TPU guide does. Written by the documentation, not run on hardware."""
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=assignment.tpu_name)
+        if assignment.tpu_name != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, tf.errors.OpError) as error:
+        raise ClusterError(f"no TPU at {assignment.tpu_name}: {error}") from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def _checked(strategy: tf.distribute.Strategy, expected: int) -> tf.distribute.Strategy:
+    # With an empty cluster or hidden GPUs TensorFlow silently builds a smaller strategy (TF_NOTES 4.1).
+    if strategy.num_replicas_in_sync != expected:
+        raise ClusterError(
+            f"{type(strategy).__name__} has {strategy.num_replicas_in_sync} replicas, planned were "
+            f"{expected}; compare the GPUs that each host shows with those that Ray counts"
+        )
+    return strategy

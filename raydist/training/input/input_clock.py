@@ -1,0 +1,192 @@
+"""InputClock: how long steps wait for their data, and how many examples they take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+
+if TYPE_CHECKING:
+    from raydist.training.context import TaskContext
+
+# Of the time of a step: above it the user is told.
+WAIT_LIMIT = 0.2
+# A training that was shorter has mostly traced and filled its buffers.
+MIN_TRAINING_S = 10.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Sums since the task began; `at_s` is on the clock of `time.perf_counter`.
+
+    Attributes:
+      waited_s: None where the time is not measured, see `InputClock.next`.
+    """
+
+    at_s: float
+    waited_s: float | None
+    num_examples: float
+
+    def since(self, earlier: Reading) -> dict[str, float]:
+        """Returns the share of the time spent waiting for data, if measured, and this worker's examples/s."""
+        seconds = max(self.at_s - earlier.at_s, 1e-9)
+        values = {"examples_per_s": (self.num_examples - earlier.num_examples) / seconds}
+        if self.waited_s is not None and earlier.waited_s is not None:
+            values["input_wait"] = min(1.0, (self.waited_s - earlier.waited_s) / seconds)
+        return values
+
+
+def advice(task: str, begun: Reading, ended: Reading) -> str | None:
+    """Returns what to tell of a training that waited too long for its data; None where it did not."""
+    seconds, share = ended.at_s - begun.at_s, ended.since(begun).get("input_wait", 0.0)
+    if seconds < MIN_TRAINING_S or share <= WAIT_LIMIT:
+        return None
+    return (
+        f"{task} waited for data {share:.0%} of the time ({share * seconds:.0f} of "
+        f"{seconds:.0f} s): cache what does not change (cache_examples()), make maps cheaper, or "
+        "give it more --cpus-per-worker"
+    )
+
+
+class InputClock:
+    """Measures `next` on the iterators of training data, in graphs and outside."""
+
+    def __init__(self) -> None:
+        # Outside of every strategy: each worker has its own.
+        with tf.init_scope():
+            self._totals = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
+        self._waited_s = 0.0
+        self._num_examples = 0.0
+        self._is_timed = True
+
+    def next(self, iterator: Any) -> Any:
+        """Returns `next(iterator)`.
+
+        `tf.timestamp` has no deterministic implementation: if the user enabled deterministic operations,
+        a graph counts the examples only.
+        """
+        if not tf.inside_function():
+            began_at_s = time.perf_counter()
+            element = next(iterator)
+            self._waited_s += time.perf_counter() - began_at_s
+            self._num_examples += float(_num_examples(element))
+            return element
+        if tf_private.is_op_determinism_enabled():
+            self._is_timed = False
+            element, waited_s = next(iterator), tf.constant(0.0, tf.float64)
+        else:
+            element, waited_s = _timed_next(iterator)
+        self._totals.assign_add(tf.stack([waited_s, tf.cast(_num_examples(element), tf.float64)]))
+        return element
+
+    def read(self) -> Reading:
+        waited_s, num_examples = self._totals.numpy().tolist()
+        return Reading(
+            at_s=time.perf_counter(),
+            waited_s=waited_s + self._waited_s if self._is_timed else None,
+            num_examples=num_examples + self._num_examples,
+        )
+
+
+def _timed_next(iterator: Any) -> tuple[Any, tf.Tensor]:
+    """Returns `next(iterator)` in a graph, and the seconds until all of it was there."""
+    # A step of a loop in a graph begins when the one before has ended.
+    began_at_s = tf.timestamp()
+    with tf.control_dependencies([began_at_s]):
+        element = next(iterator)
+    # Not on the number of rows: of a batch of static size it is a constant, which waits for nothing.
+    with tf.control_dependencies(_tensors_of(element)):
+        return element, tf.timestamp() - began_at_s
+
+
+def _tensors_of(element: Any) -> list[tf.Tensor]:
+    components = [one for part in tf.nest.flatten(element) for one in _of_replicas(part)]
+    return [one for one in tf.nest.flatten(components, expand_composites=True) if tf.is_tensor(one)]
+
+
+_clock: InputClock | None = None
+
+
+def start(strategy: tf.distribute.Strategy) -> None:
+    """Measures from now on. Not on TPUs, whose loops run where there is no such clock, nor on a chief.
+
+    Under ParameterServer the workers take the data.
+    """
+    global _clock
+    is_elsewhere = isinstance(strategy, (tf.distribute.TPUStrategy, tf.distribute.ParameterServerStrategy))
+    _clock = None if is_elsewhere else InputClock()
+
+
+def read() -> Reading | None:
+    """Returns the sums so far; None where nothing is measured."""
+    return None if _clock is None else _clock.read()
+
+
+def next_element(iterator: Any) -> Any:
+    """Returns `next(iterator)`, measured."""
+    return next(iterator) if _clock is None else _clock.next(iterator)
+
+
+class InputReport:
+    """What one training tells of its input. Does nothing where nothing is measured."""
+
+    def __init__(self) -> None:
+        self._begun: Reading | None = None
+        self._last: Reading | None = None
+
+    def update(self) -> dict[str, float]:
+        """Returns the values since the last call; nothing at the first one, which is after a step.
+
+        What the first steps take is not counted: tracing, and filling the buffers.
+        """
+        reading = read()
+        if reading is None:
+            return {}
+        last, self._last = self._last, reading
+        if last is None:
+            self._begun = reading
+            return {}
+        return reading.since(last)
+
+    def finish(self, context: TaskContext) -> None:
+        """Prints a line, and notes an advice where the training waited too long."""
+        reading, begun = read(), self._begun
+        if reading is None or begun is None or reading.at_s - begun.at_s < 1.0:
+            return
+        values = reading.since(begun)
+        waited = (
+            f"{values['input_wait']:.0%} of the time waited for data"
+            if "input_wait" in values
+            else "time waited for data not measured with deterministic operations"
+        )
+        print(f"raydist: input {values['examples_per_s']:,.0f} examples/s in this task, {waited}", flush=True)
+        sentence = advice(str(context.task), begun, reading)
+        if sentence is not None:
+            context.note(sentence)
+
+
+def _num_examples(element: Any) -> Any:
+    """Returns this task's examples in an element: those of its slices, or the rows of its first component."""
+    counted = getattr(element, "num_examples", None)
+    if counted is not None:
+        return tf.add_n([tf.cast(one, tf.int64) for one in _of_replicas(counted)])
+    return tf.add_n([_num_rows(one) for one in _of_replicas(tf.nest.flatten(element)[0])])
+
+
+def _of_replicas(value: Any) -> Sequence[Any]:
+    return value.values if isinstance(value, tf.distribute.DistributedValues) else [value]
+
+
+def _num_rows(component: Any) -> Any:
+    if isinstance(component, tf.SparseTensor):
+        return component.dense_shape[0]
+    if isinstance(component, tf.RaggedTensor):
+        return tf.cast(component.nrows(), tf.int64)
+    if component.shape.rank == 0:
+        return tf.constant(1, tf.int64)
+    return tf.shape(component, out_type=tf.int64)[0]

@@ -1,0 +1,73 @@
+"""Batches of raydist.data under a strategy: each worker makes its own part of every global batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.data import pipeline
+from raydist.data.batches import Batches
+from raydist.errors import UnsupportedError
+from raydist.training.checkpointing.saved_state import SavedState
+from raydist.training.cluster import collectives
+from raydist.training.replicas.slices import Slice
+
+
+def distribute(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:
+    """Returns the batches from a step of the run on, as a distributed data set.
+
+    Elements are `Slice`s, or bare batches where every replica has as many examples in every step. A
+    collective.
+
+    Raises:
+      UnsupportedError: The workers have not the same batches; in each worker.
+    """
+    _check_agreement(recipe, strategy, start_step)
+    is_even = pipeline.has_equal_parts(recipe, strategy.num_replicas_in_sync)
+
+    def own(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+        part = pipeline.Part.of(input_context)
+        read = pipeline.in_this_process(pipeline.BlockReader(recipe, part, stands_in=True))
+        finish = pipeline.without_counts if is_even else _as_slice
+        return pipeline.elements(recipe, part, start_step=start_step, read=read, finish=finish)
+
+    return strategy.distribute_datasets_from_function(own)
+
+
+def check_length(data: Any, num_steps: int) -> None:
+    """Raises UnsupportedError where batches of raydist.data end before the training does."""
+    if isinstance(data, Batches) and data.num_steps is not None and data.num_steps < num_steps:
+        raise UnsupportedError(
+            f"train_data are batches of {data.epochs} {'epoch' if data.epochs == 1 else 'epochs'}, "
+            f"{data.num_steps} steps, and {num_steps} steps are to be trained; leave out "
+            "batches(epochs=…), and they go on as long as needed"
+        )
+
+
+def check_same(fingerprint: int, resumed: SavedState) -> None:
+    """Raises UnsupportedError where a resumed run has other batches than its checkpoint was trained on."""
+    if resumed.data not in (None, fingerprint):
+        raise UnsupportedError(
+            f"train_data are other batches than those that checkpoint {resumed.uri} was trained on: the "
+            "examples (files, their sizes), the seed, the batch size or window_mb have changed, so examples "
+            "would be trained on twice, or never; give the data as they were, or begin a new run"
+        )
+
+
+def _check_agreement(recipe: Batches, strategy: tf.distribute.Strategy, start_step: int) -> None:
+    if collectives.is_alone(strategy):
+        return
+    rows = collectives.gather_over_workers(strategy, [recipe.fingerprint(), start_step])
+    odd = collectives.odd_workers(rows)
+    if odd:
+        named = ", ".join(f"worker/{index}" for index in odd)
+        raise UnsupportedError(
+            f"{named} {'has' if len(odd) == 1 else 'have'} other batches than the others: the examples, "
+            "their order, the seed or the batch size differ; each worker has to make the same source, as it "
+            "reads its own part of each batch (arrays from a random generator need a fixed seed)"
+        )
+
+
+def _as_slice(batch: Any, num_examples: tf.Tensor, num_global: tf.Tensor) -> Slice:
+    return Slice(batch=batch, num_examples=num_examples, num_global=num_global)

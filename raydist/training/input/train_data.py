@@ -1,0 +1,146 @@
+"""Reads `train_data` by TensorFlow's own conventions."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.data.batches import Batches
+from raydist.errors import UnsupportedError
+from raydist.training.cluster import data_sizes
+from raydist.training.input import recipes
+from raydist.training.replicas import slices
+
+AutoShardPolicy = tf.data.experimental.AutoShardPolicy
+
+
+def read_endless(
+    train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data", skip: int = 0
+) -> Any:
+    """Returns the data over and over, distributed. The first pass begins after `skip` batches."""
+    if isinstance(train_data, Batches):
+        return recipes.distribute(train_data, strategy, start_step=skip)
+    if callable(train_data) and takes_input_context(train_data):
+        num_local = len(strategy.extended.worker_devices)  # each takes one per-replica batch a step
+
+        def endless(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return train_data(context).repeat().skip(skip * num_local)
+
+        return strategy.distribute_datasets_from_function(endless)
+    if callable(train_data):
+        train_data = _made_by(train_data)
+    if isinstance(train_data, tf.data.Dataset):
+        train_data = train_data.repeat().skip(skip)
+    found = read(train_data, strategy, auto_shard=auto_shard)
+    return slices.distribute(found, strategy, endless=True) if isinstance(found, tf.data.Dataset) else found
+
+
+def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data") -> Any:
+    """Returns a `tf.data.Dataset` batched with the global batch size, or a `DistributedDataset`.
+
+    Takes a data set of either kind, a function without arguments that returns one, or a function of
+    a `tf.distribute.InputContext` that shards for itself and batches per replica. Of batches of
+    raydist.data it is one epoch, whatever their `epochs`: what validation makes of each.
+
+    Args:
+      auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
+        a resumed run then starts its data anew, and uneven batches are weighted as TensorFlow does.
+        A policy that the data set's own options name goes before it; Ray Data's `to_tf` names `off`.
+
+    Raises:
+      UnsupportedError: It is none of these.
+    """
+    if isinstance(train_data, Batches):
+        return recipes.distribute(train_data.for_epochs(1), strategy)
+    if isinstance(train_data, tf.data.Dataset):
+        policy = _policy_of(train_data) or AutoShardPolicy[auto_shard.upper()]
+        is_ours = policy is AutoShardPolicy.DATA or strategy.num_replicas_in_sync == 1
+        return train_data if is_ours else _sharded_by_tensorflow(train_data, strategy, policy)
+    if isinstance(train_data, tf.distribute.DistributedDataset):
+        return train_data
+    if callable(train_data):
+        if takes_input_context(train_data):
+            return strategy.distribute_datasets_from_function(train_data)
+        return read(_made_by(train_data), strategy, auto_shard=auto_shard)
+    raise UnsupportedError(
+        f"train_data is {type(train_data).__name__}; give a tf.data.Dataset batched with the global "
+        "batch size, or a function that returns one"
+    )
+
+
+def _made_by(function: Callable[[], Any]) -> Any:
+    returned = function()
+    if isinstance(returned, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+        return returned
+    raise UnsupportedError(
+        f"the train_data function {_name(function)} returned {type(returned).__name__}; "
+        "return a tf.data.Dataset batched with the global batch size"
+    )
+
+
+def _policy_of(dataset: tf.data.Dataset) -> tf.data.experimental.AutoShardPolicy | None:
+    """Returns the auto-shard policy that the data set's options name; None for none, or the default."""
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return None if policy is AutoShardPolicy.AUTO else policy
+
+
+def _sharded_by_tensorflow(
+    dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, policy: tf.data.experimental.AutoShardPolicy
+) -> Any:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policy
+    return strategy.experimental_distribute_dataset(dataset.with_options(options))
+
+
+@contextlib.contextmanager
+def naming_mistakes() -> Iterator[None]:
+    """Says what to do about data that TensorFlow or tf_keras refuse, at the latest with the first batch."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, ValueError) as error:
+        remedy = _remedy(str(error))
+        if remedy is None:
+            raise
+        raise UnsupportedError(remedy) from error
+
+
+def _remedy(message: str) -> str | None:
+    if few := re.search(r"only has (\d+) file\(s\).* required (\d+) shards", message):
+        files = "1 file" if few[1] == "1" else f"{few[1]} files"
+        return (
+            f"the data set reads {files}, too few for {few[2]} workers under its auto-shard policy; "
+            "use --auto-shard data, or write at least one file for each worker"
+        )
+    if "Could not find callback with key=pyfunc" in message:
+        return (
+            "the data set that ctx.distribute got runs Python (from_generator, py_function, numpy_function), "
+            "which data workers cannot; do that after ctx.distribute, or by TensorFlow's own operations"
+        )
+    if "unshardable source dataset" in message:
+        return (
+            "the data set reads no files that TensorFlow could divide among the workers, and its "
+            "auto-shard policy is file; use --auto-shard data"
+        )
+    if "When providing an infinite dataset, you must" in message:
+        return data_sizes.ENDLESS
+    return None
+
+
+def takes_input_context(function: Callable[..., Any]) -> bool:
+    """Whether a train_data function shards for itself: it has one argument without a default."""
+    required = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(required) == 1
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)

@@ -1,0 +1,149 @@
+"""What raydist changes in Keras 3's losses and their display: each replica's loss counts by its share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.losses import loss as loss_module
+from keras.src.metrics import reduction_metrics
+from keras.src.trainers import trainer as base_trainer
+
+from raydist.training import tf_private
+from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.replicas import own_logs, replica_share
+
+
+def replacements() -> tuple[Replacement, ...]:
+    return (
+        Replacement(
+            owner=loss_module,
+            name="scale_loss_for_distribution",
+            fingerprint="143cd8a5efb6",
+            make=lambda original: _scale_loss,
+            reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=loss_module,
+            name="unscale_loss_for_distribution",
+            fingerprint="3903c7ed7f69",
+            make=lambda original: _unscale_loss,
+            reason="it undoes scale_loss_for_distribution",
+        ),
+        Replacement(
+            owner=loss_module,
+            name="apply_mask",
+            fingerprint="61d8938cd866",
+            make=_make_apply_mask,
+            reason="each replica divides by its own valid entries, and is weighted by its examples",
+        ),
+        Replacement(
+            owner=loss_module,
+            name="reduce_values",
+            fingerprint="60b046214772",
+            make=_make_reduce_values,
+            reason="each replica divides by its own sample weights, and is weighted by its examples",
+        ),
+        Replacement(
+            owner=tf_trainer.TensorFlowTrainer,
+            name="_aggregate_additional_loss",
+            fingerprint="3e9ee641327e",
+            make=_make_aggregate_additional_loss,
+            reason="a loss for each example, which add_loss was given, is a sum, but weighted as a mean",
+        ),
+        Replacement(
+            owner=reduction_metrics.Mean,
+            name="update_state",
+            fingerprint="addc194e254f",
+            make=_make_update_state,
+            reason="the mean of a train_step's own loss weighs each replica alike, whatever its examples",
+        ),
+        Replacement(
+            owner=base_trainer.Trainer,
+            name="_get_metrics_result_or_logs",
+            fingerprint="1c7ab4a2c8e6",
+            make=_make_logs_of_epoch,
+            reason="values of a user's own step that are no metrics differ from worker to worker",
+        ),
+    )
+
+
+def _scale_loss(value: Any) -> Any:
+    # A layer's add_loss is scaled when the model sums up its losses (trainer.py,
+    # `_aggregate_additional_loss`), so a loss object inside of a layer would be scaled twice.
+    is_in_layer = global_state.get_global_attribute("current_call_ctx") is not None
+    if is_in_layer and replica_share.is_in_model_step():
+        return value
+    return replica_share.scale_by_share(value, _num_replicas())
+
+
+def _unscale_loss(value: Any) -> Any:
+    return replica_share.unscale_by_share(value, _num_replicas())
+
+
+def _make_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
+        weights = original(sample_weight, mask, dtype, reduction)
+        num_replicas = _num_replicas()
+        if mask is None or num_replicas == 1 or reduction not in ("mean", "sum_over_batch_size"):
+            return weights
+        valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
+        return weights * tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
+
+    return apply_mask
+
+
+def _make_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def reduce_values(values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size") -> Any:
+        loss = original(values, sample_weight, reduction)
+        num_replicas = _num_replicas()
+        is_by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
+        if not is_by_weights or num_replicas == 1 or tuple(values.shape) in ((), (0,)):
+            return loss
+        total = tf.cast(tf.reduce_sum(sample_weight), loss.dtype)
+        return loss * tf.math.divide_no_nan(total, replica_share.in_proportion(total, num_replicas))
+
+    return reduce_values
+
+
+def _make_aggregate_additional_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _aggregate_additional_loss(self: Any, loss: Any) -> Any:
+        if len(loss.shape) == 0:
+            return original(self, loss)
+        summed = base_trainer.Trainer._aggregate_additional_loss(self, loss)
+        return replica_share.scale_sum(summed, _num_replicas())
+
+    return _aggregate_additional_loss
+
+
+def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def update_state(self: Any, values: Any, sample_weight: Any = None) -> None:
+        if sample_weight is None and getattr(values, "shape", None) == ():
+            sample_weight = replica_share.step_weight(_num_replicas())
+        original(self, values, sample_weight=sample_weight)
+
+    return update_state
+
+
+def _num_replicas() -> int:
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        results = original(self, logs)
+        strategy = self.distribute_strategy
+        if results is not logs or not isinstance(logs, dict) or tf_private.is_default(strategy):
+            return results
+        return own_logs.of_all_replicas(strategy, logs, self.get_metrics_result())
+
+    return _get_metrics_result_or_logs

@@ -1,0 +1,108 @@
+"""What raydist changes in Keras 3's optimizers: they see gradients that are summed over replicas."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import optimizer as tf_optimizer
+from keras.src.optimizers import base_optimizer, loss_scale_optimizer
+
+from raydist.training import tf_private
+from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.replicas import gradient_probe, gradients
+
+# Optimizers that a LossScaleOptimizer wraps: it has summed the gradients that they get.
+_inner: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def replacements() -> tuple[Replacement, ...]:
+    return (
+        *(
+            Replacement(
+                owner=owner,
+                name="apply",
+                fingerprint=fingerprint,
+                make=_make_recorded,
+                reason="the check of a model's own losses needs the gradients that its optimizers get",
+            )
+            for owner, fingerprint in (
+                (base_optimizer.BaseOptimizer, "43097be63b91"),
+                (loss_scale_optimizer.LossScaleOptimizer, "1cc61fb4c21e"),
+            )
+        ),
+        Replacement(
+            owner=base_optimizer.BaseOptimizer,
+            name="_backend_apply_gradients",
+            fingerprint="48d6e24d5803",
+            make=_make_apply_gradients,
+            reason="gradients are clipped, and sparse rows squared, before they are summed (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=tf_optimizer.TFOptimizer,
+            name="_all_reduce_sum_gradients",
+            fingerprint="953512efa56c",
+            make=lambda original: _keep_gradients,
+            reason="they are summed already",
+        ),
+        Replacement(
+            owner=loss_scale_optimizer.LossScaleOptimizer,
+            name="_tf_apply",
+            fingerprint="e702c4db1a06",
+            make=_make_loss_scale_apply,
+            reason="each replica decides from its own gradients whether to skip a step: a hang (TF_NOTES 7)",
+        ),
+    )
+
+
+def build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Makes an optimizer's variables for those that it will update, unless they are there. In a scope."""
+    if not optimizer.built:
+        optimizer.build(list(variables))
+        optimizer.built = True
+
+
+def _make_recorded(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        probe = gradient_probe.active()
+        if probe is None:
+            original(self, grads, trainable_variables)
+            return
+        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
+        probe.record(self, grads, variables)
+
+    return apply
+
+
+def _make_apply_gradients(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _backend_apply_gradients(self: Any, grads: list[Any], trainable_variables: list[Any]) -> None:
+        is_stock = tf_private.is_default(tf.distribute.get_strategy())
+        if self not in _inner and not is_stock:
+            grads = gradients.summed_over_replicas(grads)
+        original(self, grads, trainable_variables)
+
+    return _backend_apply_gradients
+
+
+def _keep_gradients(self: Any, grads_and_vars: Any) -> Any:
+    return grads_and_vars
+
+
+def _make_loss_scale_apply(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _tf_apply(self: Any, grads: list[Any], trainable_variables: Any = None) -> None:
+        _inner.add(self.inner_optimizer)
+        if not tf.distribute.in_cross_replica_context():
+            halves = [gradients.comes_from_half(one) for one in grads]
+            grads = [
+                gradients.overflown_as_half(one) if is_half and one is not None else one
+                for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)
+            ]
+        original(self, grads, trainable_variables)
+
+    return _tf_apply

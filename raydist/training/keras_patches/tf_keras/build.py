@@ -1,0 +1,108 @@
+"""Builds a tf_keras model before its first step, so that it can be restored.
+
+Keras 3 does so at the start of `fit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+from tf_keras.src.engine import data_adapter
+
+from raydist.errors import UnsupportedError
+from raydist.training.keras_patches.tf_keras import optimizers
+from raydist.training.replicas import replica_share
+from raydist.training.replicas.gradient_probe import Probe, counters_kept
+from raydist.training.replicas.replica_share import LossRule
+from raydist.training.trainers import model_state
+
+logger = logging.getLogger(__name__)
+
+
+_specs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def note_spec(model: Any, element_spec: Any) -> None:
+    """Keeps the structure of a batch of the data that `fit` was just given, for `build` without one."""
+    _specs[model] = element_spec
+
+
+def build(model: Any, element_spec: Any) -> None:
+    """Builds a model, its optimizers and metrics from the shapes of a batch.
+
+    Without `element_spec` it is that of the data of the last `fit`. A model with a `train_step` of its
+    own may have no `call`, or one for other inputs; its step then builds it.
+
+    Raises:
+      UnsupportedError: The model is not built, and there is nothing to build it from.
+    """
+    element_spec = _specs.get(model) if element_spec is None else element_spec
+    if element_spec is None:
+        if not model.built:
+            raise UnsupportedError(
+                f"model {model.name} is not built, so ctx.callbacks() cannot restore it; "
+                "give it an Input layer, or call ctx.fit"
+            )
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+        return
+    has_own_step = type(model).train_step is not tf_keras.Model.train_step
+    try:
+        with model.distribute_strategy.scope():
+            _build_by_call(model, element_spec)
+    except Exception as error:
+        if not has_own_step:
+            raise
+        logger.info("%s is built by its train_step: %s", model.name, error)
+    if has_own_step and (model.train_function is None or not model_state.has_traced(model)):
+        # As tf_keras traces it: users write `if tensor:` in their own train_step.
+        step = tf.__internal__.autograph.tf_convert(
+            model.train_step, tf.__internal__.autograph.control_status_ctx()
+        )
+        if not all(layer.built for layer in model._flatten_layers()):
+            _build_in_replicas(model, step, element_spec)
+        model_state.trace_step(model, step, element_spec, build=optimizers.build)
+
+
+def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any) -> None:
+    """Traces a step as replicas will, without applying gradients: its layers make their variables in it."""
+    probe = Probe(model.distribute_strategy)
+
+    def on_replica(batch: Any) -> None:
+        with replica_share.use_share(None, LossRule.LOCAL_MEAN):  # which refuses no loss object
+            step(batch)
+
+    @tf.autograph.experimental.do_not_convert
+    def on_replicas(batch: Any) -> None:
+        probe.collect(lambda: model.distribute_strategy.run(on_replica, args=(batch,)))
+
+    try:
+        with counters_kept(model):
+            tf.function(on_replicas, autograph=False).get_concrete_function(element_spec)
+    except Exception as error:  # the user's code; the first step tells what is wrong
+        logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
+
+
+def _build_by_call(model: Any, element_spec: Any) -> None:
+    inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(tf.nest.map_structure(_zeros, element_spec))
+    outputs = model(inputs)
+    if hasattr(model.optimizer, "build"):
+        model.optimizer.build(model.trainable_variables)
+    # Metrics make their variables when they are built, which is otherwise in the first step. A model whose
+    # layers give all of its losses has no targets, and a metric of its loss all the same.
+    for container in (model.compiled_loss, model.compiled_metrics):
+        is_loss = container is model.compiled_loss
+        if not container.built and (is_loss or targets is not None):
+            # Targets of another structure than the outputs', as with a loss for some of them only.
+            with contextlib.suppress(TypeError, ValueError):
+                container.build(*((outputs,) if is_loss else (outputs, targets)))
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([size or 1 for size in spec.shape], spec.dtype)

@@ -1,0 +1,164 @@
+"""What raydist changes in tf_keras's optimizers and losses: each replica's gradient counts by its share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tf_keras.src import losses
+from tf_keras.src.engine import base_layer_utils
+from tf_keras.src.metrics import base_metric
+from tf_keras.src.mixed_precision import loss_scale_optimizer
+from tf_keras.src.optimizers import optimizer, utils as optimizer_utils
+from tf_keras.src.optimizers.legacy import optimizer_v2
+from tf_keras.src.utils import losses_utils
+
+from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.replicas import gradient_probe, replica_share
+
+# Both generations of optimizers, and their wrappers for mixed precision.
+_OPTIMIZERS = {
+    optimizer.Optimizer: "f2bdbc4526fc",
+    loss_scale_optimizer.LossScaleOptimizerV3: "e94f9de2bbfd",
+    optimizer_v2.OptimizerV2: "3a754ceba6ea",
+    loss_scale_optimizer.LossScaleOptimizer: "2a6925ccda8d",
+}
+
+
+def replacements() -> tuple[Replacement, ...]:
+    return (
+        *(
+            Replacement(
+                owner=owner,
+                name="apply_gradients",
+                fingerprint=fingerprint,
+                make=_make_recorded,
+                reason="the check of a model's own losses needs the gradients that its optimizers get",
+            )
+            for owner, fingerprint in _OPTIMIZERS.items()
+        ),
+        Replacement(
+            owner=optimizer_utils,
+            name="all_reduce_sum_gradients",
+            fingerprint="a5b8dd0a1150",
+            make=_make_all_reduce,
+            reason="a padding example adds its own gradient to losses that sum over examples",
+        ),
+        Replacement(
+            owner=losses_utils,
+            name="scale_loss_for_distribution",
+            fingerprint="85abae5f16dc",
+            make=lambda original: _scale_loss,
+            reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=losses_utils,
+            name="apply_valid_mask",
+            fingerprint="541c072a3c81",
+            make=_make_apply_valid_mask,
+            reason="each replica divides by its own valid entries, and by 0 where it has none",
+        ),
+        Replacement(
+            owner=losses.Loss,
+            name="_get_reduction",
+            fingerprint="2582a0c2d1c2",
+            make=_make_get_reduction,
+            reason="the default reduction is refused in a train_step, where it is right for local means",
+        ),
+        Replacement(
+            owner=base_metric.Mean,
+            name="update_state",
+            fingerprint="bf10aa0fd05d",
+            make=_make_update_state,
+            reason="the mean of a train_step's own loss weighs each replica alike, whatever its examples",
+        ),
+    )
+
+
+def build(of: Any, variables: Sequence[Any]) -> None:
+    """Makes an optimizer's variables for those that it will update, unless they are there. In a scope."""
+    if isinstance(of, optimizer_v2.OptimizerV2):
+        of._create_all_weights(variables)
+    else:
+        of.build(variables)
+
+
+def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        probe = gradient_probe.active()
+        if probe is None:
+            return original(self, grads_and_vars, *args, **kwargs)
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        is_reduced = kwargs.get("skip_gradients_aggregation", False)
+        is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
+        probe.record(self, gradients, variables, is_reduced=is_reduced)
+        return self.iterations
+
+    return apply_gradients
+
+
+def _make_all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def all_reduce_sum_gradients(grads_and_vars: Any) -> Any:
+        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        return original(
+            [
+                (replica_share.weighted_gradient(gradient, num_replicas), variable)
+                for gradient, variable in grads_and_vars
+            ]
+        )
+
+    return all_reduce_sum_gradients
+
+
+def _scale_loss(loss_value: Any) -> Any:
+    if (
+        loss_value.shape.rank
+    ):  # a loss for each example, which add_loss was given: its gradient is that of a sum
+        return replica_share.scale_sum(loss_value, tf.distribute.get_strategy().num_replicas_in_sync)
+    return replica_share.scale_by_share(loss_value, tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _make_apply_valid_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def apply_valid_mask(losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
+        weights = original(losses, sw, mask, reduction)
+        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        is_mean = reduction in (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
+        if mask is None or num_replicas == 1 or not is_mean:
+            return weights
+        valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
+        factor = tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
+        return tf.where(valid > 0, weights * factor, tf.zeros_like(weights))
+
+    return apply_valid_mask
+
+
+def _make_get_reduction(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _get_reduction(self: Any) -> Any:
+        is_default = self.reduction in (
+            losses_utils.ReductionV2.AUTO,
+            losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE,
+        )
+        is_one = tf.distribute.get_strategy().num_replicas_in_sync == 1
+        # What a layer gives to add_loss is scaled when the model sums up its losses (compile_utils.py).
+        is_in_layer = base_layer_utils.call_context().in_call and replica_share.is_in_model_step()
+        if is_default and (is_one or is_in_layer or replica_share.is_local_mean()):
+            return losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
+        return original(self)
+
+    return _get_reduction
+
+
+def _make_update_state(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        if sample_weight is None and getattr(values, "shape", None) == ():
+            sample_weight = replica_share.step_weight(tf.distribute.get_strategy().num_replicas_in_sync)
+        return original(self, values, sample_weight=sample_weight)
+
+    return update_state

@@ -1,0 +1,200 @@
+"""Training steps as closures that the coordinator schedules on whichever worker is free.
+
+One step a closure costs the coordinator as much Python as a small step takes; so a closure holds a
+loop of steps. In a loop that spans devices each turn costs every ps a message more, so several steps
+are unrolled in each turn (2 cores, 3 workers, 2 ps, a small model: 250 steps/s with one step a
+closure, 480 in a loop, 620 with 10 steps unrolled).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from raydist.training import tf_private
+from raydist.training.parameter_server.closure_sizes import ClosureSizes
+from raydist.training.parameter_server.feeds import Feed
+
+Step = Callable[[Any, Any], Any]
+
+# Each worker has one closure to run and one that waits, so that it never waits for the coordinator.
+_CLOSURES_PER_WORKER = 2
+_POLL_S = 0.001
+
+
+class PackedSteps:
+    """Closures of several steps.
+
+    Attributes:
+      applied: int64 variable on a ps: the steps that were applied, those included that a worker's
+        death made another one repeat.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        step: Step,
+        *,
+        feed: Feed,
+        zeros: Callable[[], Sequence[tf.Tensor]],
+    ) -> None:
+        """Takes `step(element, state) -> state`, which runs in a closure and calls `strategy.run`.
+
+        Args:
+          feed: The workers' data.
+          zeros: Makes the state (tensors that are summed over closures) that each closure begins with.
+        """
+        self._strategy = strategy
+        self._step = step
+        self._zeros = zeros
+        self._feed = feed
+        self._functions: dict[int, Any] = {}
+        self._shapes: list[tuple[int, ...]] = []
+        with strategy.scope():
+            self.applied = tf.Variable(0, dtype=tf.int64, trainable=False, name="raydist_steps_applied")
+        self.trace_s = 0.0
+
+    def trace(self, unroll: int) -> None:
+        """Traces the closure whose loop takes `unroll` steps a turn, unless it is there already.
+
+        Raises:
+          UnsupportedError: A step uses a variable that was made outside of the strategy's scope.
+        """
+        if unroll in self._functions:
+            return
+        began_at_s = time.perf_counter()
+        function = self._make(unroll)
+        specs = *self._feed.specs, tf.TensorSpec([], tf.int32)
+        with tf_private.traced_for_workers(self._strategy):
+            concrete = function.get_concrete_function(*specs)
+        check_variables(concrete.variables)
+        # The function itself is kept too: it owns what the concrete one calls.
+        self._functions[unroll] = function
+        self.trace_s = (time.perf_counter() - began_at_s) / unroll
+
+    def unpack(self, result: np.ndarray) -> list[np.ndarray]:
+        """Returns the state that a closure returned, in double precision."""
+        sizes = [int(np.prod(shape)) for shape in self._shapes]
+        parts = np.split(result, np.cumsum(sizes)[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def schedule(self, coordinator: Any, *, first_step: int, turns: int, unroll: int) -> Any:
+        """Schedules `turns * unroll` steps; returns the remote value of their state."""
+        data = self._feed.arguments(first_step, turns * unroll)
+        return coordinator.schedule(self._functions[unroll], args=(*data, tf.constant(turns)))
+
+    def _make(self, unroll: int) -> Any:
+        @tf.function(autograph=False)
+        def closure(*arguments: Any) -> tf.Tensor:
+            *data, turns = arguments
+            iterator = self._feed.iterator(*data)
+
+            def turn(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                for _ in range(unroll):
+                    state = self._step(next(iterator), state)
+                    self.applied.assign_add(1)
+                return (index + 1, *state)
+
+            zeros = self._zeros()
+            self._shapes = [tuple(part.shape) for part in zeros]
+            _, *state = tf.while_loop(
+                lambda index, *state: index < turns, turn, [tf.constant(0), *zeros], parallel_iterations=1
+            )
+            # One tensor, as each costs a message of its own while the worker waits.
+            return tf.concat([tf.reshape(tf.cast(part, tf.float64), [-1]) for part in state], axis=0)
+
+        return closure
+
+
+class StepScheduler:
+    """Keeps all workers busy until a number of steps is done, and counts what is."""
+
+    def __init__(
+        self,
+        coordinator: Any,
+        steps: PackedSteps,
+        sizes: ClosureSizes,
+        *,
+        num_workers: int,
+        first_step: int = 0,
+    ) -> None:
+        """Takes what to schedule; `first_step` is the step of the data that comes first."""
+        self._coordinator = coordinator
+        self._steps = steps
+        self._sizes = sizes
+        self._num_workers = num_workers
+        self._done = 0
+        self._next_step = first_step
+
+    @property
+    def num_repeated(self) -> int:
+        """Steps that were applied once more because their worker died with the closure half done."""
+        return int(self._steps.applied.numpy()) - self._done
+
+    def run(
+        self,
+        num_steps: int,
+        on_done: Callable[[int, Sequence[np.ndarray]], None],
+        *,
+        should_pause: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Runs `num_steps` steps, fewer after a pause, and returns once no closure is under way.
+
+        Args:
+          on_done: Takes the number of steps and the state of each closure that is done.
+          should_pause: Asked often; once it is true nothing more is scheduled.
+
+        Raises:
+          Exception: What a step raised, or what TensorFlow says of a dead ps.
+        """
+        self._sizes.begin()
+        left = num_steps
+        pending: list[tuple[int, Any]] = []
+        while left or pending:
+            if left and should_pause():
+                left = 0
+            while left and len(pending) < _CLOSURES_PER_WORKER * self._num_workers:
+                self._prepare()
+                turns, unroll = self._sizes.next(left)
+                scheduled = self._steps.schedule(
+                    self._coordinator, first_step=self._next_step, turns=turns, unroll=unroll
+                )
+                pending.append((turns * unroll, scheduled))
+                left -= turns * unroll
+                self._next_step += turns * unroll
+            finished = [entry for entry in pending if tf_private.is_fetched(entry[1])]
+            if not finished:
+                self._coordinator.done()  # raises what a closure raised
+                time.sleep(_POLL_S)
+                continue
+            pending = [entry for entry in pending if entry not in finished]
+            for count, remote_value in finished:
+                self._done += count
+                self._sizes.completed(count)
+                on_done(count, self._steps.unpack(remote_value.fetch()))
+
+    def _prepare(self) -> None:
+        self._steps.trace(1)
+        unroll = self._sizes.wanted_unroll(trace_s=self._steps.trace_s)
+        if unroll > 1:
+            self._steps.trace(unroll)
+            self._sizes.unrolled(unroll)
+
+
+def check_variables(variables: Sequence[tf.Variable]) -> None:
+    """Raises UnsupportedError for a variable that the workers cannot reach.
+
+    A worker sees what is on a ps or on itself, and nothing of the chief's.
+    """
+    for variable in variables:
+        device = variable.handle.device
+        if "/job:ps" not in device and "/job:worker" not in device:
+            raise UnsupportedError(
+                f"variable {variable.name} was made outside of the strategy, where the workers cannot reach "
+                "it; make models, optimizers and variables inside `with ctx.strategy.scope():`"
+            )

@@ -1,0 +1,134 @@
+"""Evaluation under ParameterServer: the workers share the data, and every example counts once."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from raydist.data.batches import Batches
+from raydist.errors import UnsupportedError
+from raydist.training import tf_private
+from raydist.training.input import train_data
+from raydist.training.keras_patches import adapters
+from raydist.training.parameter_server.feeds import StepFeed
+from raydist.training.parameter_server.local_metrics import LocalMetrics
+from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset, checked_function
+
+if TYPE_CHECKING:
+    from raydist.training.context import TaskContext
+
+ARRAY_BATCH_SIZE = 32  # Keras's default
+
+
+class WorkerEvaluation:
+    """Evaluates a model on the workers.
+
+    Each worker's part of the data is one closure that begins at the part's beginning and returns its
+    metrics at the end: what a worker had done when it died is lost with it, and done anew by another.
+    """
+
+    def __init__(self, context: TaskContext, model: Any, data: Any, *, metrics: LocalMetrics) -> None:
+        """Takes what is evaluated.
+
+        Args:
+          metrics: Those of `model`.
+          data: As `validation_data` of TrainContext.fit; finite.
+        """
+        self._coordinator = context.coordinator
+        self._strategy = context.strategy
+        self._metrics = metrics
+        self._model = model
+        self._test_step = adapters.converted(model, model.test_step)
+        self._num_shards = context.num_workers
+        self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
+        self._data = data if isinstance(data, Batches) else function_of(data)
+        self._sources = context.sources
+
+    def run(self) -> dict[str, float]:
+        """Returns the metrics' values over all examples."""
+        if self._shards is None:
+            self._shards = self._make_shards()
+        # Variables that a metric hides, in a list for instance, stay on their ps and are used there.
+        self._model.reset_metrics()
+        results = [self._coordinator.schedule(function, args=args) for function, args in self._shards]
+        self._coordinator.join()
+        tally = self._metrics.tally()
+        for result in results:
+            tally.add(result.fetch())
+        return self._metrics.results(tally)
+
+    def _make_shards(self) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
+        num_shards, data = self._num_shards, self._data
+        if isinstance(data, Batches):
+            return self._shards_of_steps(data)
+        num_replicas = self._strategy.num_replicas_in_sync
+        contexts = [
+            tf.distribute.InputContext(num_shards, index, num_replicas) for index in range(num_shards)
+        ]
+        takes_context = train_data.takes_input_context(data)
+        # Made once outside of a graph, where its size can be asked.
+        _check_finite(checked_dataset(data(contexts[0]) if takes_context else data(), "validation_data"))
+        if takes_context:
+            return [(self._closure(functools.partial(data, own)), ()) for own in contexts]
+        closure = self._closure(lambda index: data().shard(num_shards, index))
+        with tf_private.traced_for_workers(self._strategy):
+            check_made_inside(closure.get_concrete_function(tf.TensorSpec([], tf.int64)), "validation_data")
+        return [(closure, (tf.constant(index, tf.int64),)) for index in range(num_shards)]
+
+    def _shards_of_steps(self, recipe: Batches) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
+        """Each worker's part is some of the steps of one epoch."""
+        feed = StepFeed(recipe.for_epochs(None), self._sources.publish(recipe))
+        closure = self._closure(feed.dataset)
+        ends = [recipe.steps_per_epoch * index // self._num_shards for index in range(self._num_shards + 1)]
+        return [
+            (closure, feed.arguments(first, end - first))
+            for first, end in itertools.pairwise(ends)
+            if first < end
+        ]
+
+    def _closure(self, make: Callable[..., tf.data.Dataset]) -> Any:
+        def update(element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+            run = functools.partial(self._strategy.run, self._test_step, args=(element,))
+            updated, _ = self._metrics.updated(state, run)
+            return updated
+
+        @tf.function(autograph=False)
+        def evaluate(*index: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            options = tf.data.Options()
+            options.deterministic = True  # or the workers' shares would overlap
+            dataset = make(*index).with_options(options)
+            if self._strategy.num_replicas_in_sync > 1:
+                dataset = self._strategy.experimental_distribute_dataset(dataset)
+            iterator = iter(dataset)
+            _, *state = tf.while_loop(
+                lambda element, *state: element.has_value(),
+                lambda element, *state: (
+                    iterator.get_next_as_optional(),
+                    *update(element.get_value(), state),
+                ),
+                [iterator.get_next_as_optional(), *self._metrics.zeros()],
+                parallel_iterations=1,
+            )
+            return tuple(state)
+
+        return evaluate
+
+
+def function_of(data: Any) -> Callable[..., Any]:
+    """Returns the function that makes `validation_data`, also where arrays were given."""
+    if isinstance(data, (tuple, list)):  # (x, y), as Keras takes them
+        arrays = tuple(data)
+        return lambda: tf.data.Dataset.from_tensor_slices(arrays).batch(ARRAY_BATCH_SIZE)
+    return checked_function(data, "validation_data")
+
+
+def _check_finite(dataset: tf.data.Dataset) -> None:
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise UnsupportedError(
+            "validation_data never ends, and is to be evaluated as a whole; give it without repeat(), "
+            "or with take(n)"
+        )

@@ -1,0 +1,48 @@
+"""The scalars that a training step returns, found by a trace and averaged over replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.parameter_server.feeds import Feed
+
+
+class ReturnedScalars:
+    """Runs a step on each replica and packs the scalars that it returns into one tensor.
+
+    Attributes:
+      names: Their names, sorted; known once the step is probed.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, step: Callable[[Any], Any]) -> None:
+        """Takes `step(element) -> dict of scalars`, converted to a graph's terms already."""
+        self._strategy = strategy
+        self._step = step
+        self.names: tuple[str, ...] = ()
+
+    def probe(self, feed: Feed) -> None:
+        """Traces one step for its names, and for the variables that an optimizer makes in it.
+
+        Args:
+          feed: The workers' data.
+        """
+        function = tf.function(lambda *data: self.run(next(feed.iterator(*data))), autograph=False)
+        with tf_private.traced_for_workers(self._strategy):
+            function.get_concrete_function(*feed.specs)
+
+    def run(self, element: Any) -> tf.Tensor:
+        """Runs the step on `element`; returns float32 `[len(names)]`, the means over replicas."""
+        packed = self._strategy.run(self._packed_step, args=(element,))
+        per_replica = self._strategy.experimental_local_results(packed)
+        return tf.add_n(list(per_replica)) / len(per_replica)
+
+    def _packed_step(self, batch: Any) -> tf.Tensor:
+        scalars = self._step(batch)
+        self.names = tuple(sorted(scalars)) if isinstance(scalars, Mapping) else ()
+        if not self.names:
+            return tf.zeros([0])
+        return tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float32) for name in self.names])

@@ -1,0 +1,106 @@
+"""The workers' input under ParameterServer: each worker runs the pipeline in its own process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from raydist.data.batches import Batches
+from raydist.errors import UnsupportedError
+from raydist.training import tf_private
+from raydist.training.input import train_data
+from raydist.training.parameter_server.feeds import Feed, IteratorFeed, StepFeed
+
+if TYPE_CHECKING:
+    from raydist.training.context import TaskContext
+
+
+def read(context: TaskContext, data: Any, *, skip: int) -> Feed:
+    """Gives each worker its own batches of `data`, over and over.
+
+    A function without arguments returns the whole data, of which worker i gets each batch whose
+    number is i modulo the number of workers: workers that all ran one seeded pipeline would train on
+    the same batches at the same time. A function of a `tf.distribute.InputContext` shards for itself,
+    before it does anything expensive; unlike TensorFlow's, its context knows all workers. Of batches of
+    raydist.data each closure reads those of its own steps.
+
+    Args:
+      skip: Steps that all workers together have behind them.
+
+    Raises:
+      UnsupportedError: `data` is no function.
+    """
+    strategy, num_workers = context.strategy, context.num_workers
+    num_replicas = strategy.num_replicas_in_sync
+    if isinstance(data, Batches):
+        if num_replicas > 1:
+            raise UnsupportedError(
+                f"train_data are batches of raydist.data, and each worker has {num_replicas} GPUs; give each "
+                "worker one GPU, and start more workers"
+            )
+        return StepFeed(data, context.sources.publish(data))
+    function = checked_function(data, "train_data")
+    check = functools.partial(check_made_inside, name="train_data")
+
+    def distributed(dataset: tf.data.Dataset) -> Any:
+        # Several GPUs of one worker: TensorFlow cuts the batch. Not run on hardware.
+        return dataset if num_replicas == 1 else strategy.experimental_distribute_dataset(dataset)
+
+    if train_data.takes_input_context(function):
+
+        def of_worker(index: int) -> Callable[[], Any]:
+            own_context = tf.distribute.InputContext(num_workers, index, num_replicas)
+
+            def make() -> Any:
+                own = checked_dataset(function(own_context), "train_data").repeat().skip(skip // num_workers)
+                if num_replicas == 1:
+                    return own
+                return strategy.distribute_datasets_from_function(lambda _: own)
+
+            return make
+
+        pipelines = [of_worker(index) for index in range(num_workers)]
+        iterators, spec = tf_private.per_worker_iterators(
+            context.coordinator, strategy, pipelines, check=check
+        )
+        return IteratorFeed(iterators, spec)
+
+    def make(index: tf.Tensor) -> Any:
+        whole = checked_dataset(function(), "train_data").repeat().skip(skip)
+        return distributed(whole.shard(num_workers, index))
+
+    iterators, spec = tf_private.per_worker_iterators(context.coordinator, strategy, make, check=check)
+    return IteratorFeed(iterators, spec)
+
+
+def checked_function(data: Any, name: str) -> Callable[..., Any]:
+    """Returns `data`; raises UnsupportedError unless it is a function."""
+    if callable(data):
+        return data
+    raise UnsupportedError(
+        f"{name} is {type(data).__name__}; parameter_server needs a function that returns the data set, "
+        "because each worker makes its own: put all that makes it into `def data():`, and give `data`, or "
+        "give batches of raydist.data"
+    )
+
+
+def checked_dataset(dataset: Any, name: str) -> tf.data.Dataset:
+    """Returns `dataset`; raises UnsupportedError unless it is a `tf.data.Dataset`."""
+    if isinstance(dataset, tf.data.Dataset):
+        return dataset
+    raise UnsupportedError(
+        f"the {name} function returned {type(dataset).__name__}; "
+        "return a tf.data.Dataset batched with the global batch size"
+    )
+
+
+def check_made_inside(concrete: Any, name: str) -> None:
+    """Raises UnsupportedError where a traced function only hands on a data set that the chief has."""
+    if any(tensor.dtype == tf.variant for tensor in concrete.captured_inputs):
+        raise UnsupportedError(
+            f"the {name} function uses a data set that was made outside of it, which no worker can reach; "
+            "make it inside the function"
+        )

@@ -1,0 +1,73 @@
+"""What happens to gradients between the backward pass and the optimizer's update, for either Keras.
+
+One device adds up all that a variable's gradient is made of before an optimizer sees it. On several
+replicas the
+same sum has to be complete before anything that is not linear in it: clipping, squaring, asking whether it is
+finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training.replicas.replica_share import weighted_gradient
+
+
+def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
+    """Returns the gradients of the global batch, the same on each replica: a collective in a replica context.
+
+    Args:
+      gradients: This replica's, as `GradientTape.gradient` returns them: tensors, `tf.IndexedSlices`, Nones.
+
+    Returns:
+      Their sums over replicas, in the same order. Of a sparse gradient each row stands there once.
+    """
+    context = tf.distribute.get_replica_context()
+    num_replicas = 1 if context is None else context.num_replicas_in_sync
+    present = [weighted_gradient(one, num_replicas) for one in gradients if one is not None]
+    if present and context is not None and num_replicas > 1:
+        present = context.all_reduce(tf.distribute.ReduceOp.SUM, present)
+    found = iter(present)
+    return [None if one is None else with_unique_rows(next(found)) for one in gradients]
+
+
+def with_unique_rows(gradient: Any) -> Any:
+    """Returns a sparse gradient with each row once, and the sum of its values; a dense one as it is.
+
+    The rows of several replicas, and of several lookups in one, are concatenated. Keras 3's Adam then
+    squares each occurrence by itself (backend/tensorflow/sparse.py, `elementwise_unary`); tf_keras
+    sums them, in `optimizer.py`, `_deduplicate_sparse_grad`.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+        return tf.convert_to_tensor(gradient)  # there are no shapes there that depend on values
+    indices, positions = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.shape(indices)[0])
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def comes_from_half(gradient: Any) -> bool:
+    """Whether a gradient in a graph was computed in float16, and cast for its float32 variable."""
+    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    if not tf.is_tensor(tensor) or not hasattr(tensor, "graph"):  # an eager one does not know
+        return False
+    if tensor.op.type == "Cast":
+        return bool(tensor.op.inputs[0].dtype == tf.float16)
+    # Of a variable that is used several times.
+    return tensor.op.type in ("AddN", "AddV2") and all(comes_from_half(one) for one in tensor.op.inputs)
+
+
+def overflown_as_half(gradient: Any) -> Any:
+    """Returns a float32 sum with infinity where it is more than float16 holds.
+
+    One device sums in float16 over the batch. The replicas' parts are cast before they are added, so that
+    they would take a step that one device skips.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        values = overflown_as_half(gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.where(tf.abs(gradient) > tf.float16.max, tf.sign(gradient) * float("inf"), gradient)

@@ -1,0 +1,277 @@
+"""Finds out how the losses of a user's own training step are written: for one device, or for several
+replicas.
+
+Keras adds up the gradients of the replicas. That is right for Keras's own losses, which scale themselves,
+and for losses that divide by the global batch size. It is N times too much for `tf.reduce_mean(losses)`,
+which is what nearly every custom `train_step` has, because it is right on one device. TensorFlow cannot
+tell them apart; this check can: before the first step it computes the gradients of a batch, and those of two
+parts of it, both ways.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.replicas import slices
+from raydist.training.replicas.gradient_probe import Probe, Update
+from raydist.training.replicas.gradients import with_unique_rows
+from raydist.training.replicas.replica_share import LossRule, use_share
+
+# Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
+TOLERANCE = 1e-3
+# Below it the nearer one of two rules is surely right: the other one's error is about 1.
+_CLEAR = 0.3
+# Stands for "could not be computed" where workers exchange their errors as numbers.
+UNKNOWN = 1e9
+
+
+class Verdict(enum.Enum):
+    """What the check found.
+
+    EITHER: Under the rules scaled and local mean the gradients equal one device's.
+    SCALED, LOCAL_MEAN, SUM: Under that rule they do.
+    UNEQUAL: Under none; the losses depend on how a batch is divided, or on random numbers.
+    UNKNOWN: The step could not be run on a part of a batch.
+    """
+
+    EITHER = "either"
+    SCALED = "scaled"
+    LOCAL_MEAN = "local mean"
+    SUM = "sum"
+    UNEQUAL = "unequal"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The verdict, and the rule to train by.
+
+    Attributes:
+      is_random: Whether the step draws random numbers, so that gradients differ by them.
+      reduces_itself: Whether the step adds up its gradients over replicas by itself.
+    """
+
+    verdict: Verdict
+    rule: LossRule
+    is_random: bool = False
+    reduces_itself: bool = False
+
+
+class StepCheck:
+    """Compares the gradients of a training step on a batch with those on two parts of it.
+
+    The step is traced three times, outside of the strategy, and none of its effects are executed: no variable
+    changes, and nothing is written.
+
+    Attributes:
+      asks_for_replicas: Whether the user's code asks how many replicas there are, itself or by TensorFlow's
+        functions such as `tf.nn.compute_average_loss`.
+      reduces_itself: Whether the step adds up its gradients over replicas before it gives them to an
+        optimizer of tf_keras, with `skip_gradients_aggregation`.
+    """
+
+    def __init__(self, step: Callable[[Any], Any], *, strategy: tf.distribute.Strategy, spec: Any) -> None:
+        """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
+
+        Raises:
+          Exception: Whatever the step raises on a part of a batch.
+        """
+        self.asks_for_replicas = False
+        self.reduces_itself = False
+        self._step = step
+        self._probe = Probe(strategy)
+        self._spec = spec
+        signature = [_signature_of(one) for one in tf.nest.flatten(spec, expand_composites=True)]
+        scalar = tf.TensorSpec([], tf.float32)
+        self._run, self._graph = tf_private.without_effects(self._errors, [scalar, scalar, *signature])
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the step draws random numbers."""
+        return any(_is_random(node.op) for node in _nodes_of(self._graph.as_graph_def()))
+
+    def errors(self, batch: Any) -> list[float]:
+        """Returns the relative difference to one device under each rule: scaled, local mean, sum."""
+        flat = tf.nest.flatten(batch, expand_composites=True)
+        found = []
+        for scale, weight in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)):
+            differences, references = (
+                value.numpy() for value in self._run(tf.constant(scale), tf.constant(weight), *flat)
+            )
+            ratios = differences / np.where(references > 0, references, np.nan)
+            # Each update by itself: a large gradient would hide what is wrong in a small one. One that is
+            # zero, or overflows, tells nothing.
+            is_known = np.isfinite(ratios).any()
+            found.append(float(np.nanmax(ratios[np.isfinite(ratios)])) ** 0.5 if is_known else UNKNOWN)
+        return found
+
+    def _errors(self, scale: tf.Tensor, weight: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
+        batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
+        # Parts of one size: a loss that divides by the number of replicas is right for them.
+        size = slices.num_rows(batch) // 2
+        whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
+        parts = [self._updates(_rows(batch, start, size), num_replicas=2, share=scale) for start in (0, size)]
+        self.reduces_itself = any(update.is_reduced for update in whole)
+        return _squared_difference(whole, parts, weight)
+
+    def _updates(self, batch: Any, *, num_replicas: int, share: tf.Tensor | None) -> list[Update]:
+        with (
+            tf_private.as_one_of(num_replicas, on_question=self._note_question),
+            use_share(share, is_model_step=True),
+        ):
+            return self._probe.collect(lambda: self._step(batch))
+
+    def _note_question(self) -> None:
+        self.asks_for_replicas = self.asks_for_replicas or not _is_of_library(sys._getframe(2))
+
+
+def decide(
+    errors: Sequence[float],
+    *,
+    is_random: bool = False,
+    asks_for_replicas: bool = False,
+    reduces_itself: bool = False,
+) -> Finding:
+    """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
+
+    Where they do not tell, as with much noise, a step that asks for the number of replicas is taken to have
+    scaled its losses.
+    """
+    scaled, local, summed = errors
+    if reduces_itself:
+        # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
+        verdict = Verdict.SCALED if scaled <= TOLERANCE else Verdict.UNEQUAL
+        return Finding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
+    if max(scaled, local) <= TOLERANCE and not asks_for_replicas:
+        # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
+        # the number of replicas may have a term whose weight is 0 as yet.
+        return Finding(verdict=Verdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
+    if scaled <= TOLERANCE:
+        return Finding(verdict=Verdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
+    if local <= TOLERANCE:
+        return Finding(verdict=Verdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
+    if summed <= TOLERANCE:
+        return Finding(verdict=Verdict.SUM, rule=LossRule.SUM, is_random=is_random)
+    verdict = Verdict.UNKNOWN if max(scaled, local) >= UNKNOWN else Verdict.UNEQUAL
+    is_scaled = asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local
+    rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
+    return Finding(verdict=verdict, rule=rule, is_random=is_random)
+
+
+def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | None:
+    """Returns the sentence for the run's notes; None where the step is right as it is written.
+
+    Args:
+      function: The user's function or class that the loss comes from.
+    """
+    where = f"{function.__qualname__} ({location_of(function)})"
+    if finding.verdict in (Verdict.EITHER, Verdict.SCALED, Verdict.SUM):
+        return None
+    averaged = (
+        f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "
+        f"the {num_replicas} replicas by their number of examples, as one device does; if they are divided "
+        "by a number of replicas that was read outside of it, use --no-check-equality"
+    )
+    if finding.verdict is Verdict.LOCAL_MEAN:
+        return averaged
+    if finding.reduces_itself:
+        return (
+            f"whether {where} gives the gradients of one device could not be shown, because it adds them up "
+            f"over the {num_replicas} replicas by itself; if its losses are means over a replica's part, "
+            "divide them by the number of replicas"
+        )
+    is_averaged = finding.rule is LossRule.LOCAL_MEAN
+    done = "averaged over" if is_averaged else "summed over"
+    remedy = (
+        "if it divides by the number of replicas or by the global batch size, use --no-check-equality"
+        if is_averaged
+        else "if its losses are means over a replica's part, divide them by the number of replicas"
+    )
+    if finding.verdict is Verdict.UNKNOWN:
+        cause = "it could not be run on a part of a batch, or its first gradients are zero or not finite"
+    elif finding.is_random:
+        cause = "it draws random numbers"
+    else:
+        cause = "its losses depend on how a batch is divided"
+    return (
+        f"whether {where} gives the gradients of one device could not be shown, because {cause}; gradients "
+        f"are {done} the {num_replicas} replicas: {remedy}"
+    )
+
+
+def location_of(thing: Any) -> str:
+    """Returns `file:line` of a function or class; the file alone where there is no source to look into."""
+    try:
+        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
+    except (OSError, TypeError):
+        return str(getattr(thing, "__module__", "unknown file"))
+
+
+def _is_of_library(frame: FrameType | None) -> bool:
+    """Whether it is Keras or raydist that called TensorFlow from here, and not the user's code."""
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package != "tensorflow":
+            return package in ("keras", "tf_keras", "raydist")
+        frame = frame.f_back
+    return True
+
+
+def _rows(batch: Any, start: Any, size: Any) -> Any:
+    return tf.nest.map_structure(lambda component: slices.rows(component, start, size), batch)
+
+
+def _signature_of(spec: Any) -> tf.TensorSpec:
+    return tf.TensorSpec(spec.shape, spec.dtype)
+
+
+def _squared_difference(
+    whole: Sequence[Update], parts: Sequence[Sequence[Update]], weight: tf.Tensor
+) -> list[tf.Tensor]:
+    """Returns, by update, the squared norms of the whole less its parts' weighted sum, and of the whole."""
+    if not whole or any(len(part) != len(whole) for part in parts):
+        raise ValueError("the step gave its optimizers nothing, or not as often for a part of the batch")
+    differences, references = [], []
+    for index, update in enumerate(whole):
+        difference, reference = [tf.constant(0.0)], [tf.constant(0.0)]
+        for position, gradient in enumerate(update.gradients):
+            if gradient is None:
+                continue
+            own = [part[index].gradients[position] for part in parts]
+            terms = [(gradient, tf.constant(-1.0)), *((one, weight) for one in own)]
+            difference.append(_squared_norm([(one, weight) for one, weight in terms if one is not None]))
+            reference.append(_squared_norm([(gradient, tf.constant(1.0))]))
+        differences.append(tf.add_n(difference))
+        references.append(tf.add_n(reference))
+    return [tf.stack(differences), tf.stack(references)]
+
+
+def _squared_norm(terms: Sequence[tuple[Any, tf.Tensor]]) -> tf.Tensor:
+    """Returns the squared norm of a weighted sum of gradients, without making sparse ones dense."""
+    if all(isinstance(gradient, tf.IndexedSlices) for gradient, _ in terms):
+        values = [tf.cast(gradient.values, tf.float32) * weight for gradient, weight in terms]
+        indices = [tf.cast(gradient.indices, tf.int64) for gradient, _ in terms]
+        joined = tf.IndexedSlices(tf.concat(values, axis=0), tf.concat(indices, axis=0))
+        return tf.reduce_sum(tf.square(with_unique_rows(joined).values))
+    total = tf.add_n(
+        [tf.cast(tf.convert_to_tensor(gradient), tf.float32) * weight for gradient, weight in terms]
+    )
+    return tf.reduce_sum(tf.square(total))
+
+
+def _nodes_of(graph_def: Any) -> list[Any]:
+    return [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
+
+
+def _is_random(op: str) -> bool:
+    return "Random" in op or op in ("Multinomial", "RngReadAndSkip", "ParameterizedTruncatedNormal")

@@ -1,0 +1,83 @@
+"""The logs of a step of the user's own, which may hold other values than metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from raydist.training.cluster.collectives import means_over_workers
+from raydist.training.replicas import slices
+
+
+def weighted(outputs: Any, element: Any, model: Any, *, num_replicas: int) -> Any:
+    """Returns what a user's own step returned for one replica's slice, weighted by its number of examples.
+
+    The mean over replicas is then that over all examples. Metrics know their examples, and are left alone.
+    """
+    if not isinstance(outputs, Mapping) or not isinstance(element, slices.Slice):
+        return outputs
+    names = {one.name for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))}
+    return _weighted(outputs, element.share * num_replicas, names)
+
+
+def _weighted(logs: Mapping[str, Any], factor: Any, names: Collection[str]) -> dict[str, Any]:
+    found = {}
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            found[name] = _weighted(value, factor, names)
+        else:
+            is_own = name not in names and _is_number(value)
+            # A padding example's value may be anything, and 0 times an overflow would be NaN.
+            found[name] = tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype)) if is_own else value
+    return found
+
+
+def mean_of_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
+    """Returns the mean of this task's replicas; of what is no number, the first one's value."""
+    values = strategy.experimental_local_results(value)
+    first = values[0]
+    if len(values) == 1 or not tf.is_tensor(first) or not first.dtype.is_floating:
+        return first
+    return tf.add_n(list(values)) / tf.cast(len(values), first.dtype)
+
+
+def of_all_replicas(
+    strategy: tf.distribute.Strategy, logs: Mapping[str, Any], metrics: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the last step's logs alike on all workers: a collective.
+
+    A callback such as EarlyStopping decides by them, and workers that decide differently would wait for
+    each other without end.
+
+    Args:
+      metrics: The values of the model's metrics over all replicas, which take the place of a replica's own.
+    """
+    own = [value for name, value in _leaves(logs) if name not in metrics and _is_number(value)]
+    means = iter(means_over_workers(strategy, [float(value) for value in own]) if own else [])
+
+    def reduced(name: str, value: Any) -> Any:
+        # A step that returns `{m.name: m.result() for m in self.metrics}` has a dict in it.
+        if isinstance(value, Mapping):
+            return {inner: reduced(inner, one) for inner, one in value.items()}
+        if name in metrics:
+            return metrics[name]
+        return next(means) if _is_number(value) else value
+
+    return {name: reduced(name, value) for name, value in logs.items()}
+
+
+def _leaves(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield name, value
+
+
+def _is_number(value: Any) -> bool:
+    if tf.is_tensor(value):
+        return value.shape.rank == 0 and value.dtype.is_floating
+    return np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.floating)

@@ -1,0 +1,155 @@
+"""What a replica's losses and gradients weigh in those of the global batch, while its step is traced.
+
+The gradient of the global batch is the sum of the replicas' gradients, if each replica's loss is weighted
+by its
+share of the examples. Who applies that weight is the `LossRule`: Keras's losses do it themselves, a user's
+`tf.reduce_mean` does not.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training.replicas import gradient_probe
+
+
+class LossRule(enum.Enum):
+    """How the losses of a training step are written.
+
+    SCALED: As `tf.distribute` asks for: Keras's losses scale themselves by the replica's share of the global
+      batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
+    LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
+      themselves, and the optimizer weights each replica's gradients by its share.
+    SUM: As for one device: sums over the replica's own examples. Nobody scales them.
+    """
+
+    SCALED = "scaled"
+    LOCAL_MEAN = "local mean"
+    SUM = "sum"
+
+
+class _Replica(threading.local):
+    """The replica that is being traced; MirroredStrategy traces each replica in a thread of its own."""
+
+    share: tf.Tensor | None = None
+    rule = LossRule.SCALED
+    is_in_step = False
+    is_in_model_step = False
+
+
+_replica = _Replica()
+
+
+def current_share() -> tf.Tensor | None:
+    """Returns the share of the replica being traced, or None where every replica has an equal one."""
+    return _replica.share
+
+
+class use_share:
+    """Sets share and rule inside a `with` block. A class, so that AutoGraph need not convert a generator."""
+
+    def __init__(
+        self, share: tf.Tensor | None, rule: LossRule = LossRule.SCALED, *, is_model_step: bool = False
+    ) -> None:
+        """Takes what holds inside; `is_model_step` for a Keras model's step, and not for a bare loop's."""
+        self._inner = share, rule, True, is_model_step
+        self._outer: tuple[tf.Tensor | None, LossRule, bool, bool] = None, LossRule.SCALED, False, False
+
+    def __enter__(self) -> None:
+        self._outer = _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step
+        _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step = self._inner
+
+    def __exit__(self, *exc_info: object) -> None:
+        _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step = self._outer
+
+
+def scale_by_share(loss: Any, num_replicas: int) -> Any:
+    """Scales a local mean so that its sum over replicas is the mean over the global batch."""
+    if num_replicas == 1 or _replica.rule is not LossRule.SCALED:
+        return loss
+    share = _replica.share
+    return loss * (tf.cast(1.0 / num_replicas, loss.dtype) if share is None else tf.cast(share, loss.dtype))
+
+
+def unscale_by_share(loss: Any, num_replicas: int) -> Any:
+    """Undoes `scale_by_share`: returns the local mean, and 0 for a padding example."""
+    if num_replicas == 1 or _replica.rule is LossRule.LOCAL_MEAN:
+        return loss
+    share = _replica.share
+    if share is None:
+        return loss * tf.cast(num_replicas, loss.dtype)
+    return tf.math.divide_no_nan(loss, tf.cast(share, loss.dtype))
+
+
+def scale_sum(loss: Any, num_replicas: int) -> Any:
+    """Scales a sum over the replica's examples so that replicas add up to that of the global batch."""
+    weight = local_mean_weight(num_replicas)  # that the gradient is multiplied with later
+    return loss if weight is None else tf.math.divide_no_nan(loss, tf.cast(weight, loss.dtype))
+
+
+def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
+    """Returns what this replica would have of an amount if it had its share of it: a collective.
+
+    A mean over the valid entries of a mask, or by sample weights, divides by an amount that replicas do not
+    have in proportion to their examples. Divided by this one, and weighted by the share, it is the mean over
+    the global batch.
+
+    Args:
+      amount: Scalar of this replica.
+    """
+    context = tf.distribute.get_replica_context()
+    if num_replicas == 1 or context is None or gradient_probe.active() is not None:
+        return amount
+    share = tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
+    own = tf.where(share > 0, amount, tf.zeros_like(amount))
+    total = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(own))
+    return total * tf.cast(share, amount.dtype)
+
+
+def step_weight(num_replicas: int) -> tf.Tensor | None:
+    """Returns what a value of one batch counts on this replica, where it counts 1 on one device.
+
+    None outside of a step of several replicas.
+    """
+    if num_replicas == 1 or not _replica.is_in_step:
+        return None
+    return tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
+
+
+def is_in_model_step() -> bool:
+    """Whether a Keras model's step is being traced, which scales what its layers give to `add_loss`."""
+    return _replica.is_in_model_step
+
+
+def is_local_mean() -> bool:
+    """Whether the losses of the step being traced are means over the replica's own examples."""
+    return _replica.rule is LossRule.LOCAL_MEAN
+
+
+def local_mean_weight(num_replicas: int) -> tf.Tensor | None:
+    """Returns what a local mean weighs in the global one, scalar float32; None for a loss that is scaled."""
+    if num_replicas == 1 or _replica.rule is not LossRule.LOCAL_MEAN:
+        return None
+    return tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
+
+
+def weighted_gradient(gradient: Any, num_replicas: int) -> Any:
+    """Returns a replica's gradient (tensor, `tf.IndexedSlices` or None) as it goes into the sum over
+    replicas.
+
+    Of a replica that has only a padding example it is zero. Losses that sum over examples know no share that
+    could be 0, and 0 times an overflow would be NaN.
+    """
+    if gradient is None:
+        return None
+    if isinstance(gradient, tf.IndexedSlices):
+        values = weighted_gradient(gradient.values, num_replicas)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    weight = local_mean_weight(num_replicas)
+    weighted = gradient if weight is None else gradient * tf.cast(weight, gradient.dtype)
+    share = _replica.share
+    return weighted if share is None else tf.where(share > 0, weighted, tf.zeros_like(weighted))

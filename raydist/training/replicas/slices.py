@@ -1,0 +1,348 @@
+"""Cuts each global batch into one slice per replica, and weighs each slice by its number of examples.
+
+TensorFlow re-batches a global batch of 128 on 3 replicas to 43, 43 and 42 examples and weighs each
+local mean a third, which is not the mean over 128 (TF_NOTES 7); a batch with fewer examples than
+replicas leaves some of them an empty batch, and Keras 3's BatchNormalization turns that into NaN
+(TF_NOTES 1.6). Here the replicas know their share of the global batch, and a replica without
+examples gets a copy of one with the share 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from raydist.training.input import input_clock
+from raydist.training.replicas.replica_share import LossRule, use_share
+
+
+class Slice(NamedTuple):
+    """One replica's part of a global batch.
+
+    Attributes:
+      batch: The examples, in the structure of the data set; a stand-in of one example where
+        `num_examples` is 0.
+      num_examples: Genuine examples in `batch`, scalar int32.
+      num_global: Examples in the global batch, scalar int32.
+    """
+
+    batch: Any
+    num_examples: tf.Tensor
+    num_global: tf.Tensor
+
+    @property
+    def share(self) -> tf.Tensor:
+        """This replica's part of the global batch, scalar float32; sums to 1 over the replicas."""
+        return tf.math.divide_no_nan(
+            tf.cast(self.num_examples, tf.float32), tf.cast(self.num_global, tf.float32)
+        )
+
+
+def distribute(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, endless: bool) -> Any:
+    """Returns `dataset`, batched with the global batch size, as a distributed data set.
+
+    Every worker runs the whole pipeline and keeps its own slice of each global batch, so that the
+    order of examples does not depend on the number of workers. Elements are `Slice`s, or bare
+    batches where the batch size is static and the replicas divide it. A pipeline whose options name
+    an auto-shard policy is left to TensorFlow.
+
+    Args:
+      endless: Promise that no more elements are taken than there are. TensorFlow then saves the
+        all-reduce per step by which the workers agree that all still have data (input_lib.py,
+        `get_next_as_optional`).
+    """
+    if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
+        return strategy.experimental_distribute_dataset(dataset)
+    num_replicas = strategy.num_replicas_in_sync
+    is_even = _is_even(dataset.element_spec, num_replicas)
+
+    def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        num_local = num_replicas // context.num_input_pipelines
+        first = context.input_pipeline_id * num_local
+
+        def cut(*elements: Any) -> tuple[Any, ...]:
+            batch = (
+                elements[0]
+                if len(elements) == 1 and not isinstance(dataset.element_spec, tuple)
+                else elements
+            )
+            slices = tuple(slice_of(batch, first + local, num_replicas) for local in range(num_local))
+            return tuple(one.batch for one in slices) if is_even else slices
+
+        # One element per local replica, in the order in which TensorFlow hands them out.
+        pieces = dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        local = pieces.map(lambda *slices: slices[0]) if num_local == 1 else pieces.flat_map(_in_turn)
+        if endless:
+            local = local.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        return local.prefetch(tf.data.AUTOTUNE)
+
+    return strategy.distribute_datasets_from_function(pipeline)
+
+
+def run_slice(
+    step_fn: Callable[[Any], Any],
+    element: Any,
+    *,
+    rule: LossRule = LossRule.SCALED,
+    is_model_step: bool = False,
+) -> Any:
+    """Runs `step_fn` on one replica's batch, with its share known to the losses. Returns what it returns."""
+    if not isinstance(element, Slice):
+        with use_share(None, rule, is_model_step=is_model_step):
+            return step_fn(element)
+    with use_share(element.share, rule, is_model_step=is_model_step):
+        return step_fn(element.batch)
+
+
+def drop_stand_in(outputs: Any, element: Any) -> Any:
+    """Cuts the rows that a stand-in made off the outputs (a structure of `[batch, ...]` tensors)."""
+    if not isinstance(element, Slice):
+        return outputs
+    return tf.nest.map_structure(lambda output: output[: element.num_examples], outputs)
+
+
+def keep_on_stand_in(variables: Sequence[tf.Variable], element: Any, run: Callable[[], Any]) -> Any:
+    """Returns `run()`; where the batch is a stand-in, `variables` (metrics) get their old values back."""
+    if not isinstance(element, Slice) or not variables:
+        return run()
+    before = [tf.identity(variable) for variable in variables]
+    outputs = run()
+
+    def put_back() -> tf.Tensor:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+        return tf.constant(0)
+
+    tf.cond(element.num_examples > 0, lambda: tf.constant(0), put_back)
+    return outputs
+
+
+class StepCall:
+    """The data of one call of a step function: an iterator that ends after `num_steps` elements.
+
+    Attributes:
+      num_steps: Steps of the call; at least 1, also where no element is left.
+      may_end: Whether the data may end before; they are then taken one by one.
+      elements: Those of the call where they were taken ahead, which tells how many are left; None otherwise.
+    """
+
+    def __init__(self, iterator: Any, num_steps: int, *, may_end: bool = False) -> None:
+        self.iterator = iterator
+        self.begin(num_steps, may_end=may_end)
+
+    def begin(self, num_steps: int, *, may_end: bool) -> None:
+        """Makes it the data of the next call, of at most `num_steps` steps."""
+        self.num_steps, self.may_end, self._num_taken = num_steps, may_end, 0
+        self.elements: list[Any] | None = None
+        if may_end and num_steps > 1:
+            self.elements = self._take(num_steps)
+            self.num_steps = max(1, len(self.elements))
+
+    def _take(self, num_steps: int) -> list[Any]:
+        elements: list[Any] = []
+        with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
+            while len(elements) < num_steps:
+                elements.append(input_clock.next_element(self.iterator))
+        return elements
+
+    def __iter__(self) -> StepCall:
+        return self
+
+    def __next__(self) -> Any:
+        available = self.num_steps if self.elements is None else len(self.elements)
+        if self._num_taken >= available:
+            raise StopIteration
+        self._num_taken += 1
+        if self.elements is not None:
+            return self.elements[self._num_taken - 1]
+        return input_clock.next_element(self.iterator)
+
+
+def call_of_steps(
+    one_step: Callable[[Any], Any],
+    *,
+    run_eagerly: bool,
+    jit_compile: bool,
+    on_batch: Callable[[Any], Any] | None = None,
+    look_at_first: Callable[[Any], None] | None = None,
+) -> Callable[[Any], Any]:
+    """Returns a function of a `StepCall` that runs its steps in one `tf.function`, for the last outputs.
+
+    Also takes a plain Python iterator of one batch, as `train_on_batch` gives.
+
+    Args:
+      jit_compile: Whether XLA compiles each step, which one replica alone must then run.
+      on_batch: Takes the batch of `train_on_batch`; None where it needs no other step.
+      look_at_first: Called with the first element, before a step is traced.
+    """
+    compiled = tf.function(one_step, reduce_retracing=True, jit_compile=True) if jit_compile else None
+    on_element = one_step if run_eagerly else compiled or tf.function(one_step, reduce_retracing=True)
+    in_graph = _Loop(compiled or one_step)
+    has_looked = look_at_first is None
+
+    def looked_at(element: Any) -> Any:
+        nonlocal has_looked
+        if not has_looked and look_at_first is not None:
+            has_looked = True
+            look_at_first(element)
+        return element
+
+    def one_by_one(call: StepCall) -> Any:
+        outputs = None
+        for _ in range(call.num_steps):
+            try:
+                outputs = on_element(looked_at(next(call)))
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if outputs is None:
+                    raise
+                break
+        return outputs
+
+    def function(call: Any) -> Any:
+        if not isinstance(call, StepCall):
+            return (on_batch or on_element)(looked_at(next(call)))
+        if call.may_end or run_eagerly or not has_looked:
+            return one_by_one(call)
+        return in_graph(call.iterator, call.num_steps)
+
+    return function
+
+
+class _Loop:
+    """Runs a number of steps in one `tf.function` that traces the step once, and returns the last outputs.
+
+    The loop holds `strategy.run` directly: in a nested function the collectives lose their instance
+    key, a call-time capture (keras#19246). Outputs that are scalars, as logs are, leave the loop as
+    one vector, whose length is known only once the step is traced. Others need a second trace, of a
+    step before the loop.
+    """
+
+    def __init__(self, one_step: Callable[[Any], Any]) -> None:
+        self._one_step = one_step
+        self._outputs: Any = None  # the structure of the step's outputs, known once it is traced
+        self._run = tf.function(self._run_scalars, reduce_retracing=True, autograph=False)
+
+    def __call__(self, iterator: Any, num_steps: int) -> Any:
+        count = tf.constant(num_steps)
+        try:
+            return self._run(iterator, count)
+        except _NotScalarError:
+            self._run = tf.function(self._run_any, reduce_retracing=True, autograph=False)
+            return self._run(iterator, count)
+
+    def _run_scalars(self, iterator: Any, count: tf.Tensor) -> Any:
+        def body(index: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            self._outputs = self._one_step(input_clock.next_element(iterator))
+            values = tf.nest.flatten(self._outputs)
+            if any(not tf.is_tensor(value) or value.shape.rank != 0 for value in values):
+                raise _NotScalarError
+            vector = tf.stack([tf.cast(value, tf.float32) for value in values]) if values else tf.zeros([0])
+            return index + 1, tf.ensure_shape(vector, [len(values)])
+
+        _, last = tf.while_loop(
+            lambda index, last: index < count,
+            body,
+            [tf.constant(0), tf.zeros([0])],
+            shape_invariants=[tf.TensorShape([]), tf.TensorShape([None])],
+            parallel_iterations=1,
+        )
+        structure = tf.nest.map_structure(lambda value: None, self._outputs)
+        scalars = tf.unstack(last, num=len(tf.nest.flatten(structure)))
+        return tf.nest.pack_sequence_as(structure, scalars)
+
+    def _run_any(self, iterator: Any, count: tf.Tensor) -> Any:
+        outputs = self._one_step(input_clock.next_element(iterator))
+        _, outputs = tf.while_loop(
+            lambda index, outputs: index < count,
+            lambda index, outputs: (index + 1, self._one_step(input_clock.next_element(iterator))),
+            [tf.constant(1), outputs],
+            parallel_iterations=1,
+        )
+        return outputs
+
+
+class _NotScalarError(Exception):
+    """An output of a step is no scalar."""
+
+
+def _in_turn(*slices: Any) -> tf.data.Dataset:
+    dataset = tf.data.Dataset.from_tensors(slices[0])
+    for one in slices[1:]:
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(one))
+    return dataset
+
+
+def slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
+    """Returns one replica's slice of a global batch."""
+    num_global = num_rows(batch)
+    base, extra = num_global // num_replicas, num_global % num_replicas
+    start = replica * base + tf.minimum(replica, extra)
+    size = base + tf.cast(replica < extra, tf.int32)
+    # A stand-in for an empty slice: the first example of the batch, which always exists.
+    first = tf.where(size > 0, start, 0)
+    taken = tf.maximum(size, 1)
+    cut = tf.nest.map_structure(lambda component: _rows(component, first, taken, num_replicas), batch)
+    return Slice(batch=cut, num_examples=size, num_global=num_global)
+
+
+def _rows(component: Any, start: tf.Tensor, size: tf.Tensor, num_replicas: int) -> Any:
+    cut = rows(component, start, size)
+    if isinstance(component, tf.Tensor) and component.shape[0] is not None:
+        is_even = component.shape[0] % num_replicas == 0
+        cut = tf.ensure_shape(
+            cut, [component.shape[0] // num_replicas if is_even else None, *component.shape[1:]]
+        )
+    return cut
+
+
+def num_rows(batch: Any) -> Any:
+    """Returns the examples of a batch, by its first component: an int if known, else scalar int32."""
+    component = tf.nest.flatten(batch, expand_composites=False)[0]
+    if isinstance(component, tf.SparseTensor):
+        return tf.cast(component.dense_shape[0], tf.int32)
+    if isinstance(component, tf.RaggedTensor):
+        return tf.cast(component.nrows(), tf.int32)
+    return component.shape[0] if component.shape[0] is not None else tf.shape(component)[0]
+
+
+def rows(component: Any, start: Any, size: Any) -> Any:
+    """Returns `size` rows from `start` on of a dense, sparse or ragged tensor."""
+    if isinstance(component, tf.SparseTensor):
+        rank = tf.shape(component.dense_shape)[0]
+        begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros([rank - 1], tf.int64)], axis=0)
+        extent = tf.concat([[tf.cast(size, tf.int64)], component.dense_shape[1:]], axis=0)
+        return tf.sparse.slice(component, begin, extent)
+    return component[start : start + size]
+
+
+def _can_slice(dataset: Any, strategy: tf.distribute.Strategy) -> bool:
+    if not isinstance(dataset, tf.data.Dataset):
+        return False
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy not in (
+        None,
+        tf.data.experimental.AutoShardPolicy.AUTO,
+        tf.data.experimental.AutoShardPolicy.DATA,
+    ):
+        return False
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not specs or any(getattr(spec, "shape", tf.TensorShape(None)).rank in (None, 0) for spec in specs):
+        return False
+    # TPUs need static shapes, which only an even cut has.
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    return not is_tpu or _is_even(dataset.element_spec, strategy.num_replicas_in_sync)
+
+
+def _is_even(element_spec: Any, num_replicas: int) -> bool:
+    sizes = {spec.shape[0] for spec in tf.nest.flatten(element_spec)}
+    return len(sizes) == 1 and None not in sizes and sizes.pop() % num_replicas == 0
+
+
+def has_static_batch(dataset: Any) -> bool:
+    """Whether all batches of a data set are known to have one size, as with `drop_remainder=True`."""
+    # A distributed data set's spec holds one for each local replica.
+    found = (getattr(spec, "_value_specs", [spec]) for spec in tf.nest.flatten(dataset.element_spec))
+    return all(spec.shape.rank and spec.shape[0] is not None for specs in found for spec in specs)

@@ -1,0 +1,27 @@
+"""Whether XLA compiles the steps of a model that was compiled with `jit_compile=True`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training.reporting import active_context
+
+
+def is_compiled(model: Any, strategy: tf.distribute.Strategy) -> bool:
+    """Whether the steps of `model` are to be compiled, in whatever way its data come.
+
+    XLA compiles for one device: a step that several replicas share has collectives, or parts on several
+    devices. The run's notes say where it was asked for in vain.
+    """
+    if not model.jit_compile:
+        return False
+    num_replicas = strategy.num_replicas_in_sync
+    if num_replicas == 1:
+        return True
+    active_context.note(
+        f"model {model.name} has jit_compile=True, and its steps run without XLA: XLA compiles for one "
+        f"device, and {num_replicas} replicas share each step"
+    )
+    return False

@@ -1,0 +1,118 @@
+"""FitSession: what belongs to one call of Keras's `fit`.
+
+Keras makes the data handler inside `fit`, so nothing can be passed to it. The patched `fit` enters a session;
+what the data handler needs is found in raydist's own callbacks, which are arguments of that very `fit`. An
+`evaluate` before it takes nothing away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from raydist.training.input.resume import Resumption, Start
+from raydist.training.stepping.packing import Means, Packer, Pauses, watches_batches
+
+
+class FitSession:
+    """One call of `fit`.
+
+    Attributes:
+      is_nested: Whether it was called inside of another `fit`, by a callback.
+      first: Where `fit` begins, once a callback of raydist's knows; None leaves it to Keras.
+      resumption: Where the training data begin.
+    """
+
+    def __init__(self, model: Any, callbacks: Any, *, base: type) -> None:
+        """Takes the arguments of a `fit`.
+
+        Args:
+          callbacks: A list of them, or a CallbackList of the user's own.
+          base: The Callback class of the model's Keras.
+        """
+        is_list = isinstance(callbacks, list)
+        known: Sequence[Any] = callbacks if is_list else callbacks.callbacks
+        self.is_nested = _current.get() is not None
+        self.first: Start | None = None
+        self.resumption = _of_any(known, "resumption") or Resumption(Start())
+        pauses = _of_any(known, "pauses")
+        self._pauses: Pauses | None = None if pauses is None else pauses()
+        # What a user's own CallbackList does at batches is unknown; eager steps are not worth packing.
+        is_watched = not is_list or any(watches_batches(one, base) for one in known)
+        self._is_free = not is_watched and not model.run_eagerly
+        self._has_sparse_gradients = any(_is_embedding(layer) for layer in model._flatten_layers())
+        self._is_taken = False
+        self._ends = [one.fit_ended for one in known if hasattr(one, "fit_ended")]
+
+    def end(self) -> None:
+        """Tells raydist's callbacks that the `fit` is over, whether it has trained to its end or not."""
+        for fit_ended in self._ends:
+            fit_ended()
+
+    def packer(self, steps_per_execution: int, agree: Means, *, is_batch_static: bool) -> Packer:
+        """Returns what chooses the steps of each call of the train function.
+
+        Args:
+          is_batch_static: Whether all batches are known to have one size.
+        """
+        # Sparse gradients are gathered, as many rows as there are examples, and TensorFlow keeps the shape
+        # that a collective had first in a call: "Shape mismatch in the collective instance".
+        may_vary = self._has_sparse_gradients and not is_batch_static
+        return Packer(
+            steps_per_execution=steps_per_execution,
+            agree=agree,
+            packs=steps_per_execution == 1,
+            is_free=self._is_free and not may_vary,
+            pauses=self._pauses,
+        )
+
+    def take(self) -> FitSession | None:
+        """Returns itself the first time: the first data handler of a `fit` is that of the training data."""
+        is_taken, self._is_taken = self._is_taken, True
+        return None if is_taken else self
+
+
+_current: ContextVar[FitSession | None] = ContextVar("raydist_fit_session", default=None)
+
+
+@contextmanager
+def entered(session: FitSession) -> Iterator[None]:
+    """Makes it the current session inside the block."""
+    token = _current.set(session)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        session.end()
+
+
+def current() -> FitSession | None:
+    """Returns the session of the innermost `fit` under way; None outside of every one."""
+    return _current.get()
+
+
+def taken_by_data_handler() -> FitSession | None:
+    """Returns the session whose training data the calling data handler has; None in all other handlers."""
+    session = _current.get()
+    return None if session is None else session.take()
+
+
+def packer_of(
+    session: FitSession | None, steps_per_execution: int, agree: Means, *, is_batch_static: bool
+) -> Packer:
+    """Returns the packer of a data handler, which chooses only in a `fit`, for its training data."""
+    if session is None:
+        return Packer(steps_per_execution=steps_per_execution, packs=False)
+    return session.packer(steps_per_execution, agree, is_batch_static=is_batch_static)
+
+
+def _of_any(callbacks: Sequence[Any], name: str) -> Any:
+    """Returns an attribute of the one of raydist's callbacks that has it; None where none has."""
+    own = (one for one in callbacks if hasattr(one, "raydist_place"))
+    return next((found for one in own if (found := getattr(one, name, None)) is not None), None)
+
+
+def _is_embedding(layer: Any) -> bool:
+    return any(base.__name__ == "Embedding" for base in type(layer).__mro__)

@@ -1,0 +1,99 @@
+"""Reports of a plain `fit`, which the user calls without any of raydist's callbacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from raydist.spec.tasks import TaskType
+from raydist.training.input.input_clock import InputReport
+from raydist.training.replicas import layer_notes
+from raydist.training.reporting import active_context
+from raydist.training.stepping import fit_session
+from raydist.training.trainers.run_callbacks import LOCAL_REPORT_INTERVAL_S, floats
+
+if TYPE_CHECKING:
+    from raydist.training.context import TaskContext
+
+
+def callbacks_for(callbacks: Sequence[Any], base: type) -> list[Any]:
+    """Returns the callbacks that a `fit` with `callbacks` gets beside them: none, or one that reports.
+
+    A `fit` inside of another one belongs to that one, which counts its own steps. An evaluator reports
+    checkpoints.
+
+    Args:
+      base: The Callback class of the model's Keras.
+    """
+    context = active_context.get()
+    is_nested = fit_session.current() is not None
+    if context is None or is_nested or context.task.task_type is TaskType.EVALUATOR:
+        return []
+    if any(hasattr(one, "raydist_place") for one in callbacks):
+        return []
+    return [type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})(context)]
+
+
+class _Reports:
+    """Counts the steps and reports the logs; saves and restores nothing."""
+
+    model: Any  # these two are set by Keras
+    params: dict[str, Any]
+
+    def __init__(self, context: TaskContext) -> None:
+        super().__init__()
+        # tf_keras: logs as tensors, which are read only when they are reported; without it parameter_server
+        # refuses batch hooks.
+        self._supports_tf_logs = True
+        self._context = context
+        # What comes after goes on counting from here, so a train_steps that resumes finds its own steps.
+        self._step = context.loop_step
+        self._step_in_epoch = 0
+        self._reported_at_s = 0.0
+        self._input = InputReport()
+        self._epoch: int | None = None  # epochs completed
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        is_first, self._epoch = self._epoch is None, epoch
+        if not is_first:
+            return
+        for sentence in layer_notes.notes_on(self.model, self._context.strategy):
+            self._context.note(sentence)
+        steps, epochs = self.params.get("steps"), self.params["epochs"]
+        num_steps = self._step + steps * (epochs - epoch) if steps else None
+        self._context.progress.expect(num_steps=num_steps, num_epochs=epochs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._context.coordinator is not None:
+            return  # tf_keras calls this when a step is scheduled, not when it is done
+        self._count(batch + 1)
+        metrics = None
+        now = time.monotonic()
+        if now - self._reported_at_s >= LOCAL_REPORT_INTERVAL_S:
+            self._reported_at_s = now
+            metrics = floats(logs)
+            measured = {**metrics, **self._input.update()}
+            self._context.record_local(measured, step=self._step, epoch=self._epoch)
+        self._context.progress.counted(self._step, epoch=self._epoch, local_metrics=metrics)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._context.progress.beat()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._context.coordinator is not None:
+            self._count(self.params.get("steps") or 0)
+        self._step_in_epoch, self._epoch = 0, epoch + 1
+        self._context.progress.counted(self._step, epoch=self._epoch)
+        self._context.report_global(floats(logs), step=self._step, epoch=self._epoch)
+
+    def fit_ended(self) -> None:
+        """Called by the `fit_session`, also when an exception ends the `fit`: no step is awaited any more."""
+        self._input.finish(self._context)
+        self._context.progress.expect(num_steps=self._step, num_epochs=self._epoch)
+
+    def _count(self, step_in_epoch: int) -> None:
+        self._step += step_in_epoch - self._step_in_epoch
+        self._step_in_epoch = step_in_epoch
+        self._context.loop_step = self._step
+        self._context.step = max(self._context.step, self._step)

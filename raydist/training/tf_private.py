@@ -1,0 +1,274 @@
+"""All that raydist touches of TensorFlow's private parts.
+
+Checked with TensorFlow 2.21; tests/training/test_tensorflow_internals.py fails when one is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.distribute import distribute_lib, input_lib, mirrored_strategy
+from tensorflow.python.distribute.coordinator import values
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
+from tensorflow.python.eager import context
+from tensorflow.python.framework import config
+from tensorflow.python.ops import gen_script_ops, script_ops, stateful_random_ops
+
+from raydist.errors import UnsupportedError
+from raydist.spec.tasks import ClusterSpec, TaskId
+
+__all__ = ["ShardedVariable"]  # has no public name
+
+VERSION = "2.21"
+HEARTBEAT_TIMEOUT_S = 20
+# More keys than one strategy uses; TensorFlow's own tests of several strategies take as many.
+_KEYS_PER_TASK = 100_000
+
+
+def check_untouched() -> None:
+    """Raises UnsupportedError when an op ran before the strategy exists.
+
+    Collectives can be configured only in a fresh context (eager/context.py, `Collective ops must be
+    configured at program startup`; tensorflow#34568).
+    """
+    if context.context()._context_handle is not None:
+        raise UnsupportedError(
+            "TensorFlow was used before raydist built the strategy; leave tensors, variables and "
+            "tf.config.list_logical_devices() to the train function"
+        )
+
+
+def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float) -> None:
+    """Bounds TensorFlow's start-up barrier, which otherwise waits an hour and names nobody.
+
+    MultiWorkerMirroredStrategy configures the coordination service only where nobody has
+    (collective_all_reduce_strategy.py). With a barrier at registration a missing peer raises
+    `DeadlineExceededError … Some timed out task names: …` (TF_NOTES 4.3).
+    """
+    jobs = [
+        coordination_config_pb2.CoordinatedJob(name=task_type.value, num_tasks=len(addresses))
+        for task_type, addresses in cluster_spec.jobs
+    ]
+    current = context.context()
+    current.configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{jobs[0].name}/replica:0/task:0",
+        coordinated_jobs=jobs,
+        cluster_register_timeout_in_ms=int(start_timeout_s * 1000),
+        heartbeat_timeout_in_ms=HEARTBEAT_TIMEOUT_S * 1000,
+    )
+    # A public field of the proto, for which configure_coordination_service has no argument; without
+    # it the time-out does not bound the leader.
+    current._coordination_service_config.cluster_register_with_barrier = True
+
+
+def report_error_to_peers(message: str) -> None:
+    """Makes every collective of the peers fail at once with `message`.
+
+    A peer that raised but whose process lives is otherwise waited for without end (TF_NOTES 4.5).
+    """
+    current = context.context()
+    if current.coordination_service is not None:
+        # Where a peer's failure came first there is nobody to tell any more, and TensorFlow says so.
+        with contextlib.suppress(tf.errors.FailedPreconditionError):
+            current.report_error_to_cluster(2, message[:1000])
+
+
+def keep_mirrored_local(task: TaskId) -> None:
+    """Lets a MirroredStrategy that a job makes in a task of several workers use this task's devices alone.
+
+    `MirroredStrategy()` takes every device that `list_logical_devices` returns, which are those of all
+    workers, and copying a tensor to another worker's device ends the process with SIGSEGV
+    (mirrored_strategy.py, `all_local_devices`). The collectives of all workers share one table of group
+    keys, in which groups of different strategies must not have the same key.
+    """
+    all_local_devices = mirrored_strategy.all_local_devices
+    prefix = f"/job:{task.task_type.value}/replica:0/task:{task.index}/"
+
+    def own_devices(num_gpus: int | None = None) -> list[Any]:
+        gpus = [device for device in tf.config.list_logical_devices("GPU") if device.name.startswith(prefix)]
+        cpus = [device for device in tf.config.list_logical_devices("CPU") if device.name.startswith(prefix)]
+        # Under other names there would be none: then it is TensorFlow's to choose.
+        return gpus[:num_gpus] or cpus or all_local_devices(num_gpus)
+
+    mirrored_strategy.all_local_devices = own_devices
+    tf.distribute.MirroredStrategy._collective_key_base = (1 + task.index) * _KEYS_PER_TASK
+
+
+def is_synchronized_on_read(variable: object) -> bool:
+    """Whether reading `variable` outside a replica is a collective, so that every worker has to read it."""
+    synchronization = getattr(variable, "synchronization", None)
+    return synchronization == tf.VariableSynchronization.ON_READ
+
+
+def is_op_determinism_enabled() -> bool:
+    """Whether deterministic operations were asked for, in the program or by TF_DETERMINISTIC_OPS."""
+    return bool(config.is_op_determinism_enabled())
+
+
+def global_random_variables() -> list[tf.Variable]:
+    """Returns the state of `tf.random.get_global_generator()`, if somebody has asked for that."""
+    generator = stateful_random_ops.global_generator
+    return [] if generator is None else [generator.state]
+
+
+def make_global_generator() -> None:
+    """Makes that generator, unless it is there."""
+    tf.random.get_global_generator()
+
+
+def is_default(strategy: tf.distribute.Strategy) -> bool:
+    """Whether it is the strategy outside of every scope, which has no devices to distribute to."""
+    return strategy is distribute_lib._get_default_strategy()
+
+
+@contextlib.contextmanager
+def as_one_of(num_replicas: int, *, on_question: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Leaves the strategy's scope, and lets every strategy say that it has that many replicas.
+
+    For tracing a step as if it ran on one device, or on one replica of several, without any collective:
+    the replica context is that of the default strategy, whose reductions return what they are given.
+
+    Args:
+      on_question: Called by whoever asks for the number of replicas.
+    """
+    owner = distribute_lib.StrategyBase
+    original = owner.num_replicas_in_sync
+
+    def answer(self: Any) -> int:
+        on_question()
+        return num_replicas
+
+    owner.num_replicas_in_sync = property(answer)
+    distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
+    try:
+        yield
+    finally:
+        distribute_lib._pop_per_thread_mode()
+        owner.num_replicas_in_sync = original
+
+
+def without_effects(
+    function: Callable[..., Sequence[tf.Tensor]], signature: Sequence[tf.TensorSpec]
+) -> tuple[Callable[..., Sequence[tf.Tensor]], tf.Graph]:
+    """Traces `function`; returns one that computes its outputs and nothing else, and the whole graph.
+
+    A `tf.function` runs all that changes something, such as an assignment or a summary, in its order. Here it
+    is left out.
+    """
+
+    def renamed(*args: tf.Tensor) -> Sequence[tf.Tensor]:
+        # By its name tf_keras takes it for one of TensorFlow 1 (base_layer_utils.py, `is_in_tf_function`).
+        tf.compat.v1.get_default_graph().name = "raydist_without_effects"
+        return function(*args)
+
+    traced = tf.compat.v1.wrap_function(renamed, list(signature))
+    return traced.prune(traced.inputs[: len(signature)], traced.outputs), traced.graph
+
+
+def eager_seeds() -> list[Any]:
+    """Returns, as JSON, the state from which ops without a seed take one outside of functions."""
+    version, numbers, gauss = context.context()._rng.getstate()
+    return [version, list(numbers), gauss]
+
+
+def set_eager_seeds(state: Sequence[Any]) -> None:
+    """Takes up what `eager_seeds` returned."""
+    version, numbers, gauss = state
+    context.context()._rng.setstate((version, tuple(numbers), gauss))
+
+
+def per_worker_iterators(
+    coordinator: Any,
+    strategy: tf.distribute.Strategy,
+    pipelines: Callable[[tf.Tensor], Any] | Sequence[Callable[[], Any]],
+    *,
+    check: Callable[[Any], None],
+) -> tuple[Any, Any]:
+    """Makes an iterator in each worker's own process, and again when a worker comes back.
+
+    `ClusterCoordinator.create_per_worker_dataset` makes the same data set for all workers, and its
+    InputContext says that there is one (parameter_server_strategy_v2.py,
+    `_distribute_datasets_from_function`); here each worker's knows its number.
+
+    Args:
+      pipelines: A function of the worker's number (scalar int64 tensor) that returns its data set, or a
+        function without arguments for each worker.
+      check: Called with each traced pipeline; raises for one that no worker could run.
+
+    Returns:
+      The iterators, to be given to `coordinator.schedule`, and the structure of an element.
+    """
+    workers = coordinator._cluster.workers
+    if callable(pipelines):
+        traced = tf.function(pipelines, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
+        makers: Sequence[Any] = [
+            lambda index=index: traced(tf.constant(index, tf.int64)) for index in range(len(workers))
+        ]
+        check(traced)
+        dataset = traced.structured_outputs
+    else:
+        concrete = [tf.function(make, autograph=False).get_concrete_function() for make in pipelines]
+        for one in concrete:
+            check(one)
+        dataset, makers = concrete[0].structured_outputs, concrete
+    remote_values = []
+    for worker, make in zip(workers, makers, strict=True):
+        remote_value = worker.create_resource(lambda make=make: iter(make()))
+        # As in coordinator/values.py, PerWorkerDatasetFromDatasetFunction.__iter__.
+        remote_value._type_spec = input_lib.get_iterator_spec_from_dataset(strategy, dataset)
+        remote_values.append(remote_value)
+    spec = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], dataset.element_spec)
+    return values.PerWorkerDistributedIterator(tuple(remote_values)), spec
+
+
+def register(name: str, function: Callable[..., Any]) -> None:
+    """Lets `call_registered` call a function of this process, for as long as the process lives."""
+    _registered[name] = function
+    script_ops._py_funcs._funcs[name] = function  # which holds it weakly
+
+
+_registered: dict[str, Callable[..., Any]] = {}
+
+
+def call_registered(name: str, inputs: Sequence[tf.Tensor], types: Sequence[tf.DType]) -> Sequence[tf.Tensor]:
+    """Calls, with NumPy arrays, what is registered as `name` in the process that runs the op.
+
+    `tf.numpy_function` pins its op to the process that makes the graph (ops/script_ops.py).
+    """
+    outputs: Sequence[tf.Tensor] = gen_script_ops.py_func(input=list(inputs), token=name, Tout=list(types))
+    return outputs
+
+
+def spec_of(per_worker_values: Any) -> Any:
+    """Returns the type of one worker's value, for tracing."""
+    return per_worker_values._values[0]._type_spec
+
+
+def is_fetched(remote_value: Any) -> bool:
+    """Whether a scheduled function is done and its result is on the coordinator.
+
+    A `RemoteValue` can only be waited for, one after the other, and while a result is still on its
+    way from a worker that dies, waiting raises although the function is about to be run again.
+    """
+    return bool(remote_value._has_fetched_to_local)
+
+
+@contextlib.contextmanager
+def traced_for_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Says that what is traced inside is meant for the workers, as `ClusterCoordinator.schedule` does.
+
+    Otherwise TensorFlow warns of each `strategy.run` that it might run on the coordinator. In the
+    scope, because an optimizer may make its variables while a step is traced.
+    """
+    before = strategy.extended._being_scheduled
+    strategy.extended._being_scheduled = True
+    try:
+        with strategy.scope():
+            yield
+    finally:
+        strategy.extended._being_scheduled = before

@@ -1,0 +1,37 @@
+"""Programs that several replicas cannot run: TensorFlow's own message, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from raydist.training.reporting.advice import with_advice
+from tests.support.processes import Cluster, run_function
+
+MESSAGES = "tests.support.mistake_functions:messages"
+TENSORFLOWS = {
+    "loss_with_the_default_reduction": "Please use `tf.keras.losses.Reduction.SUM`",
+    "loop_over_other_sizes": "Shape mismatch in the collective instance",
+}
+OURS = {
+    "loss_with_the_default_reduction": "Make the loss with reduction='none' and divide the sum by the global",
+    "loop_over_other_sizes": "reduce them to scalars first, or give every worker batches of one size",
+}
+
+
+def test_programs_that_are_wrong_for_several_replicas_say_what_to_do() -> None:
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
+    tasks = run_function(MESSAGES, cluster, mistakes=list(OURS))
+    for name, advice in OURS.items():
+        told = [task.values["told"][name] for task in tasks]
+        # Of different shapes only one worker may learn; the other one is told that its peer has failed.
+        named = [one for one in told if TENSORFLOWS[name] in one[1]]
+        assert len(named) >= (1 if name == "loop_over_other_sizes" else 2)
+        for kind, message, traceback in named:
+            assert kind == "USER"
+            assert advice in message.splitlines()[-1]
+            assert "mistake_functions.py" in traceback
+
+
+@pytest.mark.parametrize("message", ["", "loss is not a number"])
+def test_other_messages_stay_as_they_are(message: str) -> None:
+    assert with_advice(message) == message

@@ -1,0 +1,187 @@
+"""ctx.fit and ctx.train_steps: reports, checkpoints, and going on where the last one ended."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from math import nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raydist.spec.tasks import TaskId
+from raydist.storage.checkpoint_marker import Checkpoint
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import RunLayout
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
+
+FUNCTIONS = "tests.support.train_functions"
+TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
+TWO_DEVICES = {"strategy": "mirrored", "devices": 2}
+SLOW = pytest.mark.slow  # the same again in another way
+
+
+Undisturbed = Callable[..., tuple[list[TaskProcess], Path]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Runs 5 epochs of ctx.fit on a cluster, once for all tests; returns its tasks and its storage."""
+
+    @functools.cache
+    def run(cluster: Cluster) -> tuple[list[TaskProcess], Path]:
+        storage = tmp_path_factory.mktemp("undisturbed")
+        return run_function(f"{FUNCTIONS}:fit_through_context", cluster, epochs=5, storage=storage), storage
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("cluster", "keras", "every", "restored_step"),
+    [
+        pytest.param(TWO_WORKERS, "3", "epoch", 7, marks=SLOW),
+        (TWO_WORKERS, "3", "3", 9),
+        (TWO_DEVICES, "legacy", "epoch", 7),
+        pytest.param(TWO_WORKERS, "legacy", "3", 9, marks=SLOW),
+    ],
+    ids=["epochs", "steps", "tf_keras epochs", "tf_keras steps"],
+)
+def test_resumed_fit_ends_as_the_undisturbed_one(
+    undisturbed: Undisturbed,
+    tmp_path: Path,
+    cluster: dict[str, object],
+    keras: str,
+    every: str,
+    restored_step: int,
+) -> None:
+    where = Cluster(**cluster, keras=keras)  # type: ignore[arg-type]
+    target = f"{FUNCTIONS}:fit_through_context"
+    [expected, *_], _ = undisturbed(where)
+    disturbed = {"epochs": 5, "storage": tmp_path, "job_options": {"checkpoint_every": every}}
+    run_function(target, where, stop_after=10, **disturbed)
+    for task in run_function(target, where, attempt=1, **disturbed):
+        assert task.values["status"]["restored_step"] == restored_step
+        assert task.values["status"]["step"] == expected.values["status"]["step"] == 35
+        assert task.values["epochs"] == [0, 1, 2, 3, 4]
+        for name in ("weights", "loss", "accuracy"):
+            np.testing.assert_allclose(task.arrays[name], expected.arrays[name], atol=1e-6, err_msg=name)
+
+
+def test_chief_alone_writes_and_keeps_three(undisturbed: Undisturbed) -> None:
+    tasks, storage = undisturbed(Cluster(**TWO_WORKERS))
+    checkpoints = storage / "test" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-21-a0", "step-28-a0", "step-35-a0"]
+    assert tasks[0].values["status"]["checkpoint"] == str(checkpoints / "step-35-a0")
+    assert tasks[1].values["status"]["checkpoint"] is None
+    assert json.loads((checkpoints / "step-35-a0" / "state.json").read_text())["epoch"] == 5
+
+
+def test_metrics_hold_one_global_value_per_epoch(undisturbed: Undisturbed) -> None:
+    from raydist.metrics.records import Scope
+    from tests.support.metric_rows import merge_rows, read_rows
+
+    [first, _], storage = undisturbed(Cluster(**TWO_WORKERS))
+    rows = merge_rows(read_rows(Storage.open(str(storage)), RunLayout(run="test")))
+    losses = [row for row in rows if row.scope is Scope.GLOBAL and row.name == "loss"]
+    assert [(row.step, row.epoch, row.task) for row in losses] == [
+        (7 * epoch, epoch, TaskId.parse("worker/0")) for epoch in (1, 2, 3, 4, 5)
+    ]
+    np.testing.assert_allclose([row.value for row in losses], first.arrays["loss"], rtol=1e-6)
+
+
+def test_train_steps_goes_on_inside_a_call_of_a_resumed_run(tmp_path: Path) -> None:
+    target = f"{FUNCTIONS}:train_steps_through_context"
+    where = Cluster(**TWO_DEVICES)
+    options = {"checkpoint_every": "5"}
+    [expected] = run_function(target, where, storage=tmp_path / "a", job_options=options)
+    disturbed = {"storage": tmp_path / "b", "job_options": options}
+    [stopped] = run_function(target, where, stop_after=12, **disturbed)
+    assert stopped.values["status"]["checkpoint"].endswith("step-10-a0")
+    [resumed] = run_function(target, where, attempt=1, **disturbed)
+    assert resumed.values["status"]["restored_step"] == 10
+    np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
+    target, where = f"{FUNCTIONS}:two_fits", Cluster(**TWO_DEVICES)
+    [expected] = run_function(target, where, storage=tmp_path / "a")
+    assert expected.values["status"]["step"] == 20
+    assert expected.values["status"]["checkpoint"].endswith("step-20-a0")
+    run_function(target, where, storage=tmp_path / "b", crash=True)
+    [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1)
+    assert resumed.values["status"]["restored_step"] == 12
+    assert resumed.values["epochs"] == [0, 1, 2]
+    np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: str) -> None:
+    target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
+    [first] = run_function(target, where, storage=tmp_path, epochs=2)
+    assert first.values["status"]["checkpoint"].endswith("step-8-a0")
+    [more] = run_function(target, where, storage=tmp_path, epochs=5, attempt=1)
+    assert (more.values["status"]["restored_step"], more.values["status"]["step"]) == (8, 20)
+    assert more.values["status"]["checkpoint"].endswith("step-20-a1")
+    # Where the first one began belongs to that one alone.
+    assert more.values["epochs of the next fit"] == [0, 1]
+
+
+@functools.cache
+def on_two_workers() -> dict[str, list[TaskProcess]]:
+    names = ("input_context", "warmed_up")
+    return run_in_turn({name: (f"{FUNCTIONS}:{name}", {}) for name in names}, Cluster(**TWO_WORKERS))
+
+
+def test_function_of_an_input_context_shards_for_itself() -> None:
+    for task in on_two_workers()["input_context"]:
+        assert task.values["epochs"] == 2
+        assert task.values["status"]["step"] == 9 + 8
+
+
+def test_layers_that_depend_on_the_replicas_are_named(tmp_path: Path) -> None:
+    [task] = run_function(
+        f"{FUNCTIONS}:fit_through_context", Cluster(**TWO_DEVICES), epochs=1, storage=tmp_path, batchnorm=True
+    )
+    [note] = task.values["status"]["notes"]
+    assert note.startswith("layers batch_normalization normalise each replica's part")
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"), [("val_loss", 20), ("accuracy", 10), ("missing", None), (None, None)]
+)
+def test_best_step_knows_which_way_is_better(metric: str | None, expected: int | None) -> None:
+    from raydist.training.checkpointing.checkpoints import best_step
+
+    committed = [
+        Checkpoint(
+            step=step, attempt=0, uri="", files=(), info={"metrics": {"val_loss": loss, "accuracy": right}}
+        )
+        for step, loss, right in [(40, nan, nan), (30, 0.5, 0.7), (20, 0.4, 0.8), (10, 0.6, 0.9)]
+    ]
+    assert best_step(committed, metric) == expected
+
+
+def test_storage_that_fails_does_not_hide_what_the_train_function_raised(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError) as caught:
+        run_function(f"{FUNCTIONS}:raises_where_metrics_cannot_be_stored", Cluster(), storage=tmp_path)
+    lines = str(caught.value).splitlines()
+    assert lines[-1].endswith("ValueError: the user's own mistake")
+    assert "the last metrics are lost: cannot write" in str(caught.value)
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_learning_rate_warms_up_and_travels_with_the_model(keras: str) -> None:
+    if keras == "3":
+        tasks = on_two_workers()["warmed_up"]
+    else:
+        tasks = run_function(f"{FUNCTIONS}:warmed_up", Cluster(keras=keras))
+    for task in tasks:
+        assert task.values["rates"] == pytest.approx([0.1, 0.175, 0.25, 0.325, 0.4, 0.4])
+        assert task.values["loaded"]["end_learning_rate"] == pytest.approx(0.4)
+        assert task.values["float"] == pytest.approx(0.2)
+        assert (
+            "learning rate 0.4: 0.1 for batches of 4, scaled by the linear rule to 16, "
+            "over 4 steps of warm-up" in task.values["notes"]
+        )

@@ -1,0 +1,197 @@
+"""A loss that is right on one device is right on several replicas, or the run says so."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from raydist.training.replicas.loss_check import UNKNOWN, Verdict, decide
+from raydist.training.replicas.replica_share import LossRule
+from tests.support.processes import Cluster, TaskProcess, run_in_turn
+
+FUNCTIONS = "tests.support.loss_functions"
+SUMMED = ("function, sum", "function, each", "step, divided by replicas", "step, average loss")
+AVERAGED = ("function, mean", "compute_loss", "step, mean", "step, loss object and mean")
+THREE = ("step, mean", "step, divided by three")  # in batches of 3, of which one worker has a single row
+UNSURE = ("step, compares examples", "step, random")
+CLUSTERS = {
+    "one device": Cluster(),
+    "2 devices": Cluster(strategy="mirrored", devices=2),
+    "2 workers": Cluster(strategy="multi_worker_mirrored", workers=2),
+}
+
+
+@functools.cache
+def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
+    kinds = {kind: (f"{FUNCTIONS}:loss_written_as", {"kind": kind}) for kind in (*SUMMED, *AVERAGED, *UNSURE)}
+    slices = {
+        f"{kind} of 3": (f"{FUNCTIONS}:loss_written_as", {"kind": kind, "batch_size": 3}) for kind in THREE
+    }
+    others = [
+        "model_made_outside",
+        "compiled_twice",
+        "term_that_begins_at_zero",
+        "step_that_counts_its_calls",
+    ]
+    if keras == "3":  # tf_keras refuses a loss object in a loop, and sums gradients that are unscaled
+        others += ["float16_sum_overflows", "layer_losses_in_a_loop", "first_step_overflows"]
+    calls = {**kinds, **slices, **{name: (f"{FUNCTIONS}:{name}", {}) for name in others}}
+    if keras == "legacy":
+        summing = f"{FUNCTIONS}:step_that_sums_its_gradients_itself"
+        calls["sums, divided"] = (summing, {"is_divided": True})
+        calls["sums, not divided"] = (summing, {"is_divided": False})
+    found = CLUSTERS[cluster]
+    return run_in_turn(
+        calls, Cluster(strategy=found.strategy, workers=found.workers, devices=found.devices, keras=keras)
+    )
+
+
+CASES = [
+    ("2 devices", "3"),
+    ("2 devices", "legacy"),
+    pytest.param("2 workers", "3", marks=pytest.mark.slow),
+    pytest.param("2 workers", "legacy", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+@pytest.mark.parametrize("kind", [*SUMMED, *AVERAGED])
+def test_weights_and_losses_equal_those_of_one_device(kind: str, cluster: str, keras: str) -> None:
+    [expected] = run("one device", keras)[kind]
+    for task in run(cluster, keras)[kind]:
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
+        # These steps show what they have divided; tf_keras shows a sum as the mean of the replicas' sums.
+        is_shown = kind not in ("step, divided by replicas", "step, average loss")
+        if is_shown and (kind, keras) != ("function, sum", "legacy"):
+            np.testing.assert_allclose(task.values["loss"], expected.values["loss"], atol=1e-5)
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(cluster: str, keras: str) -> None:
+    # One sentence for one function: of the steps, which are of one class, the first leaves it.
+    for kind in ("function, mean", "compute_loss", "step, mean"):
+        # tf_keras takes the mean of what a loss function returns, and scales it.
+        is_right_in_keras = keras == "legacy" and kind.startswith("function")
+        notes = run(cluster, keras)[kind][0].values["notes"]
+        told = any("loss_functions.py:" in note and "averaged over the 2 replicas" in note for note in notes)
+        assert told is not is_right_in_keras, (kind, notes)
+    for kind in SUMMED:
+        assert run(cluster, keras)[kind][0].values["notes"] == []
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+@pytest.mark.parametrize("kind", UNSURE)
+def test_loss_that_cannot_be_equal_is_told(kind: str, cluster: str, keras: str) -> None:
+    cause = {"step, random": "random numbers"}.get(kind, "how a batch is divided")
+    [note] = run(cluster, keras)[kind][0].values["notes"]
+    assert "could not be shown" in note
+    assert cause in note
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_model_made_outside_of_the_strategy_trains_as_in_keras(cluster: str, keras: str) -> None:
+    [expected] = run("one device", keras)["model_made_outside"]
+    for task in run(cluster, keras)["model_made_outside"]:
+        for name in ("weights", "predicted"):
+            np.testing.assert_allclose(task.arrays[name], expected.arrays[name], atol=1e-6)
+        assert task.values["values"] == pytest.approx(expected.values["values"])
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_rule_is_found_anew_once_a_model_is_compiled_again(cluster: str, keras: str) -> None:
+    check_equal("compiled_twice", cluster, keras, atol=1e-5)
+
+
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
+def test_losses_of_layers_are_scaled_in_a_bare_loop(cluster: str) -> None:
+    check_equal("layer_losses_in_a_loop", cluster, "3", atol=1e-5)
+
+
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
+def test_step_is_skipped_where_only_the_sum_over_replicas_overflows(cluster: str) -> None:
+    [expected] = run("one device", "3")["float16_sum_overflows"]
+    assert expected.values["steps"] < 12  # some are skipped
+    for task in check_equal("float16_sum_overflows", cluster, "3", atol=2e-3):
+        assert task.values["steps"] == expected.values["steps"]
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+@pytest.mark.parametrize("kind", THREE)
+def test_workers_take_one_rule_where_one_has_too_few_rows_to_look(
+    kind: str, cluster: str, keras: str
+) -> None:
+    check_equal(f"{kind} of 3", cluster, keras, atol=1e-5)
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_scaled_term_whose_weight_begins_at_zero_is_taken_as_scaled(cluster: str, keras: str) -> None:
+    check_equal("term_that_begins_at_zero", cluster, keras, atol=1e-5)
+
+
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
+def test_gradients_that_overflow_in_the_first_step_are_told(cluster: str) -> None:
+    for task in check_equal("first_step_overflows", cluster, "3", atol=2e-3):
+        [note] = task.values["notes"]
+        assert "its first gradients are zero or not finite" in note
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_check_leaves_the_models_own_counters_alone(cluster: str, keras: str) -> None:
+    for task in run(cluster, keras)["step_that_counts_its_calls"]:
+        assert task.values["calls"] == 10
+
+
+@pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
+def test_step_that_sums_its_gradients_itself_has_to_divide_its_losses(cluster: str) -> None:
+    for task in check_equal("sums, divided", cluster, "legacy", atol=1e-5):
+        assert task.values["notes"] == []
+    for task in run(cluster, "legacy")["sums, not divided"]:
+        [note] = task.values["notes"]
+        assert "adds them up over the 2 replicas by itself" in note
+
+
+def check_equal(name: str, cluster: str, keras: str, *, atol: float) -> list[TaskProcess]:
+    [expected] = run("one device", keras)[name]
+    tasks = run(cluster, keras)[name]
+    for task in tasks:
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=atol, rtol=0)
+    return tasks
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_without_the_check_gradients_are_summed(keras: str) -> None:
+    function = f"{FUNCTIONS}:loss_written_as"
+    calls = {"step": (function, {"kind": "step, mean"})}
+    options = {"check_equality": False}
+    cluster = Cluster(strategy="mirrored", devices=2, keras=keras)
+    [task] = run_in_turn(calls, cluster, job_options=options)["step"]
+    [expected] = run("one device", keras)["step, mean"]
+    assert np.abs(task.arrays["weights"] - expected.arrays["weights"]).max() > 1e-2
+    assert task.values["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("errors", "options", "verdict", "rule"),
+    [
+        ((1e-7, 1e-6, 1.0), {}, Verdict.EITHER, LossRule.LOCAL_MEAN),
+        ((1e-7, 0.5, 1.0), {}, Verdict.SCALED, LossRule.SCALED),
+        ((1.0, 1e-7, 1.0), {}, Verdict.LOCAL_MEAN, LossRule.LOCAL_MEAN),
+        ((0.5, 0.5, 1e-7), {}, Verdict.SUM, LossRule.SUM),
+        ((1.1, 0.2, 1.1), {}, Verdict.UNEQUAL, LossRule.LOCAL_MEAN),
+        ((0.2, 0.6, 1.1), {}, Verdict.UNEQUAL, LossRule.SCALED),
+        ((0.9, 0.8, 1.1), {"asks_for_replicas": True}, Verdict.UNEQUAL, LossRule.SCALED),
+        ((1.1, 0.2, 1.1), {"asks_for_replicas": True}, Verdict.UNEQUAL, LossRule.LOCAL_MEAN),
+        ((1e-7, 1e-6, 1.0), {"asks_for_replicas": True}, Verdict.SCALED, LossRule.SCALED),
+        ((1e-7, 0.5, 1.0), {"reduces_itself": True}, Verdict.SCALED, LossRule.SCALED),
+        ((1.0, 1e-7, 1.0), {"reduces_itself": True}, Verdict.UNEQUAL, LossRule.SCALED),
+        ((UNKNOWN, UNKNOWN, UNKNOWN), {}, Verdict.UNKNOWN, LossRule.LOCAL_MEAN),
+        ((UNKNOWN, UNKNOWN, UNKNOWN), {"asks_for_replicas": True}, Verdict.UNKNOWN, LossRule.SCALED),
+    ],
+)
+def test_decision(
+    errors: tuple[float, float, float], options: dict[str, bool], verdict: Verdict, rule: LossRule
+) -> None:
+    finding = decide(errors, **options)
+    assert (finding.verdict, finding.rule) == (verdict, rule)

@@ -1,0 +1,58 @@
+"""The .npz file that is laid out in memory before its arrays are known."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from raydist.training.checkpointing.npz import NpzBuffer
+
+ARRAYS = {
+    "model/00000": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "model/00001": np.float64(0.5).reshape(()),
+    "optimizer/00000": np.zeros((0, 3), np.int64),
+    "optimizer/00001": np.array([True, False]),
+}
+
+
+def buffer_of(arrays: dict[str, np.ndarray]) -> NpzBuffer:
+    return NpzBuffer({name: (array.shape, array.dtype) for name, array in arrays.items()})
+
+
+def read(content: memoryview) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:  # checks each entry's CRC
+        return dict(arrays)
+
+
+def test_numpy_reads_what_was_filled_in() -> None:
+    buffer = buffer_of(ARRAYS)
+    for name, array in ARRAYS.items():
+        buffer.fill(name, [array])
+    found = read(buffer.seal())
+    assert list(found) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_shards_are_joined_along_the_first_axis() -> None:
+    whole = np.arange(20.0).reshape(5, 4)
+    buffer = buffer_of({"x": whole})
+    buffer.fill("x", [whole[:2], whole[2:]])
+    np.testing.assert_array_equal(read(buffer.seal())["x"], whole)
+
+
+def test_memory_serves_the_next_file() -> None:
+    buffer = buffer_of({"x": np.zeros(1000)})
+    for value in (1.0, 2.0):
+        buffer.fill("x", [np.full(1000, value)])
+        np.testing.assert_array_equal(read(buffer.seal())["x"], np.full(1000, value))
+
+
+def test_what_is_filled_in_is_a_copy() -> None:
+    array = np.ones(3)
+    buffer = buffer_of({"x": array})
+    buffer.fill("x", [array])
+    array[:] = 7
+    np.testing.assert_array_equal(read(buffer.seal())["x"], np.ones(3))
