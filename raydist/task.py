@@ -19,7 +19,7 @@ from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, Task
 from raydist.spec.tasks import TaskId
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.training.reporting.advice import with_advice
-from raydist.training.reporting.commands import Orders
+from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.progress import TaskProgress
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class TaskBody:
     def __init__(self, task: TaskId, host: str) -> None:
         self._task = task
         self._progress = TaskProgress(task, host=host)
-        self._orders = Orders()
+        self._commands = Commands()
 
     def warm_up(self) -> None:
         """Imports TensorFlow, while the addresses of the other tasks are still gathered."""
@@ -53,7 +53,7 @@ class TaskBody:
 
     def handle(self, order: Order) -> None:
         """Takes an order for the train function, which looks at it when it comes to a step's end."""
-        if not self._orders.take(order):
+        if not self._commands.take(order):
             logger.info("%s: order %s is not for the train function", self._task, order.name)
 
     def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> TaskStatus:
@@ -78,11 +78,11 @@ class TaskBody:
         # Imports TensorFlow, which has to see the environment that the actor has set.
         from raydist.training.session import open_session
 
-        with open_session(assignment, progress=self._progress, orders=self._orders) as session:
+        with open_session(assignment, progress=self._progress, commands=self._commands) as context:
             lease.close()
             train = load_function(assignment.job.entry_point, working_dir=code_dir)
             self._progress.set_state(TaskState.RUNNING)
-            train(session.context)
+            train(context)
 
 
 class ServerBody(TaskBody):

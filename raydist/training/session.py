@@ -1,4 +1,4 @@
-"""One task's TensorFlow side, from the mended Keras to the context that the train function gets."""
+"""One task's TensorFlow side, from the patched Keras to the context that the train function gets."""
 
 from __future__ import annotations
 
@@ -7,32 +7,39 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from types import ModuleType
 
 import keras
 import tensorflow as tf
+import wrapt
 
 from raydist.errors import StorageError, UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import KerasFlavour
+from raydist.spec.tasks import TaskType
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.training import tf_private
-from raydist.training.after_import import after_import
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.strategy import build_coordinator, build_strategy
 from raydist.training.context import TaskContext
 from raydist.training.input import input_clock
-from raydist.training.keras_patches.keras3 import trainer
+from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.trainer import ParameterServerTrainer
 from raydist.training.replicas import loss_rules
-from raydist.training.reporting import active_context
-from raydist.training.reporting.commands import Orders
+from raydist.training.reporting import reporter as reporting
+from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.progress import TaskProgress
+from raydist.training.reporting.reporter import Reporter
+from raydist.training.trainers.evaluator import EvaluatorTrainer
 from raydist.training.trainers.export import ExportFolder
+from raydist.training.trainers.keras_fit import SynchronousTrainer
+from raydist.training.trainers.task_run import TaskRun
+from raydist.training.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -41,33 +48,17 @@ TICK_INTERVAL_S = 1.0
 LAST_UPLOAD_TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Session:
-    """An open session: the context, valid until the `with` block ends."""
-
-    context: TaskContext
-
-
 @contextmanager
 def open_session(
-    assignment: TaskAssignment, *, progress: TaskProgress | None = None, orders: Orders | None = None
-) -> Iterator[Session]:
-    """Prepares TensorFlow and Keras and yields the session; flushes metrics at the end.
+    assignment: TaskAssignment, *, progress: TaskProgress | None = None, commands: Commands | None = None
+) -> Iterator[TaskContext]:
+    """Prepares TensorFlow and Keras and yields the context; flushes metrics at the end.
 
     Runs in the main thread, after the environment is set and before user code is imported. An
     exception in the block is reported to the peers, which would otherwise wait for this task.
     """
     progress = progress or TaskProgress(assignment.task)
-    check_keras(assignment.keras)
-    if assignment.job.mend_keras:
-        trainer.mend(sync_batchnorm=assignment.job.sync_batchnorm)
-        after_import("tf_keras", functools.partial(_mend_tf_keras, assignment.job.sync_batchnorm))
-    loss_rules.enable_check(assignment.job.mend_keras and assignment.job.check_equality)
-    strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
-    input_clock.start(strategy)
-    # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because
-    # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
-    keras.utils.set_random_seed(assignment.job.seed)
+    strategy = _prepare(assignment)
     with ExitStack() as stack:
         storage = Storage.open(assignment.job.storage).patient()
         layout = RunLayout(run=assignment.job.name)
@@ -84,20 +75,20 @@ def open_session(
             # Or a chief that dies would leave a gap in the curve before the checkpoint.
             before_commit=metrics.flush,
         )
-        context = TaskContext(
+        reporter = Reporter(assignment, progress=progress, metrics=metrics)
+        reporting.set_current(reporter)
+        stack.callback(reporting.set_current, None)
+        run = TaskRun(
             assignment,
             strategy=strategy,
-            progress=progress,
-            checkpoints=checkpoints,
-            metrics=metrics,
-            sources=SourceFolder(storage, layout),
             coordinator=build_coordinator(strategy),
-            orders=orders,
+            reporter=reporter,
+            checkpoints=checkpoints,
+            commands=commands or Commands(),
             export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
         )
-        stack.enter_context(active_context.activated(context))
         try:
-            yield Session(context=context)
+            yield TaskContext(run, _trainer(run, SourceFolder(storage, layout)))
             checkpoints.finish()
         except BaseException as error:
             # First: the peers' failure would make the controller end this task, and the next attempt
@@ -105,6 +96,32 @@ def open_session(
             _finish_quietly(checkpoints)
             tf_private.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
             raise
+
+
+def _prepare(assignment: TaskAssignment) -> tf.distribute.Strategy:
+    """Patches Keras, seeds, and builds the strategy."""
+    job = assignment.job
+    check_keras(assignment.keras)
+    if job.mend_keras:
+        patches.patch(sync_batchnorm=job.sync_batchnorm)
+        # It takes 0.1 s to import, and most jobs never do; those that do shall find it patched.
+        wrapt.register_post_import_hook(functools.partial(_patch_tf_keras, job.sync_batchnorm), "tf_keras")
+    loss_rules.enable_check(job.mend_keras and job.check_equality)
+    strategy = build_strategy(assignment, start_timeout_s=job.start_timeout)
+    input_clock.start(strategy)
+    # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because
+    # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
+    keras.utils.set_random_seed(job.seed)
+    return strategy
+
+
+def _trainer(run: TaskRun, sources: SourceFolder) -> Trainer:
+    """Chooses how this task trains, once."""
+    if run.assignment.task.task_type is TaskType.EVALUATOR:
+        return EvaluatorTrainer(run)
+    if run.coordinator is not None:
+        return ParameterServerTrainer(run, sources=sources)
+    return SynchronousTrainer(run)
 
 
 def _finish_quietly(checkpoints: TaskCheckpoints) -> None:
@@ -115,10 +132,10 @@ def _finish_quietly(checkpoints: TaskCheckpoints) -> None:
         logger.warning("the last checkpoint is not stored: %s", error)
 
 
-def _mend_tf_keras(sync_batchnorm: bool) -> None:
-    from raydist.training.keras_patches.tf_keras import trainer
+def _patch_tf_keras(sync_batchnorm: bool, module: ModuleType) -> None:
+    from raydist.training.keras_patches.tf_keras import patches
 
-    trainer.mend(sync_batchnorm=sync_batchnorm)
+    patches.patch(sync_batchnorm=sync_batchnorm)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.support.inside import run_of
 from tests.support.processes import Cluster, run_function
 
 WIDTH = 4096
@@ -63,13 +64,13 @@ def train(ctx: Any, *, num_pairs: int, batch: int) -> dict[str, Any]:
             self.num_steps += 1
             if self.num_steps % EVERY:
                 return
-            ctx.checkpoints.finish()
+            run_of(ctx).checkpoints.finish()
             if self.began_at_s:  # the first stretch traces, and the first save finds memory for its copy
                 seconds[self.saves].append(time.perf_counter() - self.began_at_s)
                 cpu_seconds[self.saves].append(time.process_time() - self.cpu_s)
             self.saves = not self.saves if self.num_steps > EVERY else False
             if self.num_steps == EVERY or self.saves:
-                ctx.orders.save.set()  # is done right after this callback
+                run_of(ctx).commands.save.set()  # is done right after this callback
             self.began_at_s = time.perf_counter() if self.num_steps > EVERY else 0.0
             self.cpu_s = time.process_time()
 

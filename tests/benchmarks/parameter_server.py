@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import progress_of, run_of
+
 WORKERS, PS = 3, 2
 PACKED = 50
 BATCH_SIZE = 32
@@ -100,18 +102,18 @@ def measure(ctx: Any, *, rounds: int, num_steps: int) -> dict[str, Any]:
 
     def train_steps() -> float:
         marks: list[tuple[float, int]] = []
-        completed = ctx.progress.completed
+        completed = progress_of(ctx).completed
 
         def note(step: int, **more: Any) -> None:
             marks.append((time.perf_counter(), step))
             completed(step, **more)
 
-        ctx.progress.completed = note
-        ctx.loop_step = ctx.step  # whatever ran before has nothing to do with these steps
+        progress_of(ctx).completed = note
+        run_of(ctx).reporter.first_step = ctx.step  # whatever ran before has nothing to do with these steps
         ctx.train_steps(
             lambda batch: {"loss": replica_step(batch)}, data, num_steps=2 * num_steps, steps_per_call=PACKED
         )
-        ctx.progress.completed = completed
+        progress_of(ctx).completed = completed
         half = marks[len(marks) // 2 :]
         return (half[-1][1] - half[0][1]) / (half[-1][0] - half[0][0])
 

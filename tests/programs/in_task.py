@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tests.programs.outcome import Outcome
+from tests.support.inside import progress_of
 
 
 def run(
@@ -36,7 +37,7 @@ def run(
     callbacks = [] if kill_after is None else [_killer(tf.keras, ctx, kill_after)]
     for name in names:
         notes: list[str] = []
-        _record_notes(ctx.progress, notes)
+        _record_notes(progress_of(ctx), notes)
         faulthandler.dump_traceback_later(limit_s, exit=True)
         began_s = time.process_time()
         try:
@@ -54,7 +55,7 @@ def run(
 def _store(place: Path, name: str, done: Outcome, *, notes: list[str], seconds: float, ctx: Any) -> None:
     arrays = {**_prefixed("variables", done.variables), **_prefixed("history", done.history)}
     np.savez(place / f"{name}.npz", **arrays)
-    status = ctx.progress.status()
+    status = progress_of(ctx).status()
     values = {"notes": notes, "seconds": seconds, "step": status.step, "restored_step": status.restored_step}
     Path(place, f"{name}.json").write_text(json.dumps(values))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import progress_of
 from tests.support.train_functions import batchnorm_model, dense_model, examples
 
 # The replicas do not divide most of them, and one has fewer examples than replicas.
@@ -89,14 +90,14 @@ def of_unknown_length(ctx: Any, *, count: int, steps: int) -> dict[str, Any]:
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8).filter(lambda *batch: True)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam", steps_per_execution=steps, metrics=("accuracy",))
-    before = ctx.progress.status().step
+    before = progress_of(ctx).status().step
     history = ctx.fit(model, data, epochs=3, validation_data=data)
     return {
         "weights": _flat(model),
         "loss": np.array(history.history["loss"]),
         "val_loss": np.array(history.history["val_loss"]),
         "predicted": np.array(model.predict(data.map(lambda x, y: x), verbose=0)),
-        "steps": ctx.progress.status().step - before,
+        "steps": progress_of(ctx).status().step - before,
     }
 
 
@@ -120,9 +121,9 @@ def distributed(ctx: Any) -> dict[str, Any]:
         "evaluated": np.array(model.evaluate(data, verbose=0)),
         "weights": _flat(model),
     }
-    before = ctx.progress.status().step
+    before = progress_of(ctx).status().step
     ctx.fit(model, shards, epochs=2)
-    return {**result, "steps": ctx.progress.status().step - before}
+    return {**result, "steps": progress_of(ctx).status().step - before}
 
 
 def compiled_by_xla(ctx: Any) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def compiled_by_xla(ctx: Any) -> dict[str, Any]:
             result[f"{way} is compiled"] = False
         except tf.errors.InvalidArgumentError as error:
             result[f"{way} is compiled"] = "on XLA_CPU_JIT" in str(error)
-    return {**result, "notes": list(ctx.progress.status().notes)}
+    return {**result, "notes": list(progress_of(ctx).status().notes)}
 
 
 def _jit_model(ctx: Any, layers: list[Any]) -> Any:

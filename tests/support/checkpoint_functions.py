@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import progress_of, run_of
 from tests.support.train_functions import dense_model, examples
 
 
@@ -49,7 +50,7 @@ def upload_waits_for_training(ctx: Any) -> dict[str, Any]:
         model = dense_model(tf.keras, "adam")
     ctx.fit(model, data, epochs=2, callbacks=[Watch()])
     threads = [thread.name for thread in threading.enumerate()]
-    return {"committed": committed, "threads": threads, "checkpoint": ctx.progress.status().checkpoint}
+    return {"committed": committed, "threads": threads, "checkpoint": progress_of(ctx).status().checkpoint}
 
 
 def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def hangs_before_the_marker_of(ctx: Any, *, step: int, epochs: int) -> dict[str,
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam", metrics=("accuracy",))
     ctx.fit(model, data, epochs=epochs)
-    return {"weights": flat(model), "restored_step": ctx.progress.status().restored_step}
+    return {"weights": flat(model), "restored_step": progress_of(ctx).status().restored_step}
 
 
 def checkpoints_cannot_be_stored(ctx: Any, *, way: str) -> dict[str, Any]:
@@ -89,10 +90,10 @@ def checkpoints_cannot_be_stored(ctx: Any, *, way: str) -> dict[str, Any]:
             ctx.train_steps(lambda batch: {"x": tf.reduce_sum(batch[0])}, data(), num_steps=100_000)
         else:
             ctx.save(step=1, model=model)
-            ctx.checkpoints.finish()
+            run_of(ctx).checkpoints.finish()
     except Exception as error:
-        ctx.checkpoints.finish()  # raises nothing any more
-        return {"error": f"{type(error).__name__}: {error}", "step": ctx.progress.status().step}
+        run_of(ctx).checkpoints.finish()  # raises nothing any more
+        return {"error": f"{type(error).__name__}: {error}", "step": progress_of(ctx).status().step}
     return {"error": ""}
 
 
@@ -121,7 +122,7 @@ def train_long(ctx: Any, *, way: str, num_steps: int = 1_000_000) -> dict[str, A
     else:
         callbacks = [Watch()] if way == "watched by the chief" and ctx.is_chief else []
         ctx.fit(model, endless, epochs=1, steps_per_epoch=num_steps, callbacks=callbacks)
-    status = ctx.progress.status()
+    status = progress_of(ctx).status()
     return {"weights": flat(model), "restored_step": status.restored_step, "step": status.step}
 
 
@@ -194,7 +195,7 @@ def early_stopping(ctx: Any, *, crash_in: int | None = None) -> dict[str, Any]:
         if "crashed" not in str(error):
             raise
         return {}
-    rate, status = model.optimizer.learning_rate, ctx.progress.status()
+    rate, status = model.optimizer.learning_rate, progress_of(ctx).status()
     return {
         "weights": flat(model),
         "awaited_steps": status.num_steps - status.step,
@@ -244,7 +245,7 @@ def random_numbers(ctx: Any, *, crash_at: int | None = None) -> dict[str, Any]:
         if "crashed" not in str(error):
             raise
         return {}
-    status = ctx.progress.status()
+    status = progress_of(ctx).status()
     return {
         "weights": flat(model),
         "drawn": np.array(drawn),
@@ -273,7 +274,7 @@ def ends_an_epoch(ctx: Any, *, crash_in: int | None = None, is_size_known: bool 
             raise
         return {}
     losses = np.array(history.history["loss"])
-    return {"weights": flat(model), "losses": losses, "steps": ctx.progress.status().step}
+    return {"weights": flat(model), "losses": losses, "steps": progress_of(ctx).status().step}
 
 
 def restored_differently(ctx: Any, *, way: str) -> None:
@@ -339,7 +340,7 @@ def trained_for_export(ctx: Any, *, kind: str = "dense") -> dict[str, Any]:
     arrays = [np.asarray(part.read_value()) for part in variables.variables_of("model", model)]
     return {
         **{f"weight-{number:02d}": array for number, array in enumerate(arrays)},
-        "notes": list(ctx.progress.status().notes),
+        "notes": list(progress_of(ctx).status().notes),
     }
 
 
@@ -406,5 +407,5 @@ def two_models_with_state_outside(ctx: Any, *, epochs: int, second: bool) -> dic
     return {
         "weights": np.concatenate([flat(first), flat(other)]),
         "outside": np.array([variable.numpy() for variable in outside]),
-        "restored_step": ctx.progress.status().restored_step,
+        "restored_step": progress_of(ctx).status().restored_step,
     }

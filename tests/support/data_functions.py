@@ -12,6 +12,7 @@ from raydist import data
 from raydist.data.failures import data_error_in
 from raydist.data.windows import Piece
 from raydist.errors import DataError
+from tests.support.inside import progress_of, run_of
 from tests.support.numbered_source import NumberedSource
 from tests.support.train_functions import dense_model, examples
 
@@ -111,7 +112,7 @@ def trained_by_workers(
         return {"size": tf.cast(tf.shape(y)[0], tf.float32)}
 
     ctx.train_steps(step_fn, recipe, num_steps=epochs * recipe.steps_per_epoch, steps_per_call=steps_per_call)
-    steps_repeated = ctx.progress.status().steps_repeated
+    steps_repeated = progress_of(ctx).status().steps_repeated
     wide = recipe.map(lambda x, y: (tf.tile(x, [1, 6]) / count, y))
     history = ctx.fit(model, wide, epochs=2, validation_data=wide)
     two = wide.for_epochs(2)
@@ -246,19 +247,20 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool) -> dict[str, Any]:
         return tf.ensure_shape(tf.numpy_function(slow, [x], tf.float32), x.shape), y
 
     recorded: list[dict[str, float]] = []
-    record = ctx.record_local
+    reporter = run_of(ctx).reporter
+    record = reporter.report
 
     def recording(metrics: dict[str, float], **place: Any) -> None:
         recorded.append(dict(metrics))
         record(metrics, **place)
 
-    ctx.record_local = recording
+    reporter.report = recording
     dataset = tf.data.Dataset.from_tensor_slices(examples(320)).batch(8, drop_remainder=is_static)
     dataset = dataset.map(read).prefetch(1)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
     ctx.fit(model, dataset, epochs=2)
-    notes = list(ctx.progress.status().notes)
+    notes = list(progress_of(ctx).status().notes)
     return {"notes": notes, "recorded": [one for one in recorded if "examples_per_s" in one]}
 
 
@@ -274,4 +276,4 @@ def distribute_in_turn(ctx: Any) -> dict[str, Any]:
         refusal(lambda: ctx.distribute(dataset, sharding="static")),
     ]
     is_same = all(ctx.distribute(dataset, sharding=sharding) is dataset for sharding in ("dynamic", "off"))
-    return {"refused": refused, "is_same": is_same, "notes": ctx.progress.status().notes}
+    return {"refused": refused, "is_same": is_same, "notes": progress_of(ctx).status().notes}

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import progress_of
+
 
 def _examples() -> tuple[np.ndarray, np.ndarray]:
     # The last batch of 6 divides by 2 replicas, the one before as well: a loss that divides by the number of
@@ -26,12 +28,12 @@ def loss_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
         model = _class_of(kind, keras)(inputs, outputs)
         model.compile(keras.optimizers.SGD(0.1), loss=_LOSSES.get(kind, "mse"))
     dataset = tf.data.Dataset.from_tensor_slices(_examples()).batch(batch_size)
-    noted = len(ctx.progress.status().notes)
+    noted = len(progress_of(ctx).status().notes)
     history = model.fit(dataset, epochs=2, verbose=0)
     return {
         "weights": _flat(model),
         "loss": next(iter(history.history.values()), []),  # tf_keras shows no loss of compute_loss
-        "notes": list(ctx.progress.status().notes[noted:]),
+        "notes": list(progress_of(ctx).status().notes[noted:]),
     }
 
 
@@ -185,9 +187,9 @@ def first_step_overflows(ctx: Any) -> dict[str, Any]:
             model.compile(keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**20))
     finally:
         keras.mixed_precision.set_global_policy("float32")
-    noted = len(ctx.progress.status().notes)
+    noted = len(progress_of(ctx).status().notes)
     model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=5, verbose=0)
-    return {"weights": _flat(model), "notes": list(ctx.progress.status().notes[noted:])}
+    return {"weights": _flat(model), "notes": list(progress_of(ctx).status().notes[noted:])}
 
 
 def step_that_counts_its_calls(ctx: Any) -> dict[str, Any]:
@@ -239,13 +241,13 @@ def step_that_sums_its_gradients_itself(ctx: Any, *, is_divided: bool) -> dict[s
             )
             return {"own": loss}
 
-    noted = len(ctx.progress.status().notes)
+    noted = len(progress_of(ctx).status().notes)
     with ctx.strategy.scope():
         inputs = keras.Input((4,))
         model = Summing(inputs, keras.layers.Dense(1)(inputs))
         model.compile(keras.optimizers.SGD(0.1))
     model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=2, verbose=0)
-    return {"weights": _flat(model), "notes": list(ctx.progress.status().notes[noted:])}
+    return {"weights": _flat(model), "notes": list(progress_of(ctx).status().notes[noted:])}
 
 
 def model_made_outside(ctx: Any) -> dict[str, Any]:

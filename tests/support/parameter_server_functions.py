@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import progress_of
+
 NUM_IDS = 40
 
 
@@ -64,7 +66,7 @@ def fit(
         callbacks=[watch],
     )
     predicted = model(tf.constant(x_val)).numpy()[:, 0]
-    status = ctx.progress.status()
+    status = progress_of(ctx).status()
     return {
         "history": history.history,
         "iterations": int(model.optimizer.iterations.numpy()),
@@ -119,7 +121,7 @@ def weights(ctx: Any, *, epochs: int) -> dict[str, Any]:
     return {
         "index": files["variables.json"].decode(),
         "npz": np.frombuffer(files["variables.npz"], np.uint8),
-        "step": ctx.progress.status().step,
+        "step": progress_of(ctx).status().step,
         "num_parts": len(variables.variables_of("model", model)),
     }
 
@@ -167,8 +169,8 @@ def loop(ctx: Any, *, num_steps: int, steps_per_call: int) -> dict[str, Any]:
         "last": dict(last),
         "weight": weight.numpy(),
         "calls": int(calls.numpy()),
-        "step": ctx.progress.status().step,
-        "steps_repeated": ctx.progress.status().steps_repeated,
+        "step": progress_of(ctx).status().step,
+        "steps_repeated": progress_of(ctx).status().steps_repeated,
         "bare": [float(value) for value in ctx.coordinator.fetch(losses)],
         "restored": restored,
     }
@@ -284,7 +286,7 @@ def own_train_step(ctx: Any) -> dict[str, Any]:
         return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
 
     history = ctx.fit(model, data, epochs=3, steps_per_epoch=100_000, callbacks=[Stop()])
-    return {"history": history.history, "step": ctx.progress.status().step}
+    return {"history": history.history, "step": progress_of(ctx).status().step}
 
 
 def shards_of_one_name(ctx: Any) -> dict[str, Any]:

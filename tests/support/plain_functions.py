@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import progress_of
 from tests.support.train_functions import dense_model, examples
 
 
@@ -15,7 +16,7 @@ def fits_in_a_row(ctx: Any) -> dict[str, Any]:
 
     keras = tf.keras
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
-    status = ctx.progress.status
+    status = progress_of(ctx).status
     steps, losses = [], []
 
     class Inner(keras.callbacks.Callback):
@@ -74,9 +75,9 @@ def packed(ctx: Any) -> dict[str, Any]:
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16, drop_remainder=True).repeat()
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
-    before = ctx.progress.status().step
+    before = progress_of(ctx).status().step
     model.fit(data, steps_per_epoch=400, verbose=0)
-    return {"largest": max(counts), "steps": ctx.progress.status().step - before}
+    return {"largest": max(counts), "steps": progress_of(ctx).status().step - before}
 
 
 def on_parameter_server(ctx: Any) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def on_parameter_server(ctx: Any) -> dict[str, Any]:
         model = dense_model(tf.keras, "sgd", metrics=("accuracy",))
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16).repeat()
     model.fit(data, epochs=2, steps_per_epoch=10, verbose=0)
-    status = ctx.progress.status()
+    status = progress_of(ctx).status()
     return {"steps": status.step, "metrics": sorted(status.metrics), "epoch": status.epoch}
 
 
@@ -103,15 +104,15 @@ def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
-    before = ctx.progress.status().step
+    before = progress_of(ctx).status().step
     try:
         model.fit(data, epochs=3, verbose=0, callbacks=[Crash()])
     except RuntimeError:
         pass
-    status = ctx.progress.status()
+    status = progress_of(ctx).status()
     failure = TaskFailure(task=ctx.task, kind=FailureKind.USER, error_type="RuntimeError", message="x")
-    ctx.progress.failed(failure)
-    failed = ctx.progress.status().failure
+    progress_of(ctx).failed(failure)
+    failed = progress_of(ctx).status().failure
     return {"steps": status.step - before, "awaits": status.num_steps - status.step, "failed at": failed.step}
 
 
@@ -145,6 +146,6 @@ def layers_of_the_users_own(ctx: Any) -> dict[str, Any]:
     with ctx.strategy.scope():
         model = keras.Sequential([keras.layers.Input((6,)), Noise(), Centred(), keras.layers.Dense(3)])
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    noted = len(ctx.progress.status().notes)
+    noted = len(progress_of(ctx).status().notes)
     model.fit(tf.data.Dataset.from_tensor_slices(examples(64)).batch(16), verbose=0)
-    return {"notes": list(ctx.progress.status().notes[noted:])}
+    return {"notes": list(progress_of(ctx).status().notes[noted:])}

@@ -40,21 +40,21 @@ def main(request: dict[str, Any]) -> None:
         while server:
             threading.Event().wait()
 
-    from raydist.training.reporting.commands import Orders
+    from raydist.training.reporting.commands import Commands
     from raydist.training.session import open_session
 
-    orders = Orders()
+    commands = Commands()
     # As the controller does. A thread: the main one may hold the event's lock.
-    signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=orders.finish.set).start())
-    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=orders.save.set).start())
+    signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=commands.finish.set).start())
+    signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=commands.save.set).start())
     arguments = dict(request["arguments"])
     job_options = {
         name: find_option(name).parse(value) for name, value in arguments.pop("job_options", {}).items()
     }
     assignment = _assignment(request, **job_options)
     module, _, function = request["target"].partition(":")
-    with open_session(assignment, orders=orders) as session:
-        result = getattr(importlib.import_module(module), function)(session.context, **arguments) or {}
+    with open_session(assignment, commands=commands) as context:
+        result = getattr(importlib.import_module(module), function)(context, **arguments) or {}
     _write(Path(request["folder"]), result)
 
 

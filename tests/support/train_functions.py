@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import progress_of, run_of
+
 
 def in_turn(ctx: Any, *, calls: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """Calls `module:function(ctx, **arguments)` of each name; see `processes.run_in_turn`."""
@@ -223,18 +225,18 @@ def error_of_fit(ctx: Any, *, steps: int) -> dict[str, Any]:
 
 
 def changed_sources(ctx: Any, *, module: str) -> dict[str, Any]:
-    found = importlib.import_module(f"raydist.training.{module}").replacements()
+    found = importlib.import_module(f"raydist.training.keras_patches.{module}.patches").replacements()
     return {"changed": [str(one) for one in found if one.found != one.fingerprint], "count": len(found)}
 
 
-def mend_of_changed_source(ctx: Any) -> dict[str, Any]:
+def patch_of_changed_source(ctx: Any) -> dict[str, Any]:
     from keras.src.backend.tensorflow import trainer
 
-    from raydist.training.keras_patches.keras3 import trainer
+    from raydist.training.keras_patches.keras3 import patches
 
     trainer.TensorFlowTrainer.fit = lambda self: None
     try:
-        trainer.mend(sync_batchnorm=False)
+        patches.patch(sync_batchnorm=False)
     except Exception as error:
         return {"error": str(error)}
     return {"error": ""}
@@ -285,7 +287,7 @@ def fit_through_context(
 
 
 def _status(ctx: Any) -> dict[str, Any]:
-    status = ctx.progress.status()
+    status = progress_of(ctx).status()
     return {
         "step": status.step,
         "restored_step": status.restored_step,
@@ -321,18 +323,18 @@ def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> d
         ctx.train_steps(step_fn, data, num_steps=12, steps_per_call=3)
     else:
         ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)
-        watched = ctx.progress.completed
+        watched = progress_of(ctx).completed
 
         def crash(step: int, **kwargs: Any) -> None:
             watched(step, **kwargs)
             if step >= stop_after:
                 raise RuntimeError("crashed")
 
-        ctx.progress.completed = crash
+        progress_of(ctx).completed = crash
         try:
             ctx.train_steps(step_fn, data, num_steps=12, steps_per_call=3)
         except RuntimeError:
-            ctx.checkpoints.finish()
+            run_of(ctx).checkpoints.finish()
             return {"status": _status(ctx)}
     return {"weights": _flat(model), "status": _status(ctx)}
 
@@ -553,7 +555,7 @@ def warmed_up(ctx: Any) -> dict[str, Any]:
         "rates": rates,
         "loaded": loaded.get_config()["learning_rate"]["config"],
         "float": ctx.scale_learning_rate(0.1, base_batch_size=4, batch_size=16, rule="sqrt"),
-        "notes": list(ctx.progress.status().notes),
+        "notes": list(progress_of(ctx).status().notes),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from raydist.spec.job import CheckpointEvery, CheckpointUnit
 
 
-class Cadence:
+class CheckpointSchedule:
     """When the next checkpoint is due. By steps and epochs all tasks decide alike, by seconds the chief."""
 
     def __init__(self, every: CheckpointEvery, *, each_epoch: bool = False) -> None:

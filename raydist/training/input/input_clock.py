@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from raydist.training import tf_private
-
-if TYPE_CHECKING:
-    from raydist.training.context import TaskContext
+from raydist.training.reporting.reporter import Reporter
 
 # Of the time of a step: above it the user is told.
 WAIT_LIMIT = 0.2
@@ -153,7 +151,7 @@ class InputReport:
             return {}
         return reading.since(last)
 
-    def finish(self, context: TaskContext) -> None:
+    def finish(self, reporter: Reporter) -> None:
         """Prints a line, and notes an advice where the training waited too long."""
         reading, begun = read(), self._begun
         if reading is None or begun is None or reading.at_s - begun.at_s < 1.0:
@@ -165,9 +163,9 @@ class InputReport:
             else "time waited for data not measured with deterministic operations"
         )
         print(f"raydist: input {values['examples_per_s']:,.0f} examples/s in this task, {waited}", flush=True)
-        sentence = advice(str(context.task), begun, reading)
+        sentence = advice(str(reporter.task), begun, reading)
         if sentence is not None:
-            context.note(sentence)
+            reporter.note(sentence)
 
 
 def _num_examples(element: Any) -> Any:

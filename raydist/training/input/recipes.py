@@ -9,7 +9,6 @@ import tensorflow as tf
 from raydist.data import pipeline
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.cluster import collectives
 from raydist.training.replicas.slices import Slice
 
@@ -42,16 +41,6 @@ def check_length(data: Any, num_steps: int) -> None:
             f"train_data are batches of {data.epochs} {'epoch' if data.epochs == 1 else 'epochs'}, "
             f"{data.num_steps} steps, and {num_steps} steps are to be trained; leave out "
             "batches(epochs=…), and they go on as long as needed"
-        )
-
-
-def check_same(fingerprint: int, resumed: SavedState) -> None:
-    """Raises UnsupportedError where a resumed run has other batches than its checkpoint was trained on."""
-    if resumed.data not in (None, fingerprint):
-        raise UnsupportedError(
-            f"train_data are other batches than those that checkpoint {resumed.uri} was trained on: the "
-            "examples (files, their sizes), the seed, the batch size or window_mb have changed, so examples "
-            "would be trained on twice, or never; give the data as they were, or begin a new run"
         )
 
 

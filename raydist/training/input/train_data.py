@@ -18,6 +18,8 @@ from raydist.training.replicas import slices
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 
+ARRAY_BATCH_SIZE = 32  # Keras's default
+
 
 def read_endless(
     train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data", skip: int = 0
@@ -144,3 +146,22 @@ def takes_input_context(function: Callable[..., Any]) -> bool:
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
+
+
+def function_of(data: Any) -> Callable[..., Any]:
+    """Returns the function that makes `validation_data`, also where arrays were given."""
+    if isinstance(data, (tuple, list)):  # (x, y), as Keras takes them
+        arrays = tuple(data)
+        return lambda: tf.data.Dataset.from_tensor_slices(arrays).batch(ARRAY_BATCH_SIZE)
+    return checked_function(data, "validation_data")
+
+
+def checked_function(data: Any, name: str) -> Callable[..., Any]:
+    """Returns `data`; raises UnsupportedError unless it is a function."""
+    if callable(data):
+        return data
+    raise UnsupportedError(
+        f"{name} is {type(data).__name__}; parameter_server needs a function that returns the data set, "
+        "because each worker makes its own: put all that makes it into `def data():`, and give `data`, or "
+        "give batches of raydist.data"
+    )

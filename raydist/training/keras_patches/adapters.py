@@ -1,25 +1,60 @@
-"""What raydist asks of a model, of either Keras."""
+"""What raydist asks of a model, whichever Keras it is of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.keras_patches.keras3 import trainer
+from raydist.training.input.resume import Start
+from raydist.training.keras_patches.keras3.adapter import Keras3
+from raydist.training.stepping.fit_session import FitSession
 
 
-def keras_of(model: Any) -> Any:
-    """Returns the Keras that a model is of, as a module; raises UnsupportedError for what is no model."""
+class KerasAdapter(Protocol):
+    """One Keras, as far as models of the two differ.
+
+    Attributes:
+      library: The module, `keras` or `tf_keras`.
+    """
+
+    library: Any
+
+    def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
+        """Raises UnsupportedError for what a compiled model asks for and cannot work under `strategy`."""
+
+    def build(self, model: Any, element_spec: Any) -> None:
+        """Makes the variables of a model, its optimizer and metrics, for a batch of that structure."""
+
+    def begin_fit(self, model: Any, element_spec: Any, *, first: Start, session: FitSession | None) -> None:
+        """Has the `fit` under way begin at `first`, and the model built. Called in on_train_begin.
+
+        Args:
+          element_spec: Structure of one replica's batch; None where the user calls `fit`.
+        """
+
+    def random_variables(self, model: Any) -> list[tf.Variable]:
+        """Returns the states of generators in a model's layers that the model does not list."""
+
+    def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Returns a model's `train_step` or `test_step` as this Keras would trace it."""
+
+
+_KERAS_3 = Keras3()
+
+
+def adapter_of(model: Any) -> KerasAdapter:
+    """Returns the adapter of a model's Keras; raises UnsupportedError for what is no model."""
     if isinstance(model, keras.Model):
-        return keras
-    import tf_keras  # no Keras 3 model, so it is there already, or this is a mistake
+        return _KERAS_3
+    # No model of Keras 3, so tf_keras is there already, or this is a mistake.
+    from raydist.training.keras_patches.tf_keras.adapter import TfKeras
 
-    if isinstance(model, tf_keras.Model):
-        return tf_keras
+    if isinstance(model, TfKeras.library.Model):
+        return TfKeras()
     raise UnsupportedError(
         f"ctx.fit got {type(model).__name__}; give a compiled keras.Model or tf_keras.Model"
     )
@@ -27,10 +62,10 @@ def keras_of(model: Any) -> Any:
 
 def check(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Raises UnsupportedError for a model that cannot be trained under `strategy`."""
+    adapter = adapter_of(model)
     if getattr(model, "optimizer", None) is None:
         raise UnsupportedError(f"model {model.name} is not compiled; call model.compile(...) before ctx.fit")
-    if isinstance(model, keras.Model):
-        trainer.check_supported(model, strategy)
+    adapter.check_supported(model, strategy)
     if model.distribute_strategy is not strategy:
         raise UnsupportedError(
             f"model {model.name} was made outside the strategy; build and compile it inside "
@@ -40,12 +75,4 @@ def check(model: Any, strategy: tf.distribute.Strategy) -> None:
 
 def has_own_train_step(model: Any) -> bool:
     """Whether the model's class brings a `train_step` of the user's."""
-    return type(model).train_step is not keras_of(model).Model.train_step
-
-
-def converted(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a model's `train_step` or `test_step` as its own Keras would trace it."""
-    if isinstance(model, keras.Model):
-        return model._autoconvert_optionals(step)
-    # Users of tf_keras write `if tensor:` in their own train_step.
-    return tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
+    return type(model).train_step is not adapter_of(model).library.Model.train_step

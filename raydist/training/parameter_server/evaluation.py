@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,15 +13,12 @@ from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.input import train_data
-from raydist.training.keras_patches import adapters
+from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.parameter_server.feeds import StepFeed
 from raydist.training.parameter_server.local_metrics import LocalMetrics
-from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset, checked_function
-
-if TYPE_CHECKING:
-    from raydist.training.context import TaskContext
-
-ARRAY_BATCH_SIZE = 32  # Keras's default
+from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset
+from raydist.training.trainers.task_run import TaskRun
 
 
 class WorkerEvaluation:
@@ -31,22 +28,24 @@ class WorkerEvaluation:
     metrics at the end: what a worker had done when it died is lost with it, and done anew by another.
     """
 
-    def __init__(self, context: TaskContext, model: Any, data: Any, *, metrics: LocalMetrics) -> None:
+    def __init__(
+        self, run: TaskRun, model: Any, data: Any, *, metrics: LocalMetrics, sources: SourceFolder
+    ) -> None:
         """Takes what is evaluated.
 
         Args:
           metrics: Those of `model`.
           data: As `validation_data` of TrainContext.fit; finite.
         """
-        self._coordinator = context.coordinator
-        self._strategy = context.strategy
+        self._coordinator = run.coordinator
+        self._strategy = run.strategy
         self._metrics = metrics
         self._model = model
-        self._test_step = adapters.converted(model, model.test_step)
-        self._num_shards = context.num_workers
+        self._test_step = adapter_of(model).converted(model, model.test_step)
+        self._num_shards = run.assignment.num_workers
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
-        self._data = data if isinstance(data, Batches) else function_of(data)
-        self._sources = context.sources
+        self._data = data if isinstance(data, Batches) else train_data.function_of(data)
+        self._sources = sources
 
     def run(self) -> dict[str, float]:
         """Returns the metrics' values over all examples."""
@@ -116,14 +115,6 @@ class WorkerEvaluation:
             return tuple(state)
 
         return evaluate
-
-
-def function_of(data: Any) -> Callable[..., Any]:
-    """Returns the function that makes `validation_data`, also where arrays were given."""
-    if isinstance(data, (tuple, list)):  # (x, y), as Keras takes them
-        arrays = tuple(data)
-        return lambda: tf.data.Dataset.from_tensor_slices(arrays).batch(ARRAY_BATCH_SIZE)
-    return checked_function(data, "validation_data")
 
 
 def _check_finite(dataset: tf.data.Dataset) -> None:

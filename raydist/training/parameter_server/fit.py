@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,9 +20,8 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.checkpointing import variables
-from raydist.training.input import recipes
+from raydist.training.input import recipes, train_data
 from raydist.training.keras_patches import adapters
-from raydist.training.keras_patches.keras3 import build
 from raydist.training.parameter_server import train_input
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler, check_variables
@@ -30,58 +29,48 @@ from raydist.training.parameter_server.evaluation import WorkerEvaluation
 from raydist.training.parameter_server.feeds import Feed
 from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
+from raydist.training.parameter_server.sources import SourceFolder
 from raydist.training.stepping.callback_calls import CallbackCalls
-from raydist.training.trainers.export import export
-from raydist.training.trainers.run_callbacks import Counter, run_callbacks
+from raydist.training.trainers.fit_position import FitPosition
+from raydist.training.trainers.run_callbacks import run_callbacks
+from raydist.training.trainers.task_run import TaskRun
+from raydist.training.trainers.trainer import FitRequest
 
-if TYPE_CHECKING:
-    from raydist.training.context import TaskContext
 
-
-def fit(
-    context: TaskContext,
-    model: Any,
-    data: Any,
-    *,
-    epochs: int,
-    steps_per_epoch: int | None,
-    validation_data: Any,
-    callbacks: Sequence[Any],
-) -> Any:
-    """Trains `model` from where the newest checkpoint ended; see TrainContext.fit."""
-    steps_per_epoch = _checked_steps(context, model, data, steps_per_epoch)
-    library = adapters.keras_of(model)
-    counter = Counter(context)
-    skip = counter.epoch * steps_per_epoch + counter.step_in_epoch
-    context.trains_on(data, resumed=counter.here)
+def fit(run: TaskRun, request: FitRequest, *, sources: SourceFolder) -> Any:
+    """Trains the model from where the newest checkpoint ended; returns its `History`."""
+    model, data, epochs, callbacks = request.model, request.train_data, request.epochs, request.callbacks
+    steps_per_epoch = _checked_steps(run, request)
+    adapter = adapters.adapter_of(model)
+    position = FitPosition(run)
+    skip = position.epoch * steps_per_epoch + position.step_in_epoch
+    run.trains_on(data, resumed=position.here)
     recipes.check_length(data, epochs * steps_per_epoch)
-    feed = train_input.read(context, data, skip=skip)
+    feed = train_input.read(run, data, sources=sources, skip=skip)
     before, after = run_callbacks(
-        counter, library.callbacks.Callback, element_spec=feed.element_spec, users=callbacks
+        position, adapter.library.callbacks.Callback, element_spec=feed.element_spec, users=callbacks
     )
-    if library is keras:
-        build.build(model, feed.element_spec)
     calls = CallbackCalls(
         model,
         [before, *callbacks, after],
-        history=library.callbacks.History(),
+        history=adapter.library.callbacks.History(),
         params={"epochs": epochs, "steps": steps_per_epoch, "verbose": 2},
     )
-    calls.train_begin()  # restores, and builds what is not built yet
+    calls.train_begin()  # builds what is not built yet, and restores
     check_variables(variables.variables_of("model", model))
     metrics = LocalMetrics(model)
     evaluation = None
-    if validation_data is not None and not context.has_evaluator:
-        evaluation = WorkerEvaluation(context, model, validation_data, metrics=metrics)
-    first = counter.first_epoch(epochs)
-    num_steps = (epochs - first) * steps_per_epoch - counter.step_in_epoch
+    if request.validation_data is not None and not run.assignment.job.evaluator:
+        evaluation = WorkerEvaluation(run, model, request.validation_data, metrics=metrics, sources=sources)
+    first = position.first_epoch(epochs)
+    num_steps = (epochs - first) * steps_per_epoch - position.step_in_epoch
     training = _Training(
-        context,
+        run,
         model,
         metrics=metrics,
         feed=feed,
         first_step=skip,
-        counter=counter,
+        position=position,
         calls=calls,
         save=after.save,
         num_steps=num_steps,
@@ -99,35 +88,36 @@ def fit(
             break
     if first < epochs and hasattr(model.optimizer, "finalize_variable_values"):
         model.optimizer.finalize_variable_values(model.trainable_variables)
-    calls.train_end(counter.history[-1] if counter.history else {})
-    context.steps_repeated += training.num_repeated
-    if not counter.is_done:  # a later one exports
-        context.loop_step = max(context.loop_step, counter.step)
-        export(context, model, fit=counter.number)
+    calls.train_end(position.history[-1] if position.history else {})
+    run.steps_repeated += training.num_repeated
+    if not position.is_done:  # a later one exports
+        run.reporter.first_step = max(run.reporter.first_step, position.step)
+        run.export(model, fit=position.number)
     return model.history
 
 
-def _checked_steps(context: TaskContext, model: Any, data: Any, steps_per_epoch: int | None) -> int:
+def _checked_steps(run: TaskRun, request: FitRequest) -> int:
     """Returns `steps_per_epoch`. Raises UnsupportedError for what TensorFlow would refuse later."""
-    adapters.check(model, context.strategy)
-    if isinstance(model, keras.Model) and context.partitioner is not None:
+    model, data, partitioner = request.model, request.train_data, run.assignment.job.partitioner
+    adapters.check(model, run.strategy)
+    if isinstance(model, keras.Model) and partitioner is not None:
         raise UnsupportedError(
             f"model {model.name} is of Keras 3, which has no sharded variables, and partitioner is "
-            f"{context.partitioner}; build it with tf.keras under --keras legacy, or drop --partitioner"
+            f"{partitioner}; build it with tf.keras under --keras legacy, or drop --partitioner"
         )
     if model.run_eagerly:
         raise UnsupportedError(
             f"model {model.name} was compiled with run_eagerly=True, and workers run graphs; drop it"
         )
     if isinstance(data, Batches):
-        return steps_per_epoch or data.steps_per_epoch
-    train_input.checked_function(data, "train_data")
-    if steps_per_epoch is None:
+        return request.steps_per_epoch or data.steps_per_epoch
+    train_data.checked_function(data, "train_data")
+    if request.steps_per_epoch is None:
         raise UnsupportedError(
             "ctx.fit needs steps_per_epoch under parameter_server: the workers take batches as they come, "
             "so no data set's end ends an epoch; give steps_per_epoch=number of examples // batch size"
         )
-    return steps_per_epoch
+    return request.steps_per_epoch
 
 
 class _Training:
@@ -135,31 +125,31 @@ class _Training:
 
     def __init__(
         self,
-        context: TaskContext,
+        run: TaskRun,
         model: Any,
         *,
         metrics: LocalMetrics,
         feed: Feed,
         first_step: int,
-        counter: Counter,
+        position: FitPosition,
         calls: CallbackCalls,
         save: Callable[[], None],
         num_steps: int,
     ) -> None:
         """Takes what `fit` has made; `num_steps` are left in all, from `first_step` of the data on."""
-        self._context = context
+        self._run = run
         self._model = model
         self._metrics = metrics
-        self._counter = counter
+        self._position = position
         self._calls = calls
         self._save = save
-        self._train_step = adapters.converted(model, model.train_step)
+        self._train_step = adapters.adapter_of(model).converted(model, model.train_step)
         # What the user's own train_step returns beside the metrics.
         self._returned = self._probe(feed) if adapters.has_own_train_step(model) else None
-        steps = PackedSteps(context.strategy, self._step, feed=feed, zeros=self._zeros)
-        sizes = ClosureSizes(num_workers=context.num_workers, total=num_steps)
+        steps = PackedSteps(run.strategy, self._step, feed=feed, zeros=self._zeros)
+        sizes = ClosureSizes(num_workers=run.assignment.num_workers, total=num_steps)
         self._scheduler = StepScheduler(
-            context.coordinator, steps, sizes, num_workers=context.num_workers, first_step=first_step
+            run.coordinator, steps, sizes, num_workers=run.assignment.num_workers, first_step=first_step
         )
 
     def _zeros(self) -> tuple[tf.Tensor, ...]:
@@ -171,7 +161,7 @@ class _Training:
 
     def _step(self, element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
         if self._returned is None:
-            run = partial(self._context.strategy.run, self._train_step, args=(element,))
+            run = partial(self._run.strategy.run, self._train_step, args=(element,))
             metrics, _ = self._metrics.updated(state[:-1], run)
             return (*metrics, state[-1])
         metrics, scalars = self._metrics.updated(state[:-1], partial(self._returned.run, element))
@@ -182,39 +172,39 @@ class _Training:
 
         Keras takes what a train step returns for the logs unless its names are those of the metrics.
         """
-        returned = ReturnedScalars(self._context.strategy, self._train_step)
+        returned = ReturnedScalars(self._run.strategy, self._train_step)
         returned.probe(feed)
         own = self._metrics.results(self._metrics.tally())
         return None if own.keys() >= set(returned.names) else returned
 
     def run_epoch(self, epoch: int, num_steps: int) -> dict[str, float]:
         """Runs what is left of the epoch; returns the metrics over all of it."""
-        counter = self._counter
+        position = self._position
         self._model.reset_metrics()
         self._calls.epoch_begin(epoch)  # of a resumed epoch it restores what the metrics' variables held
-        tally = self._metrics.read() if counter.step_in_epoch else self._metrics.tally()
+        tally = self._metrics.read() if position.step_in_epoch else self._metrics.tally()
         means = _Means(self._names)
 
         def on_done(count: int, state: Sequence[np.ndarray]) -> None:
             tally.add(state[:-1])
             means.add(count, state[-1])
-            if cadence.is_due(step_before=counter.step, step=counter.step + count):
+            if schedule.is_due(step_before=position.step, step=position.step + count):
                 self._metrics.write(tally)  # for the checkpoint, which the callbacks save
-            first = counter.step_in_epoch
+            first = position.step_in_epoch
             self._calls.batches(first, first + count - 1, _RunningLogs(lambda: self._logs(tally, means)))
 
-        cadence = self._context.cadence
+        schedule = self._run.schedule
 
         def is_save_wanted() -> bool:
-            return self._context.wants_save(counter.step)
+            return self._run.wants_save(position.step)
 
         def should_pause() -> bool:
             return is_save_wanted() or self._model.stop_training
 
-        while counter.step_in_epoch < num_steps and not self._model.stop_training:
-            left = min(num_steps - counter.step_in_epoch, cadence.steps_left(counter.step))
+        while position.step_in_epoch < num_steps and not self._model.stop_training:
+            left = min(num_steps - position.step_in_epoch, schedule.steps_left(position.step))
             self._scheduler.run(left, on_done, should_pause=should_pause)
-            self._context.progress.repeated(self._context.steps_repeated + self.num_repeated)
+            self._run.reporter.progress.repeated(self._run.steps_repeated + self.num_repeated)
             if is_save_wanted():
                 self._metrics.write(tally)
                 self._save()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,12 +13,11 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.input import train_data
 from raydist.training.parameter_server.feeds import Feed, IteratorFeed, StepFeed
+from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.trainers.task_run import TaskRun
 
-if TYPE_CHECKING:
-    from raydist.training.context import TaskContext
 
-
-def read(context: TaskContext, data: Any, *, skip: int) -> Feed:
+def read(run: TaskRun, data: Any, *, sources: SourceFolder, skip: int) -> Feed:
     """Gives each worker its own batches of `data`, over and over.
 
     A function without arguments returns the whole data, of which worker i gets each batch whose
@@ -33,7 +32,7 @@ def read(context: TaskContext, data: Any, *, skip: int) -> Feed:
     Raises:
       UnsupportedError: `data` is no function.
     """
-    strategy, num_workers = context.strategy, context.num_workers
+    strategy, num_workers = run.strategy, run.assignment.num_workers
     num_replicas = strategy.num_replicas_in_sync
     if isinstance(data, Batches):
         if num_replicas > 1:
@@ -41,8 +40,8 @@ def read(context: TaskContext, data: Any, *, skip: int) -> Feed:
                 f"train_data are batches of raydist.data, and each worker has {num_replicas} GPUs; give each "
                 "worker one GPU, and start more workers"
             )
-        return StepFeed(data, context.sources.publish(data))
-    function = checked_function(data, "train_data")
+        return StepFeed(data, sources.publish(data))
+    function = train_data.checked_function(data, "train_data")
     check = functools.partial(check_made_inside, name="train_data")
 
     def distributed(dataset: tf.data.Dataset) -> Any:
@@ -63,28 +62,15 @@ def read(context: TaskContext, data: Any, *, skip: int) -> Feed:
             return make
 
         pipelines = [of_worker(index) for index in range(num_workers)]
-        iterators, spec = tf_private.per_worker_iterators(
-            context.coordinator, strategy, pipelines, check=check
-        )
+        iterators, spec = tf_private.per_worker_iterators(run.coordinator, strategy, pipelines, check=check)
         return IteratorFeed(iterators, spec)
 
     def make(index: tf.Tensor) -> Any:
         whole = checked_dataset(function(), "train_data").repeat().skip(skip)
         return distributed(whole.shard(num_workers, index))
 
-    iterators, spec = tf_private.per_worker_iterators(context.coordinator, strategy, make, check=check)
+    iterators, spec = tf_private.per_worker_iterators(run.coordinator, strategy, make, check=check)
     return IteratorFeed(iterators, spec)
-
-
-def checked_function(data: Any, name: str) -> Callable[..., Any]:
-    """Returns `data`; raises UnsupportedError unless it is a function."""
-    if callable(data):
-        return data
-    raise UnsupportedError(
-        f"{name} is {type(data).__name__}; parameter_server needs a function that returns the data set, "
-        "because each worker makes its own: put all that makes it into `def data():`, and give `data`, or "
-        "give batches of raydist.data"
-    )
 
 
 def checked_dataset(dataset: Any, name: str) -> tf.data.Dataset:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.replicas import gradient_probe, loss_check, slices
 from raydist.training.replicas.replica_share import LossRule
-from raydist.training.reporting import active_context
+from raydist.training.reporting import reporter
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     source = next(_own_sources(model))
     sentence = loss_check.describe(finding, function=source, num_replicas=strategy.num_replicas_in_sync)
     if sentence is not None:
-        active_context.note(sentence)
+        reporter.note(sentence)
 
 
 def has_own_losses(model: Any) -> bool:

@@ -7,8 +7,8 @@ import threading
 from raydist.spec.status import Order
 
 
-class Orders:
-    """Orders that have come in. Taken by any thread.
+class Commands:
+    """Commands that have come in. Taken by any thread.
 
     Attributes:
       save: Set while a checkpoint is asked for. `finish`: set once training is done, for an evaluator.
@@ -19,7 +19,7 @@ class Orders:
         self.finish = threading.Event()
 
     def take(self, order: Order) -> bool:
-        """Notes an order; returns whether it is one for the train function."""
+        """Notes a command; returns whether it is one for the train function."""
         match order:
             case Order.SAVE:
                 self.save.set()

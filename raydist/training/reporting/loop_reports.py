@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from raydist.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from raydist.training.context import TaskContext
+from raydist.training.reporting.reporter import Reporter
 
 REPORT_INTERVAL_S = 0.5
 
@@ -30,8 +28,10 @@ class LoopReports:
       done: Steps that the run has behind it. `metrics`: the scalars of the last call.
     """
 
-    def __init__(self, context: TaskContext, *, done: int, last_step: int) -> None:
-        self._context = context
+    def __init__(self, reporter: Reporter, *, done: int, last_step: int, check: Callable[[], None]) -> None:
+        """Takes where the loop begins and ends; `check` raises what has failed beside the training."""
+        self._reporter = reporter
+        self._check = check
         self._last_step = last_step
         self._reported_at_s = time.monotonic()
         self.done = done
@@ -41,11 +41,10 @@ class LoopReports:
         """Takes the means of the scalars over `count` more steps; returns whether it has reported them."""
         self.done += count
         self.metrics = metrics
-        self._context.step = self.done
-        self._context.progress.completed(self.done, local_metrics=metrics)
-        self._context.checkpoints.check()
+        self._reporter.advance(self.done, values=metrics)
+        self._check()
         is_due = time.monotonic() - self._reported_at_s >= REPORT_INTERVAL_S or self.done == self._last_step
         if is_due:
             self._reported_at_s = time.monotonic()
-            self._context.report_global(metrics, step=self.done)
+            self._reporter.report(metrics, step=self.done)
         return is_due

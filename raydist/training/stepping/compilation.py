@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training.reporting import active_context
+from raydist.training.reporting import reporter
 
 
 def is_compiled(model: Any, strategy: tf.distribute.Strategy) -> bool:
@@ -20,7 +20,7 @@ def is_compiled(model: Any, strategy: tf.distribute.Strategy) -> bool:
     num_replicas = strategy.num_replicas_in_sync
     if num_replicas == 1:
         return True
-    active_context.note(
+    reporter.note(
         f"model {model.name} has jit_compile=True, and its steps run without XLA: XLA compiles for one "
         f"device, and {num_replicas} replicas share each step"
     )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from raydist.metrics.records import Scope
 from raydist.spec.tasks import TaskType
+from raydist.training.cluster.kinds import is_parameter_server
 from raydist.training.input.input_clock import InputReport
 from raydist.training.replicas import layer_notes
-from raydist.training.reporting import active_context
+from raydist.training.reporting import reporter
+from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
+from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session
-from raydist.training.trainers.run_callbacks import LOCAL_REPORT_INTERVAL_S, floats
-
-if TYPE_CHECKING:
-    from raydist.training.context import TaskContext
 
 
 def callbacks_for(callbacks: Sequence[Any], base: type) -> list[Any]:
@@ -26,13 +26,13 @@ def callbacks_for(callbacks: Sequence[Any], base: type) -> list[Any]:
     Args:
       base: The Callback class of the model's Keras.
     """
-    context = active_context.get()
+    current = reporter.current()
     is_nested = fit_session.current() is not None
-    if context is None or is_nested or context.task.task_type is TaskType.EVALUATOR:
+    if current is None or is_nested or current.task.task_type is TaskType.EVALUATOR:
         return []
     if any(hasattr(one, "raydist_place") for one in callbacks):
         return []
-    return [type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})(context)]
+    return [type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})(current)]
 
 
 class _Reports:
@@ -41,14 +41,14 @@ class _Reports:
     model: Any  # these two are set by Keras
     params: dict[str, Any]
 
-    def __init__(self, context: TaskContext) -> None:
+    def __init__(self, reporter: Reporter) -> None:
         super().__init__()
         # tf_keras: logs as tensors, which are read only when they are reported; without it parameter_server
         # refuses batch hooks.
         self._supports_tf_logs = True
-        self._context = context
+        self._reporter = reporter
         # What comes after goes on counting from here, so a train_steps that resumes finds its own steps.
-        self._step = context.loop_step
+        self._step = reporter.first_step
         self._step_in_epoch = 0
         self._reported_at_s = 0.0
         self._input = InputReport()
@@ -58,14 +58,14 @@ class _Reports:
         is_first, self._epoch = self._epoch is None, epoch
         if not is_first:
             return
-        for sentence in layer_notes.notes_on(self.model, self._context.strategy):
-            self._context.note(sentence)
+        for sentence in layer_notes.notes_on(self.model, self.model.distribute_strategy):
+            self._reporter.note(sentence)
         steps, epochs = self.params.get("steps"), self.params["epochs"]
         num_steps = self._step + steps * (epochs - epoch) if steps else None
-        self._context.progress.expect(num_steps=num_steps, num_epochs=epochs)
+        self._reporter.progress.expect(num_steps=num_steps, num_epochs=epochs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._context.coordinator is not None:
+        if is_parameter_server(self.model.distribute_strategy):
             return  # tf_keras calls this when a step is scheduled, not when it is done
         self._count(batch + 1)
         metrics = None
@@ -74,26 +74,25 @@ class _Reports:
             self._reported_at_s = now
             metrics = floats(logs)
             measured = {**metrics, **self._input.update()}
-            self._context.record_local(measured, step=self._step, epoch=self._epoch)
-        self._context.progress.counted(self._step, epoch=self._epoch, local_metrics=metrics)
+            self._reporter.report(measured, step=self._step, epoch=self._epoch, scope=Scope.LOCAL)
+        self._reporter.advance(self._step, epoch=self._epoch, values=metrics, is_resumable=False)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._context.progress.beat()
+        self._reporter.progress.beat()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._context.coordinator is not None:
+        if is_parameter_server(self.model.distribute_strategy):
             self._count(self.params.get("steps") or 0)
         self._step_in_epoch, self._epoch = 0, epoch + 1
-        self._context.progress.counted(self._step, epoch=self._epoch)
-        self._context.report_global(floats(logs), step=self._step, epoch=self._epoch)
+        self._reporter.advance(self._step, epoch=self._epoch, is_resumable=False)
+        self._reporter.report(floats(logs), step=self._step, epoch=self._epoch)
 
     def fit_ended(self) -> None:
         """Called by the `fit_session`, also when an exception ends the `fit`: no step is awaited any more."""
-        self._input.finish(self._context)
-        self._context.progress.expect(num_steps=self._step, num_epochs=self._epoch)
+        self._input.finish(self._reporter)
+        self._reporter.progress.expect(num_steps=self._step, num_epochs=self._epoch)
 
     def _count(self, step_in_epoch: int) -> None:
         self._step += step_in_epoch - self._step_in_epoch
         self._step_in_epoch = step_in_epoch
-        self._context.loop_step = self._step
-        self._context.step = max(self._context.step, self._step)
+        self._reporter.first_step = self._step

@@ -1,76 +1,80 @@
-"""ctx.train_steps: a custom loop with several steps in each `tf.function`."""
+"""ctx.train_steps: a loop of the user's steps, several in each `tf.function`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.spec.tasks import TaskType
+from raydist.metrics.records import Scope
 from raydist.training.input import input_clock, recipes, train_data
 from raydist.training.replicas import slices
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
+from raydist.training.trainers.task_run import TaskRun
+from raydist.training.trainers.trainer import LoopRequest
 
-if TYPE_CHECKING:
-    from raydist.training.context import TaskContext
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """The steps that are left of a loop.
+
+    Attributes:
+      done: Steps that the run has behind it.
+      last_step: Steps that it has behind it at the loop's end.
+      skip: Steps of this loop, and so of its data, that are done.
+    """
+
+    done: int
+    last_step: int
+    skip: int
 
 
-def train_steps(
-    context: TaskContext,
-    step_fn: Callable[[Any], Mapping[str, Any]],
-    data: Any,
-    *,
-    num_steps: int,
-    steps_per_call: int,
-) -> Mapping[str, float]:
-    """Runs `num_steps` steps, less those that a restored run has behind it; see TrainContext.train_steps."""
-    if num_steps < 1 or steps_per_call < 1:
+def begin(run: TaskRun, request: LoopRequest) -> Span | None:
+    """Returns what is left of a loop that begins where the training before it ended; None for nothing.
+
+    Raises:
+      UnsupportedError: The request is none that can be trained.
+    """
+    num_steps = request.num_steps
+    if num_steps < 1 or request.steps_per_call < 1:
         raise UnsupportedError(
-            f"train_steps got num_steps={num_steps} and steps_per_call={steps_per_call}; "
+            f"train_steps got num_steps={num_steps} and steps_per_call={request.steps_per_call}; "
             "both have to be at least 1"
         )
-    if context.task.task_type is TaskType.EVALUATOR:
-        raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")
-    first_step = context.loop_step
-    last_step = first_step + num_steps
-    context.loop_step = last_step
-    done = max(context.step, first_step)
-    context.progress.expect(num_steps=last_step)
+    reporter = run.reporter
+    first_step = reporter.first_step
+    last_step = reporter.first_step = first_step + num_steps
+    done = max(reporter.step, first_step)
+    reporter.progress.expect(num_steps=last_step)
     if done >= last_step:
-        return {}
-    context.trains_on(data, resumed=context.restored if done > first_step else None)
-    recipes.check_length(data, num_steps)
-    if context.coordinator is not None:
-        from raydist.training.parameter_server import custom_loop
+        return None
+    run.trains_on(request.train_data, resumed=run.restored if done > first_step else None)
+    recipes.check_length(request.train_data, num_steps)
+    return Span(done=done, last_step=last_step, skip=done - first_step)
 
-        return custom_loop.run(
-            context,
-            step_fn,
-            data,
-            done=done,
-            skip=done - first_step,
-            num_steps=last_step - done,
-            steps_per_call=steps_per_call,
-        )
+
+def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, float]:
+    """Runs the steps on all replicas together; returns the scalars of the last call."""
     dataset = train_data.read_endless(
-        data, context.strategy, auto_shard=context.auto_shard, skip=done - first_step
+        request.train_data, run.strategy, auto_shard=run.auto_shard, skip=span.skip
     )
-    call = _make_call(context.strategy, step_fn)
+    call = _make_call(run.strategy, request.step_fn)
     iterator = iter(dataset)
-    reports = LoopReports(context, done=done, last_step=last_step)
+    reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
     report = input_clock.InputReport()
-    while (done := reports.done) < last_step:
-        count = min(steps_per_call, last_step - done, context.steps_to_checkpoint(done))
-        scalars, is_save_wanted = call(iterator, count, context.wants_registered_save(done))
+    while (done := reports.done) < span.last_step:
+        count = min(request.steps_per_call, span.last_step - done, run.steps_to_checkpoint(done))
+        scalars, is_save_wanted = call(iterator, count, run.wants_registered_save(done))
         if reports.completed(count, scalars):
-            context.record_local(report.update(), step=reports.done, epoch=None)
-        if is_save_wanted or context.cadence.is_due(step_before=done, step=done + count):
-            context.save_registered()
-    report.finish(context)
-    context.save_registered()
-    context.checkpoints.finish()
+            run.reporter.report(report.update(), step=reports.done, scope=Scope.LOCAL)
+        if is_save_wanted or run.schedule.is_due(step_before=done, step=done + count):
+            run.save_registered()
+    report.finish(run.reporter)
+    run.save_registered()
+    run.checkpoints.finish()
     return reports.metrics
 
 

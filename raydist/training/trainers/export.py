@@ -13,15 +13,14 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.training.checkpointing import variables
-from raydist.training.keras_patches import adapters
-
-if TYPE_CHECKING:
-    from raydist.training.context import TaskContext
+from raydist.training.checkpointing.checkpoints import TaskCheckpoints
+from raydist.training.keras_patches.adapters import adapter_of
+from raydist.training.reporting.reporter import Reporter
 
 logger = logging.getLogger(__name__)
 
@@ -44,27 +43,32 @@ class ExportFolder:
         return self._storage.uri(self._layout.export)
 
 
-def export(context: TaskContext, model: Any, *, fit: int) -> None:
+def export(
+    model: Any,
+    folder: ExportFolder,
+    *,
+    fit: int,
+    checkpoints: TaskCheckpoints,
+    is_chief: bool,
+    reporter: Reporter,
+) -> None:
     """Exports the model, or with keep_best the best one of this `fit`. Every task calls it at its end.
 
     What keeps a model from being exported becomes a note: the training has succeeded, and its
     checkpoints are there.
     """
-    folder = context.export_folder
-    if folder is None:
-        return
     snapshot = variables.Snapshots().take(
-        {"model": variables.variables_of("model", model)}, is_chief=context.is_chief
+        {"model": variables.variables_of("model", model)}, is_chief=is_chief
     )
     if snapshot is None:
         return
     try:
-        files = context.checkpoints.best_files(fit=fit) or snapshot.files()
+        files = checkpoints.best_files(fit=fit) or snapshot.files()
         # In a thread of its own, because `fit` may have been called inside of the strategy's scope.
         uri = _in_thread(lambda: _write(model, files, folder))
     except Exception as error:  # whatever the user's model and layers raise
         first_line = str(error).strip().partition("\n")[0]
-        context.note(
+        reporter.note(
             f"the model is not exported: {type(error).__name__}: {first_line}; its checkpoints are whole. "
             "--no-export leaves it out"
         )
@@ -93,7 +97,7 @@ def _write(model: Any, files: dict[str, bytes], folder: ExportFolder) -> str:
 
 def _clean_copy(model: Any, assets: Path) -> Any:
     """Returns a model of the same layers with plain variables."""
-    library = adapters.keras_of(model)
+    library = adapter_of(model).library
     try:
         copy = library.models.clone_model(model)
     except ValueError:  # a subclass of Model, which only its own config can make

@@ -1,78 +1,82 @@
-"""ctx.fit: Keras's own `fit`, with reports, checkpoints and restore around it."""
+"""SynchronousTrainer: Keras's own `fit` and a loop of steps, on the replicas of this task and its peers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.training.input import recipes, resume, train_data
 from raydist.training.keras_patches import adapters
-from raydist.training.trainers.export import export
-from raydist.training.trainers.run_callbacks import Counter, run_callbacks
+from raydist.training.trainers import custom_loop
+from raydist.training.trainers.fit_position import FitPosition
+from raydist.training.trainers.run_callbacks import run_callbacks
+from raydist.training.trainers.task_run import TaskRun
+from raydist.training.trainers.trainer import FitRequest, LoopRequest
 
-if TYPE_CHECKING:
-    from raydist.training.context import TaskContext
 
+class SynchronousTrainer:
+    """Trains under every strategy whose replicas take each step together."""
 
-def fit(
-    context: TaskContext,
-    model: Any,
-    data: Any,
-    *,
-    epochs: int,
-    steps_per_epoch: int | None,
-    validation_data: Any,
-    callbacks: Sequence[Any],
-) -> Any:
-    """Trains `model` from where the newest checkpoint ended; see TrainContext.fit."""
-    base = adapters.keras_of(model).callbacks.Callback
-    adapters.check(model, context.strategy)
-    counter = Counter(context)
-    context.trains_on(data, resumed=counter.here)
-    if isinstance(data, Batches):
+    def __init__(self, run: TaskRun) -> None:
+        self._run = run
+
+    def fit(self, request: FitRequest) -> Any:
+        """Keras's own `fit`, with reports, checkpoints and restore around it."""
+        run, model, epochs = self._run, request.model, request.epochs
+        base = adapters.adapter_of(model).library.callbacks.Callback
+        adapters.check(model, run.strategy)
+        position = FitPosition(run)
+        run.trains_on(request.train_data, resumed=position.here)
+        dataset, steps_per_epoch = self._train_data(request, position)
+        validation_data, validation_steps = self._validation_data(request)
+        if position.is_done and steps_per_epoch is None and isinstance(dataset, tf.data.Dataset):
+            # A later fit on the same data shuffles on from here.
+            resume.drop_passes(dataset, epochs)
+        before, after = run_callbacks(
+            position,
+            base,
+            element_spec=resume.element_spec(dataset),
+            users=tf.nest.flatten(list(request.callbacks)),
+            resumption=resume.Resumption(resume.Start(epoch=position.epoch, step=position.step_in_epoch)),
+        )
+        history = model.fit(
+            dataset,
+            epochs=epochs,
+            initial_epoch=position.first_epoch(epochs),
+            steps_per_epoch=steps_per_epoch,
+            validation_data=validation_data,
+            validation_steps=validation_steps,
+            callbacks=[before, *request.callbacks, after],
+            verbose=2 if run.assignment.is_chief else 0,
+        )
+        if not position.is_done:  # a later one exports
+            run.reporter.first_step = max(run.reporter.first_step, position.step)
+            run.export(model, fit=position.number)
+        return history
+
+    def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
+        """`strategy.run` in a loop of our own, several steps in each `tf.function`."""
+        span = custom_loop.begin(self._run, request)
+        return {} if span is None else custom_loop.run_steps(self._run, request, span)
+
+    def _train_data(self, request: FitRequest, position: FitPosition) -> tuple[Any, int | None]:
+        """Returns the data set from the position on, and an epoch's steps; None where its end ends one."""
+        data, steps_per_epoch, strategy = request.train_data, request.steps_per_epoch, self._run.strategy
+        if not isinstance(data, Batches):
+            return train_data.read(data, strategy, auto_shard=self._run.auto_shard), steps_per_epoch
         steps_per_epoch = steps_per_epoch or data.steps_per_epoch
-        recipes.check_length(data, epochs * steps_per_epoch)
-        start_step = counter.epoch * steps_per_epoch + counter.step_in_epoch
-        dataset = recipes.distribute(data, context.strategy, start_step=start_step)
-    else:
-        dataset = train_data.read(data, context.strategy, auto_shard=context.auto_shard)
-    validation_steps = None
-    if isinstance(validation_data, Batches):
-        # One iterator goes from epoch to epoch; tf_keras wants the number of steps.
-        validation_steps = validation_data.steps_per_epoch
-        validation_data = recipes.distribute(validation_data.for_epochs(None), context.strategy)
-    elif isinstance(validation_data, tf.data.Dataset) or callable(validation_data):
-        validation_data = train_data.read(validation_data, context.strategy, auto_shard=context.auto_shard)
-    if counter.is_done and steps_per_epoch is None and isinstance(dataset, tf.data.Dataset):
-        # A later fit on the same data shuffles on from here.
-        resume.drop_passes(dataset, epochs)
-    before, after = run_callbacks(
-        counter,
-        base,
-        element_spec=resume.element_spec(dataset),
-        users=tf.nest.flatten(list(callbacks)),
-        resumption=resume.Resumption(resume.Start(epoch=counter.epoch, step=counter.step_in_epoch)),
-    )
-    history = model.fit(
-        dataset,
-        epochs=epochs,
-        initial_epoch=counter.first_epoch(epochs),
-        steps_per_epoch=steps_per_epoch,
-        validation_data=validation_data,
-        validation_steps=validation_steps,
-        callbacks=[before, *callbacks, after],
-        verbose=2 if context.is_chief else 0,
-    )
-    if not counter.is_done:  # a later one exports
-        context.loop_step = max(context.loop_step, counter.step)
-        export(context, model, fit=counter.number)
-    return history
+        recipes.check_length(data, request.epochs * steps_per_epoch)
+        start_step = position.epoch * steps_per_epoch + position.step_in_epoch
+        return recipes.distribute(data, strategy, start_step=start_step), steps_per_epoch
 
-
-def callbacks_of(context: TaskContext) -> list[Any]:
-    """Returns callbacks for the user's own `model.fit`; see TrainContext.callbacks."""
-    base = tf.keras.callbacks.Callback
-    return list(run_callbacks(Counter(context), base, element_spec=None))
+    def _validation_data(self, request: FitRequest) -> tuple[Any, int | None]:
+        data, strategy = request.validation_data, self._run.strategy
+        if isinstance(data, Batches):
+            # One iterator goes from epoch to epoch; tf_keras wants the number of steps.
+            return recipes.distribute(data.for_epochs(None), strategy), data.steps_per_epoch
+        if isinstance(data, tf.data.Dataset) or callable(data):
+            data = train_data.read(data, strategy, auto_shard=self._run.auto_shard)
+        return data, None

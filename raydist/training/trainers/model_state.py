@@ -1,94 +1,20 @@
 """All that training changes beside a model's own variables, its optimizer's, its metrics and random state.
 
 Keras lists the variables of layers and of the compiled optimizer. A GAN's two optimizers are attributes of
-the
-model, a moving average of weights may be a plain `tf.Variable`: Keras trains with them and lists neither.
+the model, a moving average of weights may be a plain `tf.Variable`: Keras trains with them and lists neither.
 """
 
 from __future__ import annotations
 
-import logging
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from raydist.training import tf_private
-from raydist.training.checkpointing import variables
-from raydist.training.replicas.gradient_probe import Probe, Update, counters_kept
+from raydist.training.checkpointing import step_trace, variables
 from raydist.training.trainers import random_state
 
-logger = logging.getLogger(__name__)
-
 GROUP = "state"
-
-
-@dataclass
-class Traced:
-    """What a trace of the training step has used.
-
-    Attributes:
-      optimizers: Those that were given gradients, in order.
-      variables: Those that were read, in order.
-    """
-
-    optimizers: list[Any] = field(default_factory=list)
-    variables: list[Any] = field(default_factory=list)
-
-
-_traced: weakref.WeakKeyDictionary[Any, Traced] = weakref.WeakKeyDictionary()
-
-
-def trace_step(
-    model: Any,
-    step: Callable[[Any], Any],
-    element_spec: Any,
-    *,
-    build: Callable[[Any, Sequence[Any]], None],
-) -> None:
-    """Traces a model's training step without running it, for what it uses, and builds its optimizers.
-
-    A restore needs both. What the step raises is left to the first step, which shows it where it runs.
-
-    Args:
-      step: Called with one replica's batch.
-      element_spec: The structure of one replica's batch: types, or values.
-      build: Builds an optimizer for the variables that it will update.
-    """
-    probe = Probe(model.distribute_strategy)
-    updates: list[Update] = []
-
-    @tf.autograph.experimental.do_not_convert
-    def traced(batch: Any) -> None:
-        # Inside: layers that it builds are made outside of the graph, in the scope that holds there.
-        with tf_private.as_one_of(1):
-            updates.extend(probe.collect(lambda: step(batch)))
-
-    specs = tf.nest.map_structure(_spec_of, element_spec)
-    try:
-        with counters_kept(model):
-            graph = tf.function(traced, autograph=False).get_concrete_function(specs).graph
-    except Exception as error:
-        logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
-        return
-    with model.distribute_strategy.scope():
-        for update in updates:
-            build(update.optimizer, update.variables)
-    optimizers = list({id(update.optimizer): update.optimizer for update in updates}.values())
-    _traced[model] = Traced(optimizers=optimizers, variables=_in_order(graph))
-
-
-def _in_order(graph: Any) -> list[Any]:
-    """Returns the variables of a traced function in the order of their first use; the graph keeps none."""
-    positions = {id(outside): position for position, (outside, _) in enumerate(graph.captures)}
-    return sorted(graph.variables, key=lambda one: positions.get(id(one.handle), len(positions)))
-
-
-def has_traced(model: Any) -> bool:
-    """Whether `trace_step` has succeeded."""
-    return model in _traced
 
 
 def groups_of(model: Any) -> dict[str, list[Any]]:
@@ -139,7 +65,7 @@ _TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.Dense
 
 
 def _all_variables(model: Any) -> Iterator[Any]:
-    traced = _traced.get(model, Traced())
+    traced = step_trace.traced(model)
     for trackable in [*_descendants(model), *traced.optimizers]:
         if _is_keras_variable(trackable):
             yield trackable.value
@@ -183,7 +109,3 @@ def _distributed(variable: Any) -> Any:
         if container is not None and container() is not None:
             return container()
     return variable
-
-
-def _spec_of(component: Any) -> Any:
-    return component if isinstance(component, tf.TypeSpec) else tf.type_spec_from_value(component)

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
 from raydist.training import tf_private
-from raydist.training.keras_patches.keras3 import trainer
+from raydist.training.keras_patches.adapters import adapter_of
+from raydist.training.keras_patches.keras3 import adapter
 
 _KERAS, _TENSORFLOW, _LAYERS = "random-keras", "random-tensorflow", "random-layers"
 GROUPS: tuple[str, ...] = (_KERAS, _TENSORFLOW, _LAYERS)
@@ -24,7 +23,7 @@ GROUPS: tuple[str, ...] = (_KERAS, _TENSORFLOW, _LAYERS)
 def groups_of(model: Any) -> dict[str, list[Any]]:
     """Returns the variables that hold random state beside the model's own, in groups of a checkpoint."""
     found = {
-        _KERAS: trainer.global_random_variables(),
+        _KERAS: adapter.global_random_variables(),
         _TENSORFLOW: tf_private.global_random_variables(),
         **groups_of_layers(model),
     }
@@ -33,21 +32,13 @@ def groups_of(model: Any) -> dict[str, list[Any]]:
 
 def groups_of_layers(model: Any) -> dict[str, list[Any]]:
     """Returns what of `groups_of` belongs to this model alone: none or one group."""
-    variables = _layer_variables(model)
+    variables = adapter_of(model).random_variables(model)
     return {_LAYERS: variables} if variables else {}
 
 
 def make_global_generators(names: set[str]) -> None:
     """Makes the global generators that a checkpoint has, and that nobody has drawn from yet."""
     if _KERAS in names:
-        trainer.make_global_generator()
+        adapter.make_global_generator()
     if _TENSORFLOW in names:
         tf_private.make_global_generator()
-
-
-def _layer_variables(model: Any) -> list[Any]:
-    if isinstance(model, keras.Model):
-        return []
-    from raydist.training.keras_patches.tf_keras import trainer
-
-    return trainer.random_variables(model)

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 
 from raydist.training import tf_private
+from raydist.training.checkpointing import step_trace
 from raydist.training.input import resume
 from raydist.training.keras_patches.keras3 import optimizers
-from raydist.training.trainers import model_state
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +30,10 @@ def build(model: Any, element_spec: Any) -> None:
             if not has_own_step:
                 raise
             logger.info("%s is built by its train_step: %s", model.name, error)
-    is_new = model.train_function is None or not model_state.has_traced(model)
+    is_new = model.train_function is None or not step_trace.has_traced(model)
     if has_own_step and model.optimizer is not None and is_new:
         step = model._autoconvert_optionals(model.train_step)
-        model_state.trace_step(model, step, element_spec, build=optimizers.build)
+        step_trace.trace_step(model, step, element_spec, build=optimizers.build)
 
 
 def make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:

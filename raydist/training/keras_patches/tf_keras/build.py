@@ -16,11 +16,11 @@ import tf_keras
 from tf_keras.src.engine import data_adapter
 
 from raydist.errors import UnsupportedError
+from raydist.training.checkpointing import step_trace
 from raydist.training.keras_patches.tf_keras import optimizers
 from raydist.training.replicas import replica_share
 from raydist.training.replicas.gradient_probe import Probe, counters_kept
 from raydist.training.replicas.replica_share import LossRule
-from raydist.training.trainers import model_state
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +60,16 @@ def build(model: Any, element_spec: Any) -> None:
         if not has_own_step:
             raise
         logger.info("%s is built by its train_step: %s", model.name, error)
-    if has_own_step and (model.train_function is None or not model_state.has_traced(model)):
-        # As tf_keras traces it: users write `if tensor:` in their own train_step.
-        step = tf.__internal__.autograph.tf_convert(
-            model.train_step, tf.__internal__.autograph.control_status_ctx()
-        )
+    if has_own_step and (model.train_function is None or not step_trace.has_traced(model)):
+        step = converted(model.train_step)
         if not all(layer.built for layer in model._flatten_layers()):
             _build_in_replicas(model, step, element_spec)
-        model_state.trace_step(model, step, element_spec, build=optimizers.build)
+        step_trace.trace_step(model, step, element_spec, build=optimizers.build)
+
+
+def converted(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a model's step as tf_keras traces it: users write `if tensor:` in their own."""
+    return tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())
 
 
 def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any) -> None:

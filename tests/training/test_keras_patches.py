@@ -123,8 +123,8 @@ def on_stock_keras() -> dict[str, TaskProcess]:
     calls = {
         "several steps": (f"{FUNCTIONS}:error_of_fit", {"steps": 4}),
         "keras3": (f"{FUNCTIONS}:changed_sources", {"module": "keras3"}),
-        "legacy_keras": (f"{FUNCTIONS}:changed_sources", {"module": "legacy_keras"}),
-        "changed source": (f"{FUNCTIONS}:mend_of_changed_source", {}),
+        "tf_keras": (f"{FUNCTIONS}:changed_sources", {"module": "tf_keras"}),
+        "changed source": (f"{FUNCTIONS}:patch_of_changed_source", {}),
     }
     found = run_in_turn(calls, Cluster(**CLUSTERS["mirrored"]), job_options={"mend_keras": False})
     return {name: task for name, [task] in found.items()}
@@ -150,7 +150,7 @@ def test_stock_tf_keras_still_doubles_batch_logs() -> None:
     assert second.values["batch"] == pytest.approx(first.values["batch"], rel=1e-6)
 
 
-@pytest.mark.parametrize("module", ["keras3", "legacy_keras"])
+@pytest.mark.parametrize("module", ["keras3", "tf_keras"])
 def test_every_replaced_function_is_the_one_it_was_written_for(module: str) -> None:
     task = on_stock_keras()[module]
     assert task.values["changed"] == []

@@ -6,12 +6,12 @@ import pytest
 
 from raydist.spec.job import CheckpointEvery
 from raydist.spec.options import find_option
-from raydist.training.checkpointing.schedule import Cadence
+from raydist.training.checkpointing.schedule import CheckpointSchedule
 
 
-def cadence(text: str, *, each_epoch: bool = False) -> Cadence:
+def schedule(text: str, *, each_epoch: bool = False) -> CheckpointSchedule:
     every: CheckpointEvery = find_option("checkpoint_every").parse(text)
-    return Cadence(every, each_epoch=each_epoch)
+    return CheckpointSchedule(every, each_epoch=each_epoch)
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ def cadence(text: str, *, each_epoch: bool = False) -> Cadence:
 def test_the_best_one_is_looked_for_at_each_epochs_end(
     text: str, each_epoch: bool, expected: list[int]
 ) -> None:
-    asked = cadence(text, each_epoch=each_epoch)
+    asked = schedule(text, each_epoch=each_epoch)
     assert [epoch for epoch in range(1, 5) if asked.is_due_at_epoch_end(epoch)] == expected
 
 
 def test_steps_are_due_once_a_call_has_passed_them() -> None:
-    asked = cadence("10")
+    asked = schedule("10")
     assert [step for step in range(4, 44, 4) if asked.is_due(step_before=step - 4, step=step)] == [
         12,
         20,

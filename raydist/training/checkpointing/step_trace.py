@@ -1,0 +1,91 @@
+"""What a model's training step uses, found by a trace that runs nothing. A restore needs it beforehand."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.replicas.gradient_probe import Probe, Update, counters_kept
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Traced:
+    """What a trace of the training step has used.
+
+    Attributes:
+      optimizers: Those that were given gradients, in order.
+      variables: Those that were read, in order.
+    """
+
+    optimizers: list[Any] = field(default_factory=list)
+    variables: list[Any] = field(default_factory=list)
+
+
+_traced: weakref.WeakKeyDictionary[Any, Traced] = weakref.WeakKeyDictionary()
+
+
+def trace_step(
+    model: Any,
+    step: Callable[[Any], Any],
+    element_spec: Any,
+    *,
+    build: Callable[[Any, Sequence[Any]], None],
+) -> None:
+    """Traces a model's training step without running it, for what it uses, and builds its optimizers.
+
+    A restore needs both. What the step raises is left to the first step, which shows it where it runs.
+
+    Args:
+      step: Called with one replica's batch.
+      element_spec: The structure of one replica's batch: types, or values.
+      build: Builds an optimizer for the variables that it will update.
+    """
+    probe = Probe(model.distribute_strategy)
+    updates: list[Update] = []
+
+    @tf.autograph.experimental.do_not_convert
+    def run(batch: Any) -> None:
+        # Inside: layers that it builds are made outside of the graph, in the scope that holds there.
+        with tf_private.as_one_of(1):
+            updates.extend(probe.collect(lambda: step(batch)))
+
+    specs = tf.nest.map_structure(_spec_of, element_spec)
+    try:
+        with counters_kept(model):
+            graph = tf.function(run, autograph=False).get_concrete_function(specs).graph
+    except Exception as error:
+        logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
+        return
+    with model.distribute_strategy.scope():
+        for update in updates:
+            build(update.optimizer, update.variables)
+    optimizers = list({id(update.optimizer): update.optimizer for update in updates}.values())
+    _traced[model] = Traced(optimizers=optimizers, variables=_in_order(graph))
+
+
+def _in_order(graph: Any) -> list[Any]:
+    """Returns the variables of a traced function in the order of their first use; the graph keeps none."""
+    positions = {id(outside): position for position, (outside, _) in enumerate(graph.captures)}
+    return sorted(graph.variables, key=lambda one: positions.get(id(one.handle), len(positions)))
+
+
+def has_traced(model: Any) -> bool:
+    """Whether `trace_step` has succeeded."""
+    return model in _traced
+
+
+def traced(model: Any) -> Traced:
+    """Returns what the trace of the model's step has found; nothing where there was none."""
+    return _traced.get(model, Traced())
+
+
+def _spec_of(component: Any) -> Any:
+    return component if isinstance(component, tf.TypeSpec) else tf.type_spec_from_value(component)

@@ -1,0 +1,53 @@
+"""What raydist asks of a model of Keras 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
+
+from raydist.training.input.resume import Start
+from raydist.training.keras_patches.keras3 import build, trainer
+from raydist.training.stepping.fit_session import FitSession
+
+
+class Keras3:
+    """See `adapters.KerasAdapter`."""
+
+    library = keras
+
+    def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
+        trainer.check_supported(model, strategy)
+
+    def build(self, model: Any, element_spec: Any) -> None:
+        build.build(model, element_spec)
+
+    def begin_fit(self, model: Any, element_spec: Any, *, first: Start, session: FitSession | None) -> None:
+        if session is None:  # no `fit` of Keras's own, which builds a model before it calls callbacks
+            build.build(model, element_spec)
+        elif element_spec is None:  # ctx.fit has said where it begins
+            # Read right after on_train_begin, for BackupAndRestore.
+            model._initial_epoch = first.epoch
+            session.first = first
+
+    def random_variables(self, model: Any) -> list[tf.Variable]:
+        return []  # its layers list their generators among the model's variables
+
+    def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        converted: Callable[[Any], Any] = model._autoconvert_optionals(step)
+        return converted
+
+
+def global_random_variables() -> list[tf.Variable]:
+    """Returns the state of the generator that `keras.random` draws from without a seed, if it is there."""
+    generator = global_state.get_global_attribute("global_seed_generator")
+    return [] if generator is None else [generator.state.value]
+
+
+def make_global_generator() -> None:
+    """Makes that generator, unless it is there."""
+    seed_generator.global_seed_generator()

@@ -1,0 +1,100 @@
+"""The iterator of Keras 3's epochs: which steps go into which call, on which part of the data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer as tf_trainer
+
+from raydist.training.cluster.collectives import means_over_workers
+from raydist.training.cluster.data_sizes import check_sizes
+from raydist.training.cluster.kinds import is_distributed, is_parameter_server
+from raydist.training.input import resume
+from raydist.training.replicas import slices
+from raydist.training.stepping import fit_session, step_calls
+
+
+def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
+        if not is_distributed(distribute_strategy):
+            original(self, distribute_strategy, *args, **kwargs)
+            return
+        super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
+        self._distribute_strategy = distribute_strategy
+        session = fit_session.taken_by_data_handler()
+        self._start = session.resumption.start if session else resume.Start()
+        dataset = self.data_adapter.get_tf_dataset()
+        check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
+        agree = functools.partial(means_over_workers, distribute_strategy)
+        is_static = slices.has_static_batch(dataset)
+        self._packer = fit_session.packer_of(
+            session, self.steps_per_execution, agree, is_batch_static=is_static
+        )
+        # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
+        is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_parameter_server(
+            distribute_strategy
+        )
+        if not is_whole:
+            if session is not None:
+                dataset = session.resumption.after(dataset, steps_per_epoch=self.steps_per_epoch)
+            dataset = slices.distribute(dataset, distribute_strategy, endless=self._num_batches is not None)
+        self._distributed_dataset = dataset
+
+    return __init__
+
+
+def make_enumerate_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _enumerate_iterator(self: Any) -> Iterator[Any]:
+        # The iterators of jax and torch have none, and are not replaced.
+        is_ours = is_distributed(self._distribute_strategy)
+        yield from _enumerate_calls(self) if is_ours else original(self)
+
+    return _enumerate_iterator
+
+
+def _enumerate_calls(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]]:
+    """Yields the first and last step of each call of the step function, and its part of the data."""
+    self.data_adapter.on_epoch_begin()
+    # Not what Keras counted in the epoch before: this one may have more, or fewer.
+    num_steps = self.steps_per_epoch or self.data_adapter.num_batches
+    if num_steps is None:
+        yield from _until_exhausted(self)
+    else:
+        yield from _exact_steps(self, num_steps)
+    self.data_adapter.on_epoch_end()
+
+
+def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, step_calls.StepCall]]:
+    # A resumed run begins inside its first epoch.
+    step, self._start = self._start.step, resume.Start()
+    if self._current_iterator is None or self.steps_per_epoch is None:
+        self._current_iterator = iter(self._get_iterator())
+        self._steps_seen = step
+    while step < num_steps:
+        if self._num_batches and self._steps_seen >= self._num_batches:
+            self._interrupted_warning()
+            break
+        left = min(num_steps - step, self._num_batches - self._steps_seen if self._num_batches else num_steps)
+        count = self._packer.next_count(left)
+        self._steps_seen += count
+        yield step, step + count - 1, step_calls.StepCall(self._current_iterator, count)
+        step += count
+    if self._num_batches and self._steps_seen >= self._num_batches:
+        self._current_iterator = None
+
+
+def _until_exhausted(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]]:
+    # Data that TensorFlow shards begin anew after a restore; their steps count on all the same.
+    step, self._start = self._start.step, resume.Start()
+    iterator = iter(self._get_iterator())
+    while True:
+        # Keras shows it as the number of batches once this call has found none left.
+        self._steps_seen = step
+        count = self._packer.next_count(self.steps_per_execution)
+        call = step_calls.StepCall(iterator, count, may_end=True)
+        yield step, step + call.num_steps - 1, call
+        step += call.num_steps

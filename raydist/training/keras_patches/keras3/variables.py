@@ -1,0 +1,59 @@
+"""How Keras 3's variables are made and assigned under strategies that it does not know."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+
+from raydist.training.cluster.kinds import is_central, is_parameter_server
+from raydist.training.replicas import gradient_probe, replica_share
+
+
+def make_initialize(original: Callable[..., None]) -> Callable[..., None]:
+    def _initialize(self: Any, value: Any) -> None:
+        probe = gradient_probe.active()
+        if probe is not None:
+            # Layers that are built by the first call of a step, which the check makes outside of the
+            # strategy.
+            with probe.strategy.scope():
+                initialize(self, value)
+        else:
+            initialize(self, value)
+
+    def initialize(self: Any, value: Any) -> None:
+        is_shared = is_central(tf.distribute.get_strategy())
+        if is_shared and self._aggregation == "none" and not self._trainable:
+            self._aggregation = (
+                "mean" if self._dtype.startswith(("float", "bfloat")) else "only_first_replica"
+            )
+        original(self, value)
+
+    return _initialize
+
+
+def make_atomic(original: Callable[..., Any], *, name: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def assign(self: Any, value: Any) -> Any:
+        if in_stateless_scope() or not is_parameter_server(tf.distribute.get_strategy()):
+            return original(self, value)
+        getattr(self._value, name)(tf.cast(value, self._value.dtype))
+        return self
+
+    return assign
+
+
+def make_direct_assign(original: Callable[..., None]) -> Callable[..., None]:
+    def _direct_assign(self: Any, value: Any) -> None:
+        is_sum = self._aggregation == "sum" and tf.distribute.get_replica_context() is not None
+        if not is_sum or not is_central(tf.distribute.get_strategy()):
+            original(self, value)
+            return
+        added = tf.cast(value, self._value.dtype) - self._value
+        share = replica_share.current_share()
+        self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
+
+    return _direct_assign

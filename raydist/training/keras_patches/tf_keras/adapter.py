@@ -1,0 +1,41 @@
+"""What raydist asks of a model of tf_keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from raydist.training.input.resume import Start
+from raydist.training.keras_patches.tf_keras import build
+from raydist.training.stepping.fit_session import FitSession
+
+
+class TfKeras:
+    """See `adapters.KerasAdapter`."""
+
+    library = tf_keras
+
+    def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
+        """Everything is."""
+
+    def build(self, model: Any, element_spec: Any) -> None:
+        build.build(model, element_spec)
+
+    def begin_fit(self, model: Any, element_spec: Any, *, first: Start, session: FitSession | None) -> None:
+        build.build(model, element_spec)
+        if session is not None:
+            session.first = first
+
+    def random_variables(self, model: Any) -> list[tf.Variable]:
+        # Generators of layers, which tf_keras does not list as variables.
+        generators = (
+            getattr(getattr(layer, "_random_generator", None), "_generator", None)
+            for layer in model._flatten_layers()
+        )
+        return [generator.state for generator in generators if generator is not None]
+
+    def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return build.converted(step)

@@ -1,0 +1,130 @@
+"""The data handler of tf_keras: which steps go into which call, on which part of the data."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tf_keras.src.engine import data_adapter
+
+from raydist.training import tf_private
+from raydist.training.cluster.collectives import means_over_workers
+from raydist.training.cluster.data_sizes import check_sizes
+from raydist.training.keras_patches.tf_keras import build
+from raydist.training.replicas import slices
+from raydist.training.stepping import fit_session, step_calls
+
+
+def unless_coordinated(new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Leaves some data handlers as they are: those of models that were made outside of a strategy's scope,
+    and of ParameterServer's own `fit`, whose closures are counted otherwise.
+    """
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        is_coordinated = isinstance(self, data_adapter._ClusterCoordinatorDataHandler)
+        # Without a model: `adapt` of a preprocessing layer.
+        is_ours = self._model is not None and not tf_private.is_default(self._model.distribute_strategy)
+        is_stock = is_coordinated or not is_ours
+        return (original if is_stock else new)(self, *args, **kwargs)
+
+    return method
+
+
+def configure_dataset(
+    self: Any, strategy: Any, x: Any, steps_per_epoch: int | None, class_weight: Any, distribute: bool
+) -> None:
+    del x
+    session = fit_session.taken_by_data_handler()
+    given = dataset = self._adapter.get_dataset()
+    if not data_adapter._is_distributed_dataset(dataset):
+        build.note_spec(self._model, dataset.element_spec)
+    if class_weight:
+        dataset = dataset.map(data_adapter.make_class_weight_map_fn(class_weight))
+    self._inferred_steps = self._raydist_steps = self._infer_steps(steps_per_epoch, dataset)
+    if distribute:
+        check_sizes(strategy, dataset, num_steps=self._inferred_steps)
+    if distribute and not data_adapter._is_distributed_dataset(dataset):
+        # Only a new iterator for each epoch surely takes no more than there is.
+        endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
+        steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
+        if session is not None:
+            dataset = session.resumption.after(dataset, steps_per_epoch=steps)
+        dataset = slices.distribute(dataset, strategy, endless=endless)
+    self._dataset = dataset
+    agree = functools.partial(means_over_workers, strategy)
+    steps = int(self._steps_per_execution.numpy())
+    is_static = slices.has_static_batch(given)
+    # With several steps per execution tf_keras asks for the size here, which our calls need not know.
+    self._raydist_packer = fit_session.packer_of(session, steps, agree, is_batch_static=is_static)
+
+
+def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
+    """Yields each epoch with its data; one iterator per epoch, or one for all."""
+    with self._truncate_execution_to_epoch():
+        data_iterator = None
+        for epoch in range(self._initial_epoch, self._epochs):
+            if self._insufficient_data:  # Set by `catch_stop_iteration`.
+                break
+            is_whole = self._raydist_steps is None  # also a distributed data set without steps_per_epoch
+            if data_iterator is None or is_whole or self._adapter.should_recreate_iterator():
+                data_iterator = iter(self._dataset)
+            self._raydist_call = step_calls.StepCall(data_iterator, 1)
+            # Not what tf_keras counted in the epoch before: this one may have more, or fewer.
+            self._inferred_steps = self._raydist_steps
+            yield epoch, self._raydist_call
+            self._adapter.on_epoch_end()
+
+
+def steps(self: Any) -> Iterator[int]:
+    """Yields the first step of each call, and says in the call how many steps it has."""
+    self._current_step, self._initial_step = self._initial_step, 0
+    asked = self._steps_per_execution.numpy().item()
+    while self._inferred_steps is None or self._current_step < self._inferred_steps:
+        if self._insufficient_data:  # Set by `catch_stop_iteration`.
+            break
+        left = asked if self._inferred_steps is None else self._inferred_steps - self._current_step
+        count = self._raydist_packer.next_count(left)
+        if count < asked:
+            self._steps_per_execution.assign(count)  # `predict` reads it
+        # In a graph, part of a step (the optimizer's count) has run before its data turn out to have ended.
+        self._raydist_call.begin(count, may_end=self._inferred_steps is None)
+        taken = self._raydist_call.num_steps
+        self._step_increment = taken - 1
+        yield self._current_step
+        self._current_step += taken
+        if count < asked:
+            self._steps_per_execution.assign(asked)
+
+
+def make_single_batch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def single_batch_iterator(strategy: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+            return original(strategy, *args, **kwargs)
+        given = signature.bind(strategy, *args, **kwargs)
+        given.apply_defaults()
+        parts = [given.arguments[name] for name in ("x", "y", "sample_weight")]
+        while parts[-1] is None and len(parts) > 1:
+            parts.pop()
+        data = data_adapter._process_tensorlike(tuple(parts))
+        data_adapter._check_data_cardinality(data)
+        if given.arguments["class_weight"]:
+            data = data_adapter.make_class_weight_map_fn(given.arguments["class_weight"])(*data)
+        return iter([data])
+
+    return single_batch_iterator
+
+
+def make_validate_args(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _validate_args(self: Any, y: Any, sample_weights: Any, steps: Any, *args: Any) -> None:
+        is_distributed = data_adapter._is_distributed_dataset(self._dataset)
+        original(self, y, sample_weights, 1 if steps is None and is_distributed else steps, *args)
+
+    return _validate_args

@@ -1,0 +1,164 @@
+"""All that raydist replaces in tf_keras (Keras 2).
+
+Stock tf_keras works under MultiWorkerMirroredStrategy, but reduces each metric over the workers in
+each step, sums what is summed already (batch logs are N times too large), and weighs an uneven batch
+wrongly. TF_NOTES 3.2 and 7 have the causes by file and line.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tf_keras
+from tf_keras.src.engine import data_adapter, training
+from tf_keras.src.utils import metrics_utils
+
+from raydist.errors import UnsupportedError
+from raydist.training.keras_patches import replacement
+from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.keras_patches.tf_keras import data_handler, metrics, optimizers, trainer
+
+VERSION = "2.21"
+
+
+def patch(*, sync_batchnorm: bool) -> None:
+    """Replaces what is broken. Call once in a process, before user code is imported.
+
+    Raises:
+      UnsupportedError: This tf_keras is not the one that the replacements were written for.
+    """
+    if not tf_keras.__version__.startswith(f"{VERSION}."):
+        raise UnsupportedError(
+            f"tf_keras is {tf_keras.__version__}; raydist mends {VERSION}. Install tf_keras=={VERSION}.*, "
+            "or go without with --no-mend-keras"
+        )
+    replacement.apply(replacements(), library="tf_keras", version=tf_keras.__version__)
+    # Dropout's default generator has a state that cannot be saved (TF_NOTES 12).
+    tf_keras.backend.experimental.enable_tf_random_generator()
+    if sync_batchnorm:
+        _synchronize_batchnorm()
+
+
+def replacements() -> tuple[Replacement, ...]:
+    """Returns all that `mend` replaces."""
+    kinds = (("make_train_function", "train"), ("make_test_function", "test"))
+    return (
+        *(
+            Replacement(
+                owner=training.Model,
+                name=name,
+                fingerprint=_FINGERPRINTS[name],
+                make=functools.partial(trainer.make_step_function, kind=kind),
+                reason="each step reduces each metric, and logs are summed twice (keras#16286, TF_NOTES 3.2)",
+            )
+            for name, kind in kinds
+        ),
+        Replacement(
+            owner=training.Model,
+            name="make_predict_function",
+            fingerprint=_FINGERPRINTS["make_predict_function"],
+            make=trainer.make_predict_function,
+            reason="global batches arrive as slices, whose stand-ins must not be predicted",
+        ),
+        Replacement(
+            owner=training.Model,
+            name="_maybe_load_initial_counters_from_ckpt",
+            fingerprint=_FINGERPRINTS["_maybe_load_initial_counters_from_ckpt"],
+            make=trainer.make_load_initial_counters,
+            reason="the hook by which a resumed run starts at its epoch",
+        ),
+        Replacement(
+            owner=data_adapter.DataHandler,
+            name="_configure_dataset_and_inferred_steps",
+            fingerprint=_FINGERPRINTS["_configure_dataset_and_inferred_steps"],
+            make=functools.partial(data_handler.unless_coordinated, data_handler.configure_dataset),
+            reason="an uneven global batch is weighted wrongly (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=data_adapter.DataHandler,
+            name="enumerate_epochs",
+            fingerprint=_FINGERPRINTS["enumerate_epochs"],
+            make=functools.partial(data_handler.unless_coordinated, data_handler.enumerate_epochs),
+            reason="an iterator that is made and dropped advances a shuffle's seed, but not in a resumed run",
+        ),
+        Replacement(
+            owner=data_adapter.DataHandler,
+            name="steps",
+            fingerprint=_FINGERPRINTS["steps"],
+            make=functools.partial(data_handler.unless_coordinated, data_handler.steps),
+            reason="a call has as many steps as the train function is asked for, and may have more than one",
+        ),
+        Replacement(
+            owner=data_adapter,
+            name="single_batch_iterator",
+            fingerprint=_FINGERPRINTS["single_batch_iterator"],
+            make=data_handler.make_single_batch_iterator,
+            reason="train_on_batch makes a data set of a batch, which is weighted wrongly (TF_NOTES 7)",
+        ),
+        Replacement(
+            owner=data_adapter.DatasetAdapter,
+            name="_validate_args",
+            fingerprint=_FINGERPRINTS["_validate_args"],
+            make=data_handler.make_validate_args,
+            reason="a distributed data set needs steps_per_epoch, though its end can be seen",
+        ),
+        Replacement(
+            owner=training.Model,
+            name="fit",
+            fingerprint=_FINGERPRINTS["fit"],
+            make=trainer.make_packed_fit,
+            reason="several steps may go into one call where no callback watches batches",
+        ),
+        *optimizers.replacements(),
+        Replacement(
+            owner=training.Model,
+            name="_validate_and_get_metrics_result",
+            fingerprint=_FINGERPRINTS["_validate_and_get_metrics_result"],
+            make=trainer.make_logs_of_epoch,
+            reason="values of a user's own step that are no metrics differ from worker to worker",
+        ),
+        Replacement(
+            owner=metrics_utils,
+            name="update_state_wrapper",
+            fingerprint=_FINGERPRINTS["update_state_wrapper"],
+            make=metrics.make_update_state_wrapper,
+            reason="a metric cannot be updated where the check of a model's own losses traces the step",
+        ),
+        Replacement(
+            owner=metrics_utils,
+            name="result_wrapper",
+            fingerprint=_FINGERPRINTS["result_wrapper"],
+            make=metrics.make_result_wrapper,
+            reason="reading a metric in a step is an all-reduce per variable (TF_NOTES 3.2)",
+        ),
+    )
+
+
+_FINGERPRINTS = {
+    "make_train_function": "2c98267ffc1c",
+    "make_test_function": "c0d12feaac61",
+    "make_predict_function": "56a6ae779caf",
+    "_maybe_load_initial_counters_from_ckpt": "fa3b05cb1c73",
+    "_configure_dataset_and_inferred_steps": "b29f05ea7262",
+    "enumerate_epochs": "8bd30ce6fbcc",
+    "steps": "d8870ad49d13",
+    "single_batch_iterator": "f73090f406a9",
+    "_validate_args": "f5ff9427fb95",
+    "fit": "f6cc972c81a0",
+    "update_state_wrapper": "0960128e93b4",
+    "result_wrapper": "e266e01cef55",
+    "_validate_and_get_metrics_result": "7e420007d6a6",
+}
+
+
+def _synchronize_batchnorm() -> None:
+    layer = tf_keras.layers.BatchNormalization
+    original = layer.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("synchronized", True)
+        original(self, *args, **kwargs)
+
+    layer.__init__ = __init__

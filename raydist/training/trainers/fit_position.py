@@ -1,0 +1,149 @@
+"""FitPosition: where one `fit` of the train function stands, and what of it is in checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.checkpointing import callback_state
+from raydist.training.trainers import model_state, random_state
+from raydist.training.trainers.task_run import TaskRun
+
+
+class FitPosition:
+    """Where one `fit` stands: shared by the callback that runs before the user's and the one after.
+
+    A train function may call `fit` several times, to train one model in phases. The checkpoint says
+    in which of them it was written: those before are not repeated, those after begin anew.
+
+    Attributes:
+      number: How many `fit`s came before this one. `is_done`: it ended before the checkpoint.
+      here: The checkpoint, where it was written in this `fit`.
+      epoch_size: Steps of the epoch before, where this process has seen its end. Of an epoch of unknown size
+        a checkpoint may hold all steps, and nothing be left of it when the run resumes there.
+    """
+
+    def __init__(self, run: TaskRun) -> None:
+        self.run = run
+        self.number = run.num_fits
+        run.num_fits += 1
+        newest = run.checkpoints.newest()
+        self.state = newest if newest is not None and self.number <= newest.fit else None
+        self.is_done = self.state is not None and self.number < self.state.fit
+        self.here = here = self.state if not self.is_done else None
+        self.step = self.state.step if self.state else run.reporter.step
+        self.epoch = here.epoch if here else 0
+        self.step_in_epoch = here.step_in_epoch if here else 0
+        self.step_before = self.step
+        self.epoch_size: int | None = None
+        self.restored_rate: float | None = None
+        self.history: list[Mapping[str, float]] = list(here.history) if here else []
+
+    def first_epoch(self, epochs: int) -> int:
+        """Returns the epoch to begin with; `epochs` where nothing is left to do."""
+        is_over = self.is_done or (self.state is not None and self.state.is_stopped)
+        return epochs if is_over else min(self.epoch, epochs)
+
+    def restore(self, model: Any) -> None:
+        """Restores what the checkpoint has of the model, its optimizer and random state, if there is one."""
+        state, run = self.state, self.run
+        if state is None:
+            return
+        saved = state.groups()
+        if self.is_done and (prefix := _group_of(model, run.fitted, self.number)) in saved:
+            # What this fit has trained is another model than the one of the fit that wrote the checkpoint.
+            earlier = _groups_of_earlier(model, prefix)
+            run.checkpoints.restore(state, {name: one for name, one in earlier.items() if name in saved})
+            return
+        with run.strategy.scope():
+            random_state.make_global_generators(saved.intersection(random_state.GROUPS))
+        groups = _groups_beside(model)
+        known = {name: variables for name, variables in groups.items() if name in saved}
+        run.checkpoints.restore(state, {"model": model, "optimizer": model.optimizer, **known})
+        if lost := saved.intersection(_GROUPS_BESIDE) - known.keys():
+            run.reporter.note(
+                f"the checkpoint has state that nothing in the model takes up: {', '.join(sorted(lost))}"
+            )
+        if model_state.GROUP in groups.keys() - saved:
+            run.reporter.note(f"the checkpoint has no {model_state.describe(model)}; they begin anew")
+        if state.eager_seeds is not None:
+            tf_private.set_eager_seeds(state.eager_seeds)
+        self.restored_rate = _rate_of(model.optimizer) if self.step_in_epoch else None
+
+    def restore_callbacks(self, callbacks: Sequence[Any]) -> None:
+        """Gives the user's callbacks their states back. A `fit` that is done has them from its own time."""
+        if self.state is None or self.is_done:
+            return
+        states = callback_state.unpack(dict(self.state.callbacks), self.state.arrays())
+        sentences = callback_state.restore(callbacks, states)
+        if self.run.assignment.is_chief:  # others may have fewer callbacks, and the checkpoint is the chief's
+            for sentence in sentences:
+                self.run.reporter.note(sentence)
+
+    def save(self, model: Any, callbacks: Sequence[Any]) -> None:
+        """Saves, unless this step is saved already. Every task calls it at the same step."""
+        if self.run.checkpoints.last_saved_step == self.step:
+            return
+        fitted = self.run.fitted
+        trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model)}
+        for number, one in fitted:
+            if one is not model:
+                trackables.update(_groups_of_earlier(one, _group_of(one, fitted, number)))
+        if self.step_in_epoch:
+            trackables["metrics"] = list(model.metrics)
+        # Asked in every task, because a callback may read a metric for it, which is a collective.
+        states = callback_state.states_of(callbacks)
+        packed, arrays = callback_state.pack(states) if self.run.assignment.is_chief else ({}, {})
+        self.run.save(
+            trackables,
+            step=self.step,
+            epoch=self.epoch,
+            step_in_epoch=self.step_in_epoch,
+            history=tuple(self.history),
+            fit=self.number,
+            is_stopped=callback_state.has_stopped(callbacks),
+            callbacks=packed,
+            arrays=arrays,
+            eager_seeds=tf_private.eager_seeds(),
+        )
+
+
+def _group_of(model: Any, fitted: Sequence[tuple[int, Any]], number: int) -> str:
+    """Returns the group of a model that another fit trains than the one under way: by its first fit.
+
+    Args:
+      number: Of the fit that trains it now.
+    """
+    return f"fit-{next((first for first, one in fitted if one is model), number)}"
+
+
+def _groups_of_earlier(model: Any, prefix: str) -> dict[str, Any]:
+    """Returns the groups of a model that an earlier fit has trained, and that a later one may train on."""
+    own = {
+        "optimizer": model.optimizer,
+        **random_state.groups_of_layers(model),
+        **model_state.groups_of(model),
+    }
+    return {prefix: model, **{f"{prefix}-{name}": one for name, one in own.items()}}
+
+
+_GROUPS_BESIDE = (*random_state.GROUPS, model_state.GROUP)
+
+
+def _groups_beside(model: Any) -> dict[str, list[Any]]:
+    """Returns what a checkpoint has beside the variables that Keras lists, in groups."""
+    return {**random_state.groups_of(model), **model_state.groups_of(model)}
+
+
+def _rate_of(optimizer: Any) -> float | None:
+    """Returns the learning rate of an optimizer of either Keras; None where a schedule gives it."""
+    # A schedule's rate is the optimizer's own affair; tf_keras shows it as a variable all the same.
+    given = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
+    if any(base.__name__ == "LearningRateSchedule" for base in type(given).__mro__):
+        return None
+    rate = getattr(optimizer, "learning_rate", None)
+    variable = rate if isinstance(rate, tf.Variable) else getattr(rate, "value", None)
+    return float(variable.numpy()) if isinstance(variable, tf.Variable) else None

@@ -1,0 +1,122 @@
+"""TaskRun: what the trainers of one task share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.data.batches import Batches
+from raydist.errors import UnsupportedError
+from raydist.planning.assignment import TaskAssignment
+from raydist.training.checkpointing.checkpoints import TaskCheckpoints
+from raydist.training.checkpointing.saved_state import SavedState
+from raydist.training.checkpointing.schedule import CheckpointSchedule
+from raydist.training.reporting.commands import Commands
+from raydist.training.reporting.reporter import Reporter
+from raydist.training.trainers.export import ExportFolder, export
+
+
+class TaskRun:
+    """One task of a run, while its train function runs: where it is, what it saves and when.
+
+    Attributes:
+      assignment: What the task is to do.
+      reporter: Where steps and values go.
+      schedule: When a checkpoint is due.
+      commands: What the controller asks of this task.
+      restored: The checkpoint that the train function restored by itself.
+      num_fits: Calls of `fit` so far.
+      fitted: Number and model of those that have ended.
+      steps_repeated: Steps applied twice, by trainings that are done; under parameter_server.
+    """
+
+    def __init__(
+        self,
+        assignment: TaskAssignment,
+        *,
+        strategy: tf.distribute.Strategy,
+        coordinator: Any,
+        reporter: Reporter,
+        checkpoints: TaskCheckpoints,
+        commands: Commands,
+        export_folder: ExportFolder | None,
+    ) -> None:
+        job = assignment.job
+        self.assignment = assignment
+        self.strategy = strategy
+        self.coordinator = coordinator
+        self.reporter = reporter
+        self.checkpoints = checkpoints
+        self.commands = commands
+        self._export_folder = export_folder
+        self.schedule = CheckpointSchedule(job.checkpoint_every, each_epoch=job.keep_best is not None)
+        self.auto_shard = job.auto_shard
+        self.restored: SavedState | None = None
+        self.num_fits = 0
+        self.fitted: list[tuple[int, Any]] = []
+        self.steps_repeated = 0
+        self._fingerprint: int | None = None  # what SavedState.data is to be
+        self._registered: dict[str, Any] = {}
+
+    def trains_on(self, data: Any, *, resumed: SavedState | None) -> None:
+        """Takes note of what is trained on from here, which checkpoints will name.
+
+        Args:
+          resumed: The checkpoint that this training goes on from.
+
+        Raises:
+          UnsupportedError: It was trained on other batches of raydist.data.
+        """
+        self._fingerprint = data.fingerprint() if isinstance(data, Batches) else None
+        if resumed is None or self._fingerprint is None or resumed.data in (None, self._fingerprint):
+            return
+        raise UnsupportedError(
+            f"train_data are other batches than those that checkpoint {resumed.uri} was trained on: the "
+            "examples (files, their sizes), the seed, the batch size or window_mb have changed, so examples "
+            "would be trained on twice, or never; give the data as they were, or begin a new run"
+        )
+
+    def save(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
+        """Saves, in every task; `position` has the other fields of SavedState."""
+        # Before the copy is made, so that a command that comes in later is kept for the next step.
+        self.commands.save.clear()
+        self.checkpoints.save(trackables, step=step, data=self._fingerprint, **position)
+
+    def wants_save(self, step: int) -> bool:
+        """Whether this task wants a checkpoint after `step` steps: on command, or by the chief's clock."""
+        if self.checkpoints.last_saved_step == step:
+            return False
+        is_due = self.assignment.is_chief and self.schedule.is_due_after(self.checkpoints.seconds_since_save)
+        return is_due or self.commands.save.is_set()
+
+    def register(self, trackables: Mapping[str, Any]) -> None:
+        """Takes what the train function saves and restores by itself; its loops save that by schedule."""
+        self._registered = dict(trackables)
+
+    def steps_to_checkpoint(self, step: int) -> int:
+        """Returns how many steps may run from `step` on before a checkpoint is due, at least 1."""
+        return self.schedule.steps_left(step) if self._registered else 1 << 30
+
+    def save_registered(self) -> None:
+        """Saves what is registered, if anything, and if it is new."""
+        if self._registered and self.checkpoints.last_saved_step != self.reporter.step:
+            self.save(self._registered, step=self.reporter.step)
+
+    def wants_registered_save(self, step: int) -> bool:
+        """Whether this task asks for a checkpoint, and the train function has said of what."""
+        return bool(self._registered) and self.wants_save(step)
+
+    def export(self, model: Any, *, fit: int) -> None:
+        """Exports what a `fit` has trained, if the job asks for it. Every task calls it at its end."""
+        if self._export_folder is not None:
+            is_chief, reporter = self.assignment.is_chief, self.reporter
+            export(
+                model,
+                self._export_folder,
+                fit=fit,
+                checkpoints=self.checkpoints,
+                is_chief=is_chief,
+                reporter=reporter,
+            )

@@ -1,0 +1,17 @@
+"""What is behind the context that a train function gets, for tests that look inside of a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raydist.training.reporting.progress import TaskProgress
+    from raydist.training.trainers.task_run import TaskRun
+
+
+def run_of(ctx: Any) -> TaskRun:
+    return ctx._run  # type: ignore[no-any-return]
+
+
+def progress_of(ctx: Any) -> TaskProgress:
+    return run_of(ctx).reporter.progress
