@@ -22,6 +22,7 @@ class TrainContext(Protocol):
       attempt: 0 for the first life of the run, one more after each failure.
       run_name: The run's name.
       storage: URI of the run's folder.
+      step: Steps that the run has completed, those before a restart included.
     """
 
     strategy: Any
@@ -34,6 +35,9 @@ class TrainContext(Protocol):
     run_name: str
     storage: str
 
+    @property
+    def step(self) -> int: ...
+
     def fit(
         self,
         model: Any,
@@ -41,8 +45,13 @@ class TrainContext(Protocol):
         *,
         epochs: int,
         steps_per_epoch: int | None = None,
+        initial_epoch: int = 0,
         validation_data: Any = None,
+        validation_steps: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+        class_weight: Mapping[int, float] | None = None,
         callbacks: Sequence[Any] = (),
+        verbose: int | str | None = None,
     ) -> Any:
         """Trains a compiled Keras 3 or tf_keras model and returns its `History`.
 
@@ -51,10 +60,32 @@ class TrainContext(Protocol):
         returns one, or a function of a `tf.distribute.InputContext` that shards for itself and
         batches per replica. A global batch that the replicas do not divide is weighted by each
         replica's number of examples. Of `validation_data` that are batches of raydist.data each
-        validation takes one epoch, whatever their `epochs`.
+        validation takes one epoch, whatever their `epochs`. The other arguments are those of Keras's
+        `fit`. Only the chief prints; `verbose=None` is a line for each epoch.
 
         Raises:
           UnsupportedError: The model asks for something that cannot work under this strategy.
+        """
+
+    def evaluate(
+        self, model: Any, data: Any, *, steps: int | None = None, verbose: int | str | None = None
+    ) -> dict[str, float]:
+        """Returns the loss and metrics of a compiled model over all of `data`, each example counted once.
+
+        Every task calls it. `data` are as `train_data` of `fit`; `(x, y)` arrays too.
+
+        Args:
+          steps: Global batches to take; None for all.
+        """
+
+    def predict(self, model: Any, data: Any, *, steps: int | None = None) -> Any:
+        """Returns the model's outputs for all of `data`, in their order, as NumPy arrays; in every task.
+
+        Every task calls it. `data` are a `tf.data.Dataset` batched with the global batch size, a function
+        that returns one, or an array.
+
+        Args:
+          steps: Global batches to take; None for all.
         """
 
     def callbacks(self) -> list[Any]:

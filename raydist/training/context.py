@@ -15,9 +15,10 @@ from raydist.spec.tasks import TaskType
 from raydist.train_context import TrainContext
 from raydist.training.cluster import data_service
 from raydist.training.input.train_data import naming_mistakes
+from raydist.training.trainers import evaluation
 from raydist.training.trainers.run_callbacks import callbacks_of
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import FitRequest, LoopRequest, Trainer
+from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest, Trainer
 
 
 class TaskContext(TrainContext):
@@ -49,19 +50,41 @@ class TaskContext(TrainContext):
         *,
         epochs: int,
         steps_per_epoch: int | None = None,
+        initial_epoch: int = 0,
         validation_data: Any = None,
+        validation_steps: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+        class_weight: Mapping[int, float] | None = None,
         callbacks: Sequence[Any] = (),
+        verbose: int | str | None = None,
     ) -> Any:
         request = FitRequest(
             model=model,
             train_data=train_data,
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
+            initial_epoch=initial_epoch,
             validation_data=validation_data,
+            validation_steps=validation_steps,
+            validation_freq=validation_freq,
+            class_weight=class_weight,
             callbacks=callbacks,
+            verbose=verbose,
         )
         with naming_mistakes():
             return self._trainer.fit(request)
+
+    def evaluate(
+        self, model: Any, data: Any, *, steps: int | None = None, verbose: int | str | None = None
+    ) -> dict[str, float]:
+        with naming_mistakes():
+            return self._trainer.evaluate(
+                EvaluateRequest(model=model, data=data, steps=steps, verbose=verbose)
+            )
+
+    def predict(self, model: Any, data: Any, *, steps: int | None = None) -> Any:
+        with naming_mistakes():
+            return evaluation.predict(self._run, model, data, steps=steps)
 
     def callbacks(self) -> list[Any]:
         return callbacks_of(self._run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import keras
@@ -35,6 +35,9 @@ class KerasAdapter(Protocol):
         Args:
           element_spec: Structure of one replica's batch; None where the user calls `fit`.
         """
+
+    def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
+        """Returns a function of `(x, y)` that adds the weight of each label, as this Keras's `fit` does."""
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         """Returns the states of generators in a model's layers that the model does not list."""

@@ -13,12 +13,14 @@ from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.input import train_data
+from raydist.training.keras_patches import adapters
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.parameter_server.feeds import StepFeed
 from raydist.training.parameter_server.local_metrics import LocalMetrics
 from raydist.training.parameter_server.sources import SourceFolder
 from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset
 from raydist.training.trainers.task_run import TaskRun
+from raydist.training.trainers.trainer import EvaluateRequest
 
 
 class WorkerEvaluation:
@@ -29,23 +31,40 @@ class WorkerEvaluation:
     """
 
     def __init__(
-        self, run: TaskRun, model: Any, data: Any, *, metrics: LocalMetrics, sources: SourceFolder
+        self,
+        run: TaskRun,
+        model: Any,
+        data: Any,
+        *,
+        sources: SourceFolder,
+        metrics: LocalMetrics | None = None,
+        num_steps: int | None = None,
     ) -> None:
         """Takes what is evaluated.
 
         Args:
-          metrics: Those of `model`.
-          data: As `validation_data` of TrainContext.fit; finite.
+          data: As `validation_data` of TrainContext.fit; finite, unless `num_steps` are taken.
+          metrics: Those of `model`; None for a model that nobody has built yet.
         """
+        self._num_steps = num_steps
         self._coordinator = run.coordinator
         self._strategy = run.strategy
-        self._metrics = metrics
         self._model = model
         self._test_step = adapter_of(model).converted(model, model.test_step)
         self._num_shards = run.assignment.num_workers
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
         self._data = data if isinstance(data, Batches) else train_data.function_of(data)
         self._sources = sources
+        if metrics is None:
+            adapter_of(model).build(model, self._element_spec())
+        self._metrics = metrics or LocalMetrics(model)
+
+    def _element_spec(self) -> Any:
+        if isinstance(self._data, Batches):
+            return StepFeed(self._data, self._sources.publish(self._data)).element_spec
+        is_sharding = train_data.takes_input_context(self._data)
+        own = (tf.distribute.InputContext(self._num_shards, 0, self._num_shards),) if is_sharding else ()
+        return checked_dataset(self._data(*own), "validation_data").element_spec
 
     def run(self) -> dict[str, float]:
         """Returns the metrics' values over all examples."""
@@ -69,11 +88,15 @@ class WorkerEvaluation:
             tf.distribute.InputContext(num_shards, index, num_replicas) for index in range(num_shards)
         ]
         takes_context = train_data.takes_input_context(data)
+        num_steps = self._num_steps
         # Made once outside of a graph, where its size can be asked.
-        _check_finite(checked_dataset(data(contexts[0]) if takes_context else data(), "validation_data"))
+        made = checked_dataset(data(contexts[0]) if takes_context else data(), "validation_data")
+        if num_steps is None:
+            _check_finite(made)
+            num_steps = -1  # `take` then takes all
         if takes_context:
-            return [(self._closure(functools.partial(data, own)), ()) for own in contexts]
-        closure = self._closure(lambda index: data().shard(num_shards, index))
+            return [(self._closure(functools.partial(_taken, data, own, num_steps)), ()) for own in contexts]
+        closure = self._closure(lambda index: data().take(num_steps).shard(num_shards, index))
         with tf_private.traced_for_workers(self._strategy):
             check_made_inside(closure.get_concrete_function(tf.TensorSpec([], tf.int64)), "validation_data")
         return [(closure, (tf.constant(index, tf.int64),)) for index in range(num_shards)]
@@ -82,7 +105,8 @@ class WorkerEvaluation:
         """Each worker's part is some of the steps of one epoch."""
         feed = StepFeed(recipe.for_epochs(None), self._sources.publish(recipe))
         closure = self._closure(feed.dataset)
-        ends = [recipe.steps_per_epoch * index // self._num_shards for index in range(self._num_shards + 1)]
+        num_steps = self._num_steps or recipe.steps_per_epoch
+        ends = [num_steps * index // self._num_shards for index in range(self._num_shards + 1)]
         return [
             (closure, feed.arguments(first, end - first))
             for first, end in itertools.pairwise(ends)
@@ -115,6 +139,22 @@ class WorkerEvaluation:
             return tuple(state)
 
         return evaluate
+
+
+def evaluate(run: TaskRun, request: EvaluateRequest, *, sources: SourceFolder) -> dict[str, float]:
+    """Returns the metrics over the data, which the workers share."""
+    adapters.check(request.model, run.strategy)
+    return WorkerEvaluation(run, request.model, request.data, sources=sources, num_steps=request.steps).run()
+
+
+def _taken(
+    function: Callable[[Any], tf.data.Dataset], context: tf.distribute.InputContext, num_steps: int
+) -> tf.data.Dataset:
+    """Returns one worker's own data, of which it takes its share of so many batches; of all for -1."""
+    if num_steps < 0:
+        return function(context)
+    base, extra = divmod(num_steps, context.num_input_pipelines)
+    return function(context).take(base + (context.input_pipeline_id < extra))
 
 
 def _check_finite(dataset: tf.data.Dataset) -> None:

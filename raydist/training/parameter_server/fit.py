@@ -31,6 +31,7 @@ from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SourceFolder
 from raydist.training.stepping.callback_calls import CallbackCalls
+from raydist.training.trainers import class_weights
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
 from raydist.training.trainers.task_run import TaskRun
@@ -39,13 +40,14 @@ from raydist.training.trainers.trainer import FitRequest
 
 def fit(run: TaskRun, request: FitRequest, *, sources: SourceFolder) -> Any:
     """Trains the model from where the newest checkpoint ended; returns its `History`."""
-    model, data, epochs, callbacks = request.model, request.train_data, request.epochs, request.callbacks
+    model, epochs, callbacks = request.model, request.epochs, request.callbacks
     steps_per_epoch = _checked_steps(run, request)
     adapter = adapters.adapter_of(model)
-    position = FitPosition(run)
-    skip = position.epoch * steps_per_epoch + position.step_in_epoch
-    run.trains_on(data, resumed=position.here)
-    recipes.check_length(data, epochs * steps_per_epoch)
+    position = FitPosition(run, initial_epoch=request.initial_epoch)
+    skip = position.start.epoch * steps_per_epoch + position.start.step
+    run.trains_on(request.train_data, resumed=position.here)
+    data = class_weights.applied(request.train_data, request)
+    recipes.check_length(data, (epochs - request.initial_epoch) * steps_per_epoch)
     feed = train_input.read(run, data, sources=sources, skip=skip)
     before, after = run_callbacks(
         position, adapter.library.callbacks.Callback, element_spec=feed.element_spec, users=callbacks
@@ -61,7 +63,14 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SourceFolder) -> Any:
     metrics = LocalMetrics(model)
     evaluation = None
     if request.validation_data is not None and not run.assignment.job.evaluator:
-        evaluation = WorkerEvaluation(run, model, request.validation_data, metrics=metrics, sources=sources)
+        evaluation = WorkerEvaluation(
+            run,
+            model,
+            request.validation_data,
+            metrics=metrics,
+            sources=sources,
+            num_steps=request.validation_steps,
+        )
     first = position.first_epoch(epochs)
     num_steps = (epochs - first) * steps_per_epoch - position.step_in_epoch
     training = _Training(
@@ -77,13 +86,14 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SourceFolder) -> Any:
     )
     for epoch in range(first, epochs):
         logs = training.run_epoch(epoch, steps_per_epoch)
-        if evaluation is not None:
+        if evaluation is not None and request.validates(epoch):
             calls.test_begin()
             values = evaluation.run()
             calls.test_end(values)
             logs.update({f"val_{name}": value for name, value in values.items()})
         calls.epoch_end(epoch, logs)
-        print(f"Epoch {epoch + 1}/{epochs}: {_words(logs)}", flush=True)
+        if request.verbose != 0:
+            print(f"Epoch {epoch + 1}/{epochs}: {_words(logs)}", flush=True)
         if model.stop_training:
             break
     if first < epochs and hasattr(model.optimizer, "finalize_variable_values"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from raydist.training.parameter_server import custom_loop as worker_steps, fit
+from raydist.training.parameter_server import custom_loop as worker_steps, evaluation, fit
 from raydist.training.parameter_server.sources import SourceFolder
 from raydist.training.trainers import custom_loop
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import FitRequest, LoopRequest
+from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest
 
 
 class ParameterServerTrainer:
@@ -25,6 +25,9 @@ class ParameterServerTrainer:
 
     def fit(self, request: FitRequest) -> Any:
         return fit.fit(self._run, request, sources=self._sources)
+
+    def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
+        return evaluation.evaluate(self._run, request, sources=self._sources)
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         span = custom_loop.begin(self._run, request)

@@ -12,8 +12,9 @@ from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.input import resume, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.reporting.logs import floats
+from raydist.training.trainers import evaluation
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import FitRequest, LoopRequest
+from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest
 
 POLL_S = 0.5
 
@@ -41,7 +42,9 @@ class EvaluatorTrainer:
         if isinstance(data, (tuple, list)):
             data = train_data.function_of(data)
         # tf_keras wants the number of steps of a distributed data set.
-        num_steps = data.steps_per_epoch if isinstance(data, Batches) else None
+        num_steps = request.validation_steps
+        if isinstance(data, Batches) and num_steps is None:
+            num_steps = data.steps_per_epoch
         dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard)
         adapter.build(model, resume.element_spec(dataset))  # or nothing could be restored
         history = adapter.library.callbacks.History()
@@ -61,6 +64,9 @@ class EvaluatorTrainer:
                 return history
             else:
                 run.commands.finish.wait(POLL_S)
+
+    def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
+        return evaluation.evaluate(self._run, request)
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")

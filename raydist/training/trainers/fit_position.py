@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.checkpointing import callback_state
+from raydist.training.input import resume
 from raydist.training.trainers import model_state, random_state
 from raydist.training.trainers.task_run import TaskRun
 
@@ -26,8 +27,10 @@ class FitPosition:
         a checkpoint may hold all steps, and nothing be left of it when the run resumes there.
     """
 
-    def __init__(self, run: TaskRun) -> None:
+    def __init__(self, run: TaskRun, *, initial_epoch: int = 0) -> None:
+        """Takes the next `fit` of the run, whose first epoch, before any restart, has the number given."""
         self.run = run
+        self.initial_epoch = initial_epoch
         self.number = run.num_fits
         run.num_fits += 1
         newest = run.checkpoints.newest()
@@ -35,12 +38,17 @@ class FitPosition:
         self.is_done = self.state is not None and self.number < self.state.fit
         self.here = here = self.state if not self.is_done else None
         self.step = self.state.step if self.state else run.reporter.step
-        self.epoch = here.epoch if here else 0
+        self.epoch = here.epoch if here else initial_epoch
         self.step_in_epoch = here.step_in_epoch if here else 0
         self.step_before = self.step
         self.epoch_size: int | None = None
         self.restored_rate: float | None = None
         self.history: list[Mapping[str, float]] = list(here.history) if here else []
+
+    @property
+    def start(self) -> resume.Start:
+        """Where the training data begin: the passes and steps that this `fit` has behind it."""
+        return resume.Start(epoch=max(0, self.epoch - self.initial_epoch), step=self.step_in_epoch)
 
     def first_epoch(self, epochs: int) -> int:
         """Returns the epoch to begin with; `epochs` where nothing is left to do."""

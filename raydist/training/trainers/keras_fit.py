@@ -10,11 +10,11 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.training.input import recipes, resume, train_data
 from raydist.training.keras_patches import adapters
-from raydist.training.trainers import custom_loop
+from raydist.training.trainers import class_weights, custom_loop, evaluation
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import FitRequest, LoopRequest
+from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest
 
 
 class SynchronousTrainer:
@@ -28,19 +28,19 @@ class SynchronousTrainer:
         run, model, epochs = self._run, request.model, request.epochs
         base = adapters.adapter_of(model).library.callbacks.Callback
         adapters.check(model, run.strategy)
-        position = FitPosition(run)
+        position = FitPosition(run, initial_epoch=request.initial_epoch)
         run.trains_on(request.train_data, resumed=position.here)
         dataset, steps_per_epoch = self._train_data(request, position)
         validation_data, validation_steps = self._validation_data(request)
         if position.is_done and steps_per_epoch is None and isinstance(dataset, tf.data.Dataset):
             # A later fit on the same data shuffles on from here.
-            resume.drop_passes(dataset, epochs)
+            resume.drop_passes(dataset, epochs - request.initial_epoch)
         before, after = run_callbacks(
             position,
             base,
             element_spec=resume.element_spec(dataset),
             users=tf.nest.flatten(list(request.callbacks)),
-            resumption=resume.Resumption(resume.Start(epoch=position.epoch, step=position.step_in_epoch)),
+            resumption=resume.Resumption(position.start),
         )
         history = model.fit(
             dataset,
@@ -49,13 +49,17 @@ class SynchronousTrainer:
             steps_per_epoch=steps_per_epoch,
             validation_data=validation_data,
             validation_steps=validation_steps,
+            validation_freq=request.validation_freq,
             callbacks=[before, *request.callbacks, after],
-            verbose=2 if run.assignment.is_chief else 0,
+            verbose=evaluation.verbosity(run, request.verbose, default=2),
         )
         if not position.is_done:  # a later one exports
             run.reporter.first_step = max(run.reporter.first_step, position.step)
             run.export(model, fit=position.number)
         return history
+
+    def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
+        return evaluation.evaluate(self._run, request)
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         """`strategy.run` in a loop of our own, several steps in each `tf.function`."""
@@ -65,18 +69,19 @@ class SynchronousTrainer:
     def _train_data(self, request: FitRequest, position: FitPosition) -> tuple[Any, int | None]:
         """Returns the data set from the position on, and an epoch's steps; None where its end ends one."""
         data, steps_per_epoch, strategy = request.train_data, request.steps_per_epoch, self._run.strategy
+        data = class_weights.applied(data, request)
         if not isinstance(data, Batches):
             return train_data.read(data, strategy, auto_shard=self._run.auto_shard), steps_per_epoch
         steps_per_epoch = steps_per_epoch or data.steps_per_epoch
-        recipes.check_length(data, request.epochs * steps_per_epoch)
-        start_step = position.epoch * steps_per_epoch + position.step_in_epoch
+        recipes.check_length(data, (request.epochs - request.initial_epoch) * steps_per_epoch)
+        start_step = position.start.epoch * steps_per_epoch + position.start.step
         return recipes.distribute(data, strategy, start_step=start_step), steps_per_epoch
 
     def _validation_data(self, request: FitRequest) -> tuple[Any, int | None]:
-        data, strategy = request.validation_data, self._run.strategy
+        data, strategy, steps = request.validation_data, self._run.strategy, request.validation_steps
         if isinstance(data, Batches):
             # One iterator goes from epoch to epoch; tf_keras wants the number of steps.
-            return recipes.distribute(data.for_epochs(None), strategy), data.steps_per_epoch
+            return recipes.distribute(data.for_epochs(None), strategy), steps or data.steps_per_epoch
         if isinstance(data, tf.data.Dataset) or callable(data):
             data = train_data.read(data, strategy, auto_shard=self._run.auto_shard)
-        return data, None
+        return data, steps

@@ -76,8 +76,8 @@ class _Progress:
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
         num_steps = None
         if steps and epochs:
-            in_earlier_fits = position.step - position.epoch * steps - position.step_in_epoch
-            num_steps = in_earlier_fits + steps * epochs
+            in_earlier_fits = position.step - position.start.epoch * steps - position.step_in_epoch
+            num_steps = in_earlier_fits + steps * (epochs - position.initial_epoch)
         position.run.reporter.progress.expect(num_steps=num_steps, num_epochs=epochs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -99,7 +99,7 @@ class _Progress:
 
     def _fill_history(self) -> None:
         """Adds the epochs before the restore, which belong to the same training."""
-        for past, logs in enumerate(self._position.history):
+        for past, logs in enumerate(self._position.history, start=self._position.initial_epoch):
             self.model.history.epoch.append(past)
             for name, value in logs.items():
                 self.model.history.history.setdefault(name, []).append(value)

@@ -15,8 +15,20 @@ class FitRequest:
     train_data: Any
     epochs: int
     steps_per_epoch: int | None = None
+    initial_epoch: int = 0
     validation_data: Any = None
+    validation_steps: int | None = None
+    validation_freq: int | Sequence[int] = 1
+    class_weight: Mapping[int, float] | None = None
     callbacks: Sequence[Any] = ()
+    verbose: int | str | None = None
+
+    def validates(self, epoch: int) -> bool:
+        """Whether the data are evaluated at the end of an epoch, counted from 0, as Keras counts."""
+        if self.validation_data is None:
+            return False
+        freq = self.validation_freq
+        return (epoch + 1) % freq == 0 if isinstance(freq, int) else epoch + 1 in freq
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +41,24 @@ class LoopRequest:
     steps_per_call: int = 10
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest:
+    """The arguments of `TrainContext.evaluate`."""
+
+    model: Any
+    data: Any
+    steps: int | None = None
+    verbose: int | str | None = None
+
+
 class Trainer(Protocol):
     """What `TrainContext` hands its calls to."""
 
     def fit(self, request: FitRequest) -> Any:
         """Trains, or follows the training; returns a Keras `History`."""
+
+    def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
+        """Returns the metrics over the data, by name."""
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         """Runs the steps; returns the scalars of the last ones."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
+from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 from raydist.training.input.resume import Start
 from raydist.training.keras_patches.keras3 import build, trainer
@@ -33,6 +34,10 @@ class Keras3:
             # Read right after on_train_begin, for BackupAndRestore.
             model._initial_epoch = first.epoch
             session.first = first
+
+    def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
+        function: Callable[..., Any] = tf_dataset_adapter.make_class_weight_map_fn(class_weight)
+        return function
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         return []  # its layers list their generators among the model's variables

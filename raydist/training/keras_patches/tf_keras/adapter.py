@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
+from tf_keras.src.engine import data_adapter
 
 from raydist.training.input.resume import Start
 from raydist.training.keras_patches.tf_keras import build
@@ -28,6 +29,10 @@ class TfKeras:
         build.build(model, element_spec)
         if session is not None:
             session.first = first
+
+    def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
+        function: Callable[..., Any] = data_adapter._make_class_weight_map_fn(class_weight)
+        return function
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         # Generators of layers, which tf_keras does not list as variables.

@@ -1,0 +1,93 @@
+"""Keras's keywords of `fit`, and `ctx.evaluate` and `ctx.predict`, mean the same under every strategy."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
+
+FUNCTIONS = "tests.support.fit_functions"
+CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{
+        f"{name}, {way}": (f"{FUNCTIONS}:{name}", {"way": way})
+        for name in ("weighted_classes", "later_epochs", "evaluated")
+        for way in ("function", "batches")
+    },
+    "predicted": (f"{FUNCTIONS}:predicted", {}),
+}
+SLOW = pytest.mark.slow  # the same again in another way
+CLUSTERS = [
+    Cluster(strategy="mirrored", devices=2),
+    Cluster(strategy="parameter_server", workers=1, ps=1),
+    pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2), marks=SLOW),
+    pytest.param(Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy"), marks=SLOW),
+    pytest.param(Cluster(strategy="parameter_server", workers=1, ps=1, keras="legacy"), marks=SLOW),
+]
+
+
+@functools.cache
+def run(cluster: Cluster) -> dict[str, list[TaskProcess]]:
+    return run_in_turn(CALLS, cluster)
+
+
+def both(name: str, cluster: Cluster) -> tuple[TaskProcess, list[TaskProcess]]:
+    """Returns what one device finds, and each task of the cluster that ends by itself."""
+    [expected] = run(Cluster(keras=cluster.keras))[name]
+    return expected, run(cluster)[name]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
+class TestAsOnOneDevice:
+    @pytest.mark.parametrize("way", ["function", "batches"])
+    def test_classes_are_weighted(self, cluster: Cluster, way: str) -> None:
+        expected, tasks = both(f"weighted_classes, {way}", cluster)
+        for task in tasks:
+            np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
+
+    @pytest.mark.parametrize("way", ["function", "batches"])
+    def test_epochs_and_validations_are_counted_as_keras_counts_them(
+        self, cluster: Cluster, way: str
+    ) -> None:
+        expected, tasks = both(f"later_epochs, {way}", cluster)
+        for task in tasks:
+            assert task.values["epochs"] == [2, 3, 4, 5]
+            assert len(task.arrays["validations"]) == 2
+            np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
+
+    @pytest.mark.parametrize("way", ["function", "batches"])
+    def test_evaluation_counts_each_example_once(self, cluster: Cluster, way: str) -> None:
+        expected, tasks = both(f"evaluated, {way}", cluster)
+        assert expected.values["whole"] != expected.values["part"]
+        for task in tasks:
+            for name in ("whole", "part"):
+                assert task.values[name] == pytest.approx(expected.values[name], abs=1e-5)
+
+    def test_prediction_has_each_row_once_and_in_order(self, cluster: Cluster) -> None:
+        expected, tasks = both("predicted", cluster)
+        assert expected.arrays["outputs"].shape == (50, 3)
+        for task in tasks:
+            np.testing.assert_allclose(task.arrays["outputs"], expected.arrays["outputs"], atol=1e-5)
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.parametrize("way", ["function", pytest.param("batches", marks=SLOW)])
+def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> None:
+    """The function is weighted by raydist, the data set of one device by Keras's documentation."""
+    [found] = run(Cluster(keras=keras))[f"weighted_classes, {way}"]
+    [plain] = run_function(f"{FUNCTIONS}:weighted_by_keras", Cluster(keras=keras))
+    np.testing.assert_allclose(found.arrays["weights"], plain.arrays["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_run_that_began_at_a_later_epoch_resumes(keras: str, tmp_path: Path) -> None:
+    target, where = f"{FUNCTIONS}:later_epochs", Cluster(strategy="mirrored", devices=2, keras=keras)
+    [expected] = run_function(target, where, way="function", storage=tmp_path / "a")
+    run_function(target, where, way="function", epochs=4, storage=tmp_path / "b")
+    [resumed] = run_function(target, where, way="function", storage=tmp_path / "b", attempt=1)
+    assert (resumed.values["step"], resumed.values["epochs"]) == (16, [2, 3, 4, 5])
+    np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
