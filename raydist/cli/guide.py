@@ -110,8 +110,10 @@ def _print_topics() -> None:
 
 def _print_rendered(markdown: str) -> None:
     import rich.console
-    import rich.markdown
+
+    from raydist.cli.rendered_markdown import RenderedMarkdown
 
     console = rich.console.Console()
-    rendered = rich.markdown.Markdown(without_links(markdown), hyperlinks=False)
-    console.print(rendered, width=min(console.width, _WIDTH))
+    with console.capture() as captured:
+        console.print(RenderedMarkdown(without_links(markdown)), width=min(console.width, _WIDTH))
+    click.echo(captured.get(), nl=False)  # also where the locale's encoding is ASCII, unlike rich

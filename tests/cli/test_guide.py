@@ -286,6 +286,15 @@ def test_page_on_a_terminal_is_rendered(
     assert "](" not in shown
 
 
+def test_narrow_terminal_shows_all_of_a_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main.run(["guide", "figures"]) == 0
+    assert "…" not in capsys.readouterr().out
+
+
 def test_link_to_a_page_becomes_its_command() -> None:
     page = "See [figures](figures.md#input), [jobs/a.py](../../jobs/a.py) and [keras](https://keras.io)."
     shown = "See figures (`raydist guide figures`), jobs/a.py and keras (https://keras.io)."
