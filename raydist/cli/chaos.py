@@ -13,7 +13,7 @@ from raydist.spec.tasks import TaskId
 _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopped"}
 
 
-@click.command("chaos")
+@click.command("chaos", epilog="More: `raydist guide failures`.")
 @click.argument("run", metavar="RUN")
 @click.option("--kill", metavar="TASK", help="Kill a task (SIGKILL), such as worker/1.")
 @click.option("--term", metavar="TASK", help="Tell a task to leave (SIGTERM), as before a preemption.")

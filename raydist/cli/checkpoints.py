@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("step", "attempt", "epoch", "bytes", "state", "uri")
 
 
-@click.command("checkpoints")
+@click.command("checkpoints", epilog="More: `raydist guide storage`.")
 @click.argument("run", metavar="RUN")
 @click.option("--verify", is_flag=True, help="Read every file and compare it with its checksum.")
 @storage_option

@@ -17,7 +17,7 @@ _MENDED_KERAS = "3.15."
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 
 
-@click.command("doctor")
+@click.command("doctor", epilog="More: `raydist guide on-a-cluster`.")
 @storage_option
 @json_option
 def command(storage: str, is_json: bool) -> int:

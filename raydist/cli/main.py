@@ -28,6 +28,7 @@ _COMMANDS = {
     "stop": "raydist.cli.stop",
     "chaos": "raydist.cli.chaos",
     "doctor": "raydist.cli.doctor",
+    "guide": "raydist.cli.guide",
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.
@@ -64,7 +65,11 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bo
         ctx.exit()
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`raydist guide` lists the pages of the guide.",
+)
 @click.option(
     "--version",
     is_flag=True,

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from raydist.cli import guide
 from raydist.errors import RaydistError
 from raydist.storage.plain_json import dump_plain_json
 
@@ -56,8 +57,10 @@ def print_error(
     if is_json:
         described = {"type": type_name, "message": message, **places, "exit_code": code}
         print_json({"state": state, "error": described})
-    known = ", ".join(f"{name} {value}" for name, value in places.items() if value is not None)
-    click.echo(f"raydist: {message}" + (f" ({known})" if known else ""), err=True)
+    known = [f"{name} {value}" for name, value in places.items() if value is not None]
+    if (page := guide.command_about(type_name, code)) is not None:
+        known.append(f"see `{page}`")
+    click.echo(f"raydist: {message}" + (f" ({', '.join(known)})" if known else ""), err=True)
     return code
 
 

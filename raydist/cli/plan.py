@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raydist.planning.plan import Plan
 
 
-@click.command("plan")
+@click.command("plan", epilog="More: `raydist guide strategies`.")
 @click.argument("job", metavar="JOB")
 @job_options()
 @json_option

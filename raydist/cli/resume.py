@@ -17,7 +17,7 @@ from raydist.spec.options import OPTIONS, PARAMS
 _NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage"}
 
 
-@click.command("resume")
+@click.command("resume", epilog="More: `raydist guide failures`.")
 @click.argument("run", metavar="RUN")
 @job_options(without=("name", "resume"))
 @json_option

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import click
 
-from raydist.cli import output
+from raydist.cli import guide, output
 from raydist.cli.progress import duration, metrics_line
 from raydist.spec.job import check_run_name
 
@@ -60,6 +60,8 @@ def print_stored_error(error: Mapping[str, Any], *, stream: TextIO | None = None
     for place in ("task", "attempt", "log"):
         if error.get(place) is not None:
             click.echo(f"  {place.ljust(7)}  {error[place]}", file=stream)
+    if (page := guide.command_about(error["type"], error.get("exit_code"))) is not None:
+        click.echo(f"  see      {page}", file=stream)
 
 
 def print_age(record: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from raydist.cli import running
 from raydist.cli.job_options import given_options, job_options, json_option
 
 
-@click.command("submit")
+@click.command("submit", epilog="More: `raydist guide commands`, `raydist guide writing-a-job`.")
 @click.argument("job", metavar="JOB")
 @job_options()
 @json_option

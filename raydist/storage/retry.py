@@ -15,7 +15,7 @@ from raydist.storage.failures import is_transient
 
 logger = logging.getLogger(__name__)
 
-# No try of a call begins later than this after the first failure; README says it too.
+# No try of a call begins later than this after the first failure; raydist/guide/storage.md says it too.
 PATIENCE_S = 60.0
 # For a person who waits: a mistyped endpoint should not take a minute to be told.
 SHORT_PATIENCE_S = 10.0

@@ -4,12 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from raydist.cli import main, output
-from raydist.spec.options import OPTIONS, Option
 
 
 @pytest.mark.parametrize(
@@ -68,6 +66,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "stop",
         "chaos",
         "doctor",
+        "guide",
     ):
         assert f"\n  {command} " in printed
 
@@ -114,17 +113,3 @@ def test_console_script_starts_without_ray_or_tensorflow() -> None:
     )
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"ray", "tensorflow", "pyarrow", "rich"}
-
-
-README = (Path(__file__).parents[2] / "README.md").read_text()
-
-
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_readme_names_every_option(option: Option) -> None:
-    word = f"--{option.name.replace('_', '-')}"
-    assert word in README or f"--no-{option.name.replace('_', '-')}" in README
-
-
-def test_readme_has_the_two_commands_that_do_all_set_up() -> None:
-    assert "pip install -e . && raydist submit jobs/cifar.py\n" in README
-    assert "pip install -e '.[test]' && pytest\n" in README
