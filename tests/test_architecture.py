@@ -66,6 +66,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "keras": {"strategies", "task", "data"},
     "tf_keras": {"strategies", "task", "data"},
     "pyarrow": {"storage", "metrics", "data"},
+    "pathspec": {"runtime"},
     "yaml": {"spec"},
     "click": {"cli"},
     "rich": {"cli"},
