@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raydist.controller.result import RunResult
-from raydist.controller.states import RunState
 from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
@@ -27,6 +26,7 @@ from raydist.spec.job import JobSpec, check_run_name
 from raydist.spec.options import find_option
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
+from raydist.spec.run_state import RunState
 from raydist.storage.redaction import redact
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched

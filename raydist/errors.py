@@ -10,9 +10,8 @@ RaydistError
 │   └── StartTimeoutError  an attempt's tasks were not all training by the start deadline
 ├── StorageError           exit code 4: storage cannot be read or written
 │   └── CheckpointError    a checkpoint is damaged, or does not fit the model
-├── TrainingError          exit code 1: the run failed while training
-│   └── TaskFailedError    a task raised or died; names the first, lists the collateral
-└── InvalidTransitionError a bug in raydist: an event that the state does not allow
+└── TrainingError          exit code 1: the run failed while training
+    └── TaskFailedError    a task raised or died; names the first, lists the collateral
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ __all__ = [
     "CheckpointError",
     "ClusterError",
     "DataError",
-    "InvalidTransitionError",
     "JobFileError",
     "MistakeError",
     "RaydistError",
@@ -112,7 +110,3 @@ class TrainingError(RaydistError):
 
 class TaskFailedError(TrainingError):
     """A task raised or died: names the first to fail and lists the others as collateral."""
-
-
-class InvalidTransitionError(RaydistError):
-    """A bug in raydist: an event arrived that the state does not allow."""

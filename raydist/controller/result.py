@@ -10,8 +10,8 @@ from raydist.controller.attempt import Attempt
 from raydist.controller.machine import RunMachine
 from raydist.controller.reached import Evaluation
 from raydist.controller.run_error import RunError
-from raydist.controller.states import RunState
 from raydist.errors import TrainingError
+from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
 from raydist.spec.tasks import TaskId
 
