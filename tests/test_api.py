@@ -35,6 +35,11 @@ def test_plan_of_a_decorated_job_takes_its_defaults() -> None:
     assert plan.job.params == {"epochs": 3}
 
 
+def test_function_without_params_takes_any() -> None:
+    job = raydist.plan(lambda ctx: None, address="local", params={"n": 20, "names": ["a"]}).job
+    assert job.params == {"n": 20, "names": ["a"]}
+
+
 def test_plan_of_a_closure_needs_no_ray() -> None:
     plan = raydist.plan(lambda ctx: None, address="local", workers=3)
     assert len(plan.tasks) == 3

@@ -49,7 +49,7 @@ def job(function: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
     Args:
       function: The train function, which is called with a TrainContext in each task.
       **defaults: Fields of JobSpec (the command line's options with `_`) and `params`; the config, and
-        the command line or keywords, come before them.
+        the command line or keywords, come before them. A job that declares no params takes any.
 
     Raises:
       SpecError: An unknown name, or a value of the wrong type or range.

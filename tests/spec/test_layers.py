@@ -89,7 +89,7 @@ def test_param_text_is_read_by_the_type_of_its_default(text: str, key: str, valu
         ("epochs=1.5", "params.epochs is '1.5'; write a whole number, as its default is 3"),
         ("shuffle=yes", "params.shuffle is 'yes'; write true or false, as its default is True"),
         ("layers=3", "params.layers is 3; write a list, as its default is [1, 2]"),
-        ("layers=[3", "params.layers is '[3', which is not YAML; write a value such as [1, 2]"),
+        ("layers=[3", "params.layers is '[3', which is not YAML; write a value such as 3, [1, 2] or 'text'"),
         ("epoch=3", "params.epoch: the job has no such param; did you mean epochs?"),
         ("epochs", "-p 'epochs' has no value; write -p KEY=VALUE"),
     ],
@@ -135,10 +135,51 @@ def test_param_that_json_cannot_hold_is_refused() -> None:
         params(overrides={"params": {"extra": object()}})
 
 
-def test_param_of_a_job_without_params_says_how_to_declare_them() -> None:
-    bare = JobDefinition(name="bare", entry_point=EntryPoint(file="bare.py", function="train"))
-    with pytest.raises(SpecError, match=r"params\.lr: the job has no such param; it declares none"):
-        resolved(bare, param_texts=["lr=1"])
+BARE = JobDefinition(name="bare", entry_point=EntryPoint(file="bare.py", function="train"))
+
+
+def test_job_that_declares_no_params_takes_any() -> None:
+    merged = resolved(
+        BARE,
+        config={"params": {"a": 1, "b": [1]}},
+        overrides={"params": {"b": {"c": None}, "n": 20}},
+        param_texts=["n=30", "d=x"],
+    ).job.params
+    assert merged == {"a": 1, "b": {"c": None}, "n": 30, "d": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("20", 20),
+        ("1e3", 1000.0),
+        ("0o17", 15),
+        ("017", 17),
+        ("0x1F", 31),
+        ("-.5", -0.5),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("2026-11-21", "2026-11-21"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("true", True),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("[1, no, 2.5]", [1, "no", 2.5]),
+        ("{a: [true]}", {"a": [True]}),
+        ("'20'", "20"),
+        ("s3://bucket/data", "s3://bucket/data"),
+    ],
+)
+def test_text_of_an_undeclared_param_is_yaml_1_2(text: str, value: Any) -> None:
+    read = resolved(BARE, param_texts=[f"n={text}"]).job.params["n"]
+    assert (read, type(read)) == (value, type(value))
+
+
+def test_undeclared_param_that_json_cannot_hold_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^params\.n is of type dict; use numbers"):
+        resolved(BARE, param_texts=["n={1: 2}"])
 
 
 def test_unknown_override_is_refused() -> None:
