@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from raydist.controller.result import RunResult
 from raydist.errors import RaydistError
+from raydist.spec.duration import Duration, parse_duration
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -43,13 +44,18 @@ class RunHandle:
         """Returns where the run stands now."""
         return self._home.status()
 
-    def result(self, *, timeout_s: float | None = None) -> RunResult:
+    def result(self, *, timeout: Duration | None = None) -> RunResult:
         """Waits for the run's end and returns its result.
 
+        Args:
+          timeout: How long to wait, in seconds or as `90s`, `5m`, `2h`; None waits for ever.
+
         Raises:
-          TimeoutError: It did not end in `timeout_s`; it goes on.
+          TimeoutError: It did not end in `timeout`; it goes on.
+          SpecError: `timeout` is not a duration.
           RaydistError: It did not succeed, with the result as `result`; or nobody drives it any more.
         """
+        timeout_s = None if timeout is None else parse_duration("timeout", timeout)
         if not self._home.wait(timeout_s):
             raise TimeoutError(f"run {self.name} did not end within {timeout_s:g} s; it goes on")
         return checked(self.status())
