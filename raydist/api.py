@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from raydist.controller.result import RunResult
 from raydist.errors import MistakeError, SpecError, StorageError
@@ -26,6 +26,7 @@ from raydist.spec.job import JobSpec, check_run_name
 from raydist.spec.options import find_option
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
+from raydist.spec.run_options import RunOptions, shows_options
 from raydist.spec.run_state import RunState
 from raydist.storage.redaction import redact
 from raydist.watch.messages import DrivenRun
@@ -45,13 +46,13 @@ _EMBEDDED_CANNOT_DETACH = (
 )
 
 
+@shows_options
 def plan(
     job: JobLike,
     *,
     config: Config = None,
     params: Mapping[str, Any] | None = None,
-    param_texts: Sequence[str] = (),
-    **overrides: Any,
+    **options: Unpack[RunOptions],
 ) -> Plan:
     """Returns what `run` with the same arguments would launch, and why; starts nothing.
 
@@ -61,8 +62,7 @@ def plan(
         job,
         config=config,
         params=params,
-        param_texts=param_texts,
-        overrides=overrides,
+        overrides=options,
         pickle=lambda function: b"",  # never sent anywhere
     )
     if _will_be_embedded(request.job.address):
@@ -74,16 +74,16 @@ def plan(
         return _plan_for(request, probe_inventory(connection))
 
 
+@shows_options
 def run(
     job: JobLike,
     *,
     config: Config = None,
     params: Mapping[str, Any] | None = None,
-    param_texts: Sequence[str] = (),
     datasets: Mapping[str, Any] | None = None,
     on_event: EventHook | None = None,
     check: bool = True,
-    **overrides: Any,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """Trains `job` and returns how the run ended, once nothing of it is left running.
 
@@ -99,11 +99,10 @@ def run(
       job: `path/to/file.py[:function]`, `package.module:function`, a `Job`, or a function of one argument.
       config: A YAML file with JobSpec's field names, or its content.
       params: Typed values for the job's params.
-      param_texts: The same as text, `key=value`, as the command line's `-p` has it.
       datasets: `ray.data.Dataset`s by name. `ctx.dataset(name)` is each worker's share of the stream.
       on_event: Called in this thread with each event, as raydist.controller.journal describes them.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
-      **overrides: Fields of JobSpec, which are the command line's options with `_`.
+      **options: Fields of JobSpec, which are the command line's options with `_`.
 
     Raises:
       MistakeError: What was asked cannot be done as written.
@@ -117,8 +116,7 @@ def run(
         job,
         config=config,
         params=params,
-        param_texts=param_texts,
-        overrides=overrides,
+        overrides=options,
         pickle=_pickle,
         datasets=check_datasets(datasets),
     )
@@ -131,15 +129,15 @@ def run(
     return checked(result) if check else result
 
 
+@shows_options
 def submit(
     job: JobLike,
     *,
     config: Config = None,
     params: Mapping[str, Any] | None = None,
-    param_texts: Sequence[str] = (),
     datasets: Mapping[str, Any] | None = None,
     on_event: EventHook | None = None,
-    **overrides: Any,
+    **options: Unpack[RunOptions],
 ) -> RunHandle:
     """Starts what `run` with the same arguments runs, and returns at once; mistakes are raised here.
 
@@ -152,8 +150,7 @@ def submit(
         job,
         config=config,
         params=params,
-        param_texts=param_texts,
-        overrides=overrides,
+        overrides=options,
         pickle=_pickle,
         datasets=check_datasets(datasets),
     )

@@ -12,6 +12,7 @@ from raydist.cli.job_options import given_options, job_options, json_option
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.describe import describe_plan, placeholder_tf_configs
 from raydist.spec.job import Strategy
+from raydist.spec.params import ParamTexts
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan
@@ -30,7 +31,7 @@ def command(
     """
     from raydist import api
 
-    plan = api.plan(job, config=config, param_texts=param_texts, **given_options(options))
+    plan = api.plan(job, config=config, params=ParamTexts.parse(param_texts), **given_options(options))
     if is_json:
         output.print_json(describe_plan(plan))
     else:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from raydist.errors import SpecError
 from raydist.spec.options import PARAMS, check_names, find_option
 from raydist.spec.params import check_params
+from raydist.spec.run_options import JobDefaults
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,9 +41,9 @@ class Job(Generic[P, R]):
 
 
 @overload
-def job(function: Callable[P, R], /, **defaults: Any) -> Job[P, R]: ...
+def job(function: Callable[P, R], /, **defaults: Unpack[JobDefaults]) -> Job[P, R]: ...
 @overload
-def job(**defaults: Any) -> Callable[[Callable[P, R]], Job[P, R]]: ...
+def job(**defaults: Unpack[JobDefaults]) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(function: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
     """Makes a job of a train function: `@raydist.job` or `@raydist.job(workers=2, params={...})`.
 

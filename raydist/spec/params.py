@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from raydist.errors import SpecError
@@ -33,30 +33,40 @@ def check_params(params: object, *, where: str = "") -> dict[str, Any]:
     return dict(params)
 
 
+class ParamTexts(dict[str, str]):
+    """Params as the command line gives them: text, each to be read by the type of its default."""
+
+    @classmethod
+    def parse(cls, written: Iterable[str]) -> ParamTexts:
+        """Reads `key=value` items; of one key the last holds."""
+        texts = cls()
+        for item in written:
+            key, equals, value = item.partition("=")
+            if not equals or not key:
+                raise SpecError(f"-p {item!r} has no value; write -p KEY=VALUE")
+            texts[key] = value
+        return texts
+
+
 def merge_params(
-    defaults: Mapping[str, Any],
-    layers: Iterable[tuple[Mapping[str, Any], str]] = (),
-    texts: Sequence[str] = (),
+    defaults: Mapping[str, Any], layers: Iterable[tuple[Mapping[str, Any], str]] = ()
 ) -> dict[str, Any]:
     """Returns the final params.
 
     Args:
       defaults: The job's own, which name the params that exist and their types. A job that declares none
         takes any, with values of any type.
-      layers: Typed values (from YAML or Python) and where they stand, the lowest first.
-      texts: `key=value` as on the command line, above all layers.
+      layers: Values, typed (from YAML or Python) or ParamTexts, and where they stand, the lowest first.
     """
     params = dict(defaults)
     for layer, where in layers:
         for key, value in check_params(layer, where=where).items():
             _check_known(key, defaults, where=where)
-            params[key] = _typed(key, defaults.get(key), value, where=where)
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise SpecError(f"-p {text!r} has no value; write -p KEY=VALUE")
-        _check_known(key, defaults)
-        params[key] = _from_text(key, defaults.get(key), value)
+            default = defaults.get(key)
+            is_text = isinstance(layer, ParamTexts)
+            params[key] = (
+                _from_text(key, default, value) if is_text else _typed(key, default, value, where=where)
+            )
     return params
 
 

@@ -11,6 +11,7 @@ from raydist.errors import SpecError
 from raydist.spec.definition import JobDefinition
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange, check_run_name
 from raydist.spec.layers import ResolvedJob, Source, default_run_name, resolve
+from raydist.spec.params import ParamTexts
 
 NOW = datetime(2026, 11, 21, 9, 30, 12)
 PARAMS = {"lr": 1e-3, "epochs": 3, "data": "auto", "shuffle": True, "layers": [1, 2], "extra": None}
@@ -78,7 +79,7 @@ def test_explicit_null_of_a_higher_layer_wins() -> None:
     ],
 )
 def test_param_text_is_read_by_the_type_of_its_default(text: str, key: str, value: Any) -> None:
-    read = params(param_texts=[text])[key]
+    read = params(overrides={"params": ParamTexts.parse([text])})[key]
     assert (read, type(read)) == (value, type(value))
 
 
@@ -96,7 +97,7 @@ def test_param_text_is_read_by_the_type_of_its_default(text: str, key: str, valu
 )
 def test_ill_param_text_is_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
-        params(param_texts=[text])
+        params(overrides={"params": ParamTexts.parse([text])})
     assert str(caught.value) == message
 
 
@@ -121,13 +122,12 @@ def test_ill_typed_param_of_a_config_is_refused_and_names_it(key: str, value: An
     assert str(caught.value) == f"c.yaml: {message}"
 
 
-def test_params_of_command_line_come_before_keywords_before_config() -> None:
-    merged = params(
-        config={"params": {"lr": 1, "epochs": 5, "data": "x"}},
-        overrides={"params": {"epochs": 6, "data": "y"}},
-        param_texts=["data=z"],
-    )
-    assert (merged["lr"], merged["epochs"], merged["data"]) == (1.0, 6, "z")
+@pytest.mark.parametrize(
+    "asked", [{"epochs": 6}, ParamTexts.parse(["epochs=5", "epochs=6"])], ids=["keywords", "command-line"]
+)
+def test_params_of_keywords_or_command_line_come_before_config(asked: Mapping[str, Any]) -> None:
+    merged = params(config={"params": {"lr": 1, "epochs": 5}}, overrides={"params": asked})
+    assert (merged["lr"], merged["epochs"], merged["data"]) == (1.0, 6, "auto")
 
 
 def test_param_that_json_cannot_hold_is_refused() -> None:
@@ -143,9 +143,8 @@ def test_job_that_declares_no_params_takes_any() -> None:
         BARE,
         config={"params": {"a": 1, "b": [1]}},
         overrides={"params": {"b": {"c": None}, "n": 20}},
-        param_texts=["n=30", "d=x"],
     ).job.params
-    assert merged == {"a": 1, "b": {"c": None}, "n": 30, "d": "x"}
+    assert merged == {"a": 1, "b": {"c": None}, "n": 20}
 
 
 @pytest.mark.parametrize(
@@ -173,13 +172,13 @@ def test_job_that_declares_no_params_takes_any() -> None:
     ],
 )
 def test_text_of_an_undeclared_param_is_yaml_1_2(text: str, value: Any) -> None:
-    read = resolved(BARE, param_texts=[f"n={text}"]).job.params["n"]
+    read = resolved(BARE, overrides={"params": ParamTexts.parse([f"n={text}"])}).job.params["n"]
     assert (read, type(read)) == (value, type(value))
 
 
 def test_undeclared_param_that_json_cannot_hold_is_refused() -> None:
     with pytest.raises(SpecError, match=r"^params\.n is of type dict; use numbers"):
-        resolved(BARE, param_texts=["n={1: 2}"])
+        resolved(BARE, overrides={"params": ParamTexts.parse(["n={1: 2}"])})
 
 
 def test_unknown_override_is_refused() -> None:
