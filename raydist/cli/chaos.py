@@ -40,7 +40,12 @@ def command(
     storage: str,
     is_json: bool,
 ) -> None:
-    """Disturb a run that goes on, and see it survive."""
+    """Kill or suspend a task of a run, to see the run recover.
+
+    \b
+    Example:
+      raydist chaos cifar-20261121-093012-1f3a --kill worker/1 --at-step 100
+    """
     run_view.check_name(run)
     asked = {Fault.KILL: kill, Fault.TERM: term, Fault.STOP: stop}
     given = [(fault, text) for fault, text in asked.items() if text is not None]

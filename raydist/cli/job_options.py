@@ -54,10 +54,10 @@ def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Functi
             "--config",
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="A file of cluster_configs/.",
+            help="YAML file with options and `params:`, such as those in cluster_configs/.",
         )(function)
         return click.option(
-            "-p", "param_texts", metavar="KEY=VALUE", multiple=True, help="A param of the job; repeatable."
+            "-p", "param_texts", metavar="KEY=VALUE", multiple=True, help="Param of the job; can be repeated."
         )(function)
 
     return add

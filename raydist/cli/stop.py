@@ -39,10 +39,10 @@ _ASK_AGAIN_S = 10.0
 @storage_option
 @json_option
 def command(run: str, timeout_s: float, address: str | None, storage: str, is_json: bool) -> None:
-    """Stop a run, as Ctrl-C in its own shell does, and wait for its end.
+    """Stop a run and wait for its end.
 
-    A detached run is stopped from any host that reaches its Ray; any other one on the host of the process
-    that submitted it.
+    It ends as with Ctrl-C in its own shell. A detached run is stopped from any host that reaches its Ray; any
+    other run on the host of the process that submitted it.
     """
     from raydist.attached import AttachedRun
     from raydist.storage.filesystem import Storage

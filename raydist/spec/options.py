@@ -126,8 +126,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="strategy",
-        metavar="|".join(member.value for member in Strategy),
-        summary="The tf.distribute strategy.",
+        metavar="STRATEGY",
+        summary=f"The tf.distribute strategy: {', '.join(member.value for member in Strategy)}.",
         parser=values.choice(Strategy),
     ),
     Option(
