@@ -56,7 +56,18 @@ def plan(
 ) -> Plan:
     """Returns what `run` with the same arguments would launch, and why; starts nothing.
 
-    With address `local`, or when no Ray runs, this machine is what it plans for; else it asks the cluster.
+    With address `local`, or when no Ray runs, it plans for this machine; otherwise it asks the cluster.
+
+    Example:
+        plan = raydist.plan("jobs/cifar.py", workers=2)
+        print(plan.strategy.value, plan.reason)
+
+    Args:
+      job: As in `run`; so are `config`, `params` and the options.
+
+    Raises:
+      MistakeError: What was asked cannot be done as written.
+      ClusterError: The cluster cannot give it, or could not be reached.
     """
     request = read_request(
         job,
@@ -87,6 +98,10 @@ def run(
 ) -> RunResult:
     """Trains `job` and returns how the run ended, once nothing of it is left running.
 
+    Example:
+        result = raydist.run("jobs/cifar.py", workers=2, timeout="2h", params={"epochs": 3})
+        print(result.state, result.metrics["loss"], result.checkpoint)
+
     Ctrl-C stops the run, and then raises KeyboardInterrupt. With `detach` it returns once the cluster has
     accepted the run, whose state then is STARTING.
 
@@ -98,11 +113,12 @@ def run(
     Args:
       job: `path/to/file.py[:function]`, `package.module:function`, a `Job`, or a function of one argument.
       config: A YAML file with JobSpec's field names, or its content.
-      params: Typed values for the job's params.
+      params: Typed values for the job's params. A job that declares none takes any.
       datasets: `ray.data.Dataset`s by name. `ctx.dataset(name)` is each worker's share of the stream.
       on_event: Called in this thread with each event, as raydist.controller.journal describes them.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
-      **options: Fields of JobSpec, which are the command line's options with `_`.
+      **options: Fields of JobSpec, which are the command line's options with `_`. Times are seconds, or
+        text such as `90s`, `5m` and `2h`.
 
     Raises:
       MistakeError: What was asked cannot be done as written.
@@ -142,8 +158,21 @@ def submit(
     """Starts what `run` with the same arguments runs, and returns at once; mistakes are raised here.
 
     The run goes on in a thread of this process, which does not end before it; `on_event` is called there.
-    With `detach` it goes on in the Ray cluster, whatever becomes of this process, and `on_event` is called
-    only until the run is accepted.
+    With `detach` it goes on in the Ray cluster, even if this process ends, and `on_event` is called only
+    until the run is accepted.
+
+    Example:
+        handle = raydist.submit("jobs/cifar.py", workers=2)
+        print(handle.status().steps)
+        result = handle.result(timeout="2h")
+
+    Args:
+      job: As in `run`; so are `config`, `params`, `datasets`, `on_event` and the options.
+
+    Raises:
+      MistakeError: What was asked cannot be done as written.
+      ClusterError: The cluster cannot give it, or could not be reached or started.
+      StorageError: Storage cannot be written.
     """
     called_at_s = time.monotonic()
     request = read_request(
@@ -164,6 +193,10 @@ def submit(
 
 def attach(name: str, *, storage: str | None = None, address: str | None = None) -> RunHandle:
     """Returns the run of that name, from any process, while it goes on and when it has ended.
+
+    Example:
+        handle = raydist.attach("cifar-20261121-093012-1f3a", storage="s3://bucket/runs")
+        print(handle.status().state, handle.logs(task="worker/1"))
 
     Args:
       storage: Where runs are kept; the default is that of `run`.

@@ -28,7 +28,12 @@ class RunHome(Protocol):
 
 
 class RunHandle:
-    """A run that goes on, as `raydist.submit` and `raydist.attach` return it.
+    """A run that goes on or has ended, as `raydist.submit` and `raydist.attach` return it.
+
+    Example:
+        handle = raydist.attach("cifar-20261121-093012-1f3a")
+        if not handle.status().state.is_terminal:
+            handle.stop()
 
     Attributes:
       name: The run's name.
@@ -41,11 +46,25 @@ class RunHandle:
         self._storage = storage
 
     def status(self) -> RunResult:
-        """Returns where the run stands now."""
+        """Returns where the run stands now.
+
+        Example:
+            status = handle.status()
+            print(status.state, status.steps, status.metrics)
+
+        Raises:
+          StorageError: The run's record cannot be read; only of a run of another process.
+        """
         return self._home.status()
 
     def result(self, *, timeout: Duration | None = None) -> RunResult:
         """Waits for the run's end and returns its result.
+
+        Example:
+            try:
+                result = handle.result(timeout="5m")
+            except TimeoutError:
+                print(handle.status().steps)
 
         Args:
           timeout: How long to wait, in seconds or as `90s`, `5m`, `2h`; None waits for ever.
@@ -61,11 +80,33 @@ class RunHandle:
         return checked(self.status())
 
     def stop(self) -> None:
-        """Asks the run to stop; `result` then tells when it has. Harmless when it has ended."""
+        """Asks the run to stop and returns at once. It does nothing when the run has ended.
+
+        Example:
+            handle.stop()
+            with contextlib.suppress(raydist.TrainingError):  # the run was cancelled
+                handle.result(timeout="1m")
+
+        Raises:
+          MistakeError: Nobody drives the run any more, or a process of another host does.
+          ClusterError: The Ray of a detached run cannot be reached.
+        """
         self._home.request_stop()
 
     def logs(self, *, task: str = "worker/0", attempt: int | None = None) -> str:
-        """Returns what a task has printed so far; of the last attempt when `attempt` is omitted."""
+        """Returns what a task has printed so far.
+
+        Example:
+            print(handle.logs(task="worker/1", attempt=0))
+
+        Args:
+          task: The task, such as `worker/1`.
+          attempt: The attempt's number, from 0; the last attempt when omitted.
+
+        Raises:
+          SpecError: `task` is not written like `worker/1`.
+          StorageError: The logs cannot be read.
+        """
         from raydist.spec.tasks import TaskId
         from raydist.storage.filesystem import Storage
         from raydist.storage.layout import RunLayout

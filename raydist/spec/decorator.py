@@ -17,7 +17,13 @@ R = TypeVar("R")
 
 
 class Job(Generic[P, R]):
-    """A train function with its defaults; calling it calls the function.
+    """A train function with its defaults, as `@raydist.job` makes it. Calling it calls the function.
+
+    Example:
+        @raydist.job(workers=2)
+        def train(ctx: raydist.TrainContext): ...
+
+        print(train.name, train.defaults["workers"])
 
     Attributes:
       function: The train function.
@@ -31,6 +37,7 @@ class Job(Generic[P, R]):
 
     @property
     def name(self) -> str:
+        """The function's name."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -46,6 +53,11 @@ def job(function: Callable[P, R], /, **defaults: Unpack[JobDefaults]) -> Job[P, 
 def job(**defaults: Unpack[JobDefaults]) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(function: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
     """Makes a job of a train function: `@raydist.job` or `@raydist.job(workers=2, params={...})`.
+
+    Example:
+        @raydist.job(workers=2, params={"epochs": 3, "learning_rate": 1e-3})
+        def train(ctx: raydist.TrainContext):
+            print(ctx.params["epochs"])
 
     Args:
       function: The train function, which is called with a TrainContext in each task.

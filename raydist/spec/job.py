@@ -160,6 +160,12 @@ class EntryPoint:
 class JobSpec:
     """One run of a job. Field names are the command line's options with `_`, except the first three.
 
+    `raydist.run`, `submit` and `plan` take the options as keywords and make the JobSpec; `plan` shows it.
+
+    Example:
+        job = raydist.plan("jobs/cifar.py", workers="2:4", timeout="2h").job
+        print(job.workers.maximum, job.timeout)  # 4 7200.0
+
     Attributes:
       name: The run's name, a path name on storage.
       entry_point: The train function.

@@ -9,8 +9,8 @@ class RunState(enum.StrEnum):
     """Where a run stands. Each member equals its name as text, which `--json` and run.json have.
 
     Example:
-      while not handle.status().state.is_terminal:
-          time.sleep(10)
+        while not handle.status().state.is_terminal:
+            time.sleep(10)
     """
 
     STARTING = "STARTING"  # an attempt's tasks are not all training yet
