@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from raydist import data as data
     from raydist.api import attach as attach, plan as plan, run as run, submit as submit
     from raydist.controller.result import RunResult as RunResult
     from raydist.errors import (
         CheckpointError as CheckpointError,
         ClusterError as ClusterError,
         DataError as DataError,
-        InvalidTransitionError as InvalidTransitionError,
         JobFileError as JobFileError,
         MistakeError as MistakeError,
         RaydistError as RaydistError,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from raydist.run_handle import RunHandle as RunHandle
     from raydist.spec.decorator import Job as Job, job as job
     from raydist.spec.job import JobSpec as JobSpec
+    from raydist.spec.run_state import RunState as RunState
     from raydist.train_context import TrainContext as TrainContext
 
     __version__: str
@@ -39,7 +40,6 @@ __all__ = [
     "CheckpointError",
     "ClusterError",
     "DataError",
-    "InvalidTransitionError",
     "Job",
     "JobFileError",
     "JobSpec",
@@ -48,6 +48,7 @@ __all__ = [
     "RaydistError",
     "RunHandle",
     "RunResult",
+    "RunState",
     "SpecError",
     "StartTimeoutError",
     "StorageError",
@@ -57,6 +58,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "attach",
+    "data",
     "job",
     "plan",
     "run",
@@ -69,6 +71,7 @@ _MODULES = {
     "Plan": "raydist.planning.plan",
     "RunHandle": "raydist.run_handle",
     "RunResult": "raydist.controller.result",
+    "RunState": "raydist.spec.run_state",
     "TrainContext": "raydist.train_context",
     "attach": "raydist.api",
     "job": "raydist.spec.decorator",
@@ -94,4 +97,4 @@ if not TYPE_CHECKING:  # else a type checker would believe in any name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from raydist.controller.result import RunResult
-from raydist.controller.states import RunState
 from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
@@ -27,6 +26,8 @@ from raydist.spec.job import JobSpec, check_run_name
 from raydist.spec.options import find_option
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
+from raydist.spec.run_options import RunOptions, shows_options
+from raydist.spec.run_state import RunState
 from raydist.storage.redaction import redact
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched
@@ -45,24 +46,34 @@ _EMBEDDED_CANNOT_DETACH = (
 )
 
 
+@shows_options
 def plan(
     job: JobLike,
     *,
     config: Config = None,
     params: Mapping[str, Any] | None = None,
-    param_texts: Sequence[str] = (),
-    **overrides: Any,
+    **options: Unpack[RunOptions],
 ) -> Plan:
     """Returns what `run` with the same arguments would launch, and why; starts nothing.
 
-    With address `local`, or when no Ray runs, this machine is what it plans for; else it asks the cluster.
+    With address `local`, or when no Ray runs, it plans for this machine; otherwise it asks the cluster.
+
+    Example:
+        plan = raydist.plan("jobs/cifar.py", workers=2)
+        print(plan.strategy.value, plan.reason)
+
+    Args:
+      job: As in `run`; so are `config`, `params` and the options.
+
+    Raises:
+      MistakeError: What was asked cannot be done as written.
+      ClusterError: The cluster cannot give it, or could not be reached.
     """
     request = read_request(
         job,
         config=config,
         params=params,
-        param_texts=param_texts,
-        overrides=overrides,
+        overrides=options,
         pickle=lambda function: b"",  # never sent anywhere
     )
     if _will_be_embedded(request.job.address):
@@ -74,18 +85,22 @@ def plan(
         return _plan_for(request, probe_inventory(connection))
 
 
+@shows_options
 def run(
     job: JobLike,
     *,
     config: Config = None,
     params: Mapping[str, Any] | None = None,
-    param_texts: Sequence[str] = (),
     datasets: Mapping[str, Any] | None = None,
     on_event: EventHook | None = None,
     check: bool = True,
-    **overrides: Any,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """Trains `job` and returns how the run ended, once nothing of it is left running.
+
+    Example:
+        result = raydist.run("jobs/cifar.py", workers=2, timeout="2h", params={"epochs": 3})
+        print(result.state, result.metrics["loss"], result.checkpoint)
 
     Ctrl-C stops the run, and then raises KeyboardInterrupt. With `detach` it returns once the cluster has
     accepted the run, whose state then is STARTING.
@@ -98,12 +113,12 @@ def run(
     Args:
       job: `path/to/file.py[:function]`, `package.module:function`, a `Job`, or a function of one argument.
       config: A YAML file with JobSpec's field names, or its content.
-      params: Typed values for the job's params.
-      param_texts: The same as text, `key=value`, as the command line's `-p` has it.
+      params: Typed values for the job's params. A job that declares none takes any.
       datasets: `ray.data.Dataset`s by name. `ctx.dataset(name)` is each worker's share of the stream.
       on_event: Called in this thread with each event, as raydist.controller.journal describes them.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
-      **overrides: Fields of JobSpec, which are the command line's options with `_`.
+      **options: Fields of JobSpec, which are the command line's options with `_`. Times are seconds, or
+        text such as `90s`, `5m` and `2h`.
 
     Raises:
       MistakeError: What was asked cannot be done as written.
@@ -117,8 +132,7 @@ def run(
         job,
         config=config,
         params=params,
-        param_texts=param_texts,
-        overrides=overrides,
+        overrides=options,
         pickle=_pickle,
         datasets=check_datasets(datasets),
     )
@@ -131,29 +145,41 @@ def run(
     return checked(result) if check else result
 
 
+@shows_options
 def submit(
     job: JobLike,
     *,
     config: Config = None,
     params: Mapping[str, Any] | None = None,
-    param_texts: Sequence[str] = (),
     datasets: Mapping[str, Any] | None = None,
     on_event: EventHook | None = None,
-    **overrides: Any,
+    **options: Unpack[RunOptions],
 ) -> RunHandle:
     """Starts what `run` with the same arguments runs, and returns at once; mistakes are raised here.
 
     The run goes on in a thread of this process, which does not end before it; `on_event` is called there.
-    With `detach` it goes on in the Ray cluster, whatever becomes of this process, and `on_event` is called
-    only until the run is accepted.
+    With `detach` it goes on in the Ray cluster, even if this process ends, and `on_event` is called only
+    until the run is accepted.
+
+    Example:
+        handle = raydist.submit("jobs/cifar.py", workers=2)
+        print(handle.status().steps)
+        result = handle.result(timeout="2h")
+
+    Args:
+      job: As in `run`; so are `config`, `params`, `datasets`, `on_event` and the options.
+
+    Raises:
+      MistakeError: What was asked cannot be done as written.
+      ClusterError: The cluster cannot give it, or could not be reached or started.
+      StorageError: Storage cannot be written.
     """
     called_at_s = time.monotonic()
     request = read_request(
         job,
         config=config,
         params=params,
-        param_texts=param_texts,
-        overrides=overrides,
+        overrides=options,
         pickle=_pickle,
         datasets=check_datasets(datasets),
     )
@@ -167,6 +193,10 @@ def submit(
 
 def attach(name: str, *, storage: str | None = None, address: str | None = None) -> RunHandle:
     """Returns the run of that name, from any process, while it goes on and when it has ended.
+
+    Example:
+        handle = raydist.attach("cifar-20261121-093012-1f3a", storage="s3://bucket/runs")
+        print(handle.status().state, handle.logs(task="worker/1"))
 
     Args:
       storage: Where runs are kept; the default is that of `run`.

@@ -10,18 +10,18 @@ RaydistError
 │   └── StartTimeoutError  an attempt's tasks were not all training by the start deadline
 ├── StorageError           exit code 4: storage cannot be read or written
 │   └── CheckpointError    a checkpoint is damaged, or does not fit the model
-├── TrainingError          exit code 1: the run failed while training
-│   └── TaskFailedError    a task raised or died; names the first, lists the collateral
-└── InvalidTransitionError a bug in raydist: an event that the state does not allow
+└── TrainingError          exit code 1: the run failed while training
+    └── TaskFailedError    a task raised or died; names the first, lists the collateral
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 __all__ = [
     "CheckpointError",
     "ClusterError",
     "DataError",
-    "InvalidTransitionError",
     "JobFileError",
     "MistakeError",
     "RaydistError",
@@ -39,6 +39,12 @@ class RaydistError(Exception):
 
     The message is the only positional argument, so that the error survives pickling with its fields.
 
+    Example:
+        try:
+            raydist.run("jobs/cifar.py", workers=2)
+        except raydist.RaydistError as error:
+            print(error.exit_code, error.task, error.log)
+
     Attributes:
       exit_code: What the command line ends with when this error ends a command.
       task: The task that it happened in, written `worker/0`; None outside a task.
@@ -48,7 +54,8 @@ class RaydistError(Exception):
     """
 
     exit_code = 1
-    result: object | None = None
+    # Any, because the errors may import nothing that has a RunResult.
+    result: Any = None
 
     def __init__(
         self,
@@ -65,54 +72,113 @@ class RaydistError(Exception):
 
 
 class MistakeError(RaydistError):
-    """What was asked cannot be done as written; the message says what, where, the value and the remedy."""
+    """What was asked cannot be done as written; the message says what, where, the value and the remedy.
+
+    Example:
+        try:
+            plan = raydist.plan("jobs/cifar.py", workers=2)
+        except raydist.MistakeError as error:
+            print("nothing was started:", error)
+    """
 
     exit_code = 2
 
 
 class SpecError(MistakeError):
-    """An option, a config key, or a combination of them."""
+    """An option, a config key, or a combination of them, is not valid.
+
+    Example:
+        raydist.plan("jobs/cifar.py", timeout="soon")
+        # SpecError: timeout is 'soon'; write seconds, or 90s, 5m, 2h
+    """
 
 
 class JobFileError(MistakeError):
-    """The job file: missing, without a job, with a syntax error."""
+    """The job file is missing, has no job, or has a syntax error.
+
+    Example:
+        raydist.plan("jobs/cifra.py")
+        # JobFileError: there is no job file jobs/cifra.py; did you mean cifar.py or cifar_data.py?
+    """
 
 
 class DataError(MistakeError):
-    """The input data are missing, not as described, or changed under way; names file, group and column."""
+    """The input data are missing, not as described, or changed during the run; names file, group and column.
+
+    Example:
+        raydist.data.from_parquet("data/", features=["age"], label="bought")
+        # DataError, for example because no file has a column `bought`
+    """
 
 
 class UnsupportedError(MistakeError):
-    """The train function asks TensorFlow or Keras for something that cannot work under this strategy."""
+    """The train function asks TensorFlow or Keras for something that cannot work under this strategy.
+
+    Example:
+        ctx.fit(model, dataset, epochs=3)
+        # UnsupportedError under parameter_server, which needs a function that returns the data set
+    """
 
 
 class ClusterError(RaydistError):
-    """The cluster cannot give what the plan needs, or could not be reached or started."""
+    """The cluster cannot give what the plan needs, or could not be reached or started.
+
+    Example:
+        raydist.run("jobs/cifar.py", address="head:6379")
+        # ClusterError within 15 s if no Ray answers at head:6379
+    """
 
     exit_code = 3
 
 
 class StartTimeoutError(ClusterError):
-    """An attempt's tasks were not all training by the start deadline; names the missing ones."""
+    """An attempt's tasks were not all training by the start deadline; names the missing ones.
+
+    Example:
+        raydist.run("jobs/cifar.py", workers=8, start_timeout="10m")
+        # StartTimeoutError if a task is still missing after ten minutes
+    """
 
 
 class StorageError(RaydistError):
-    """Storage cannot be read or written."""
+    """Storage cannot be read or written.
+
+    Example:
+        try:
+            handle = raydist.attach("cifar-20261121-093012-1f3a", storage="s3://bucket/runs")
+        except raydist.StorageError as error:
+            print("check the credentials:", error)
+    """
 
     exit_code = 4
 
 
 class CheckpointError(StorageError):
-    """A checkpoint is damaged, or does not fit the model that it is restored into."""
+    """A checkpoint is damaged, or does not fit the model that it is restored into.
+
+    Example:
+        step = ctx.restore(model=model, optimizer=optimizer)
+        # CheckpointError if the layers of `model` are not those that were saved
+    """
 
 
 class TrainingError(RaydistError):
-    """The run failed while training."""
+    """The run failed while training, or was cancelled.
+
+    Example:
+        try:
+            raydist.run("jobs/cifar.py")
+        except raydist.TrainingError as error:
+            print(error.result.steps, error.result.checkpoint)
+    """
 
 
 class TaskFailedError(TrainingError):
-    """A task raised or died: names the first to fail and lists the others as collateral."""
+    """A task raised or died: names the first to fail and lists the others as collateral.
 
-
-class InvalidTransitionError(RaydistError):
-    """A bug in raydist: an event arrived that the state does not allow."""
+    Example:
+        try:
+            raydist.run("jobs/cifar.py", workers=2)
+        except raydist.TaskFailedError as error:
+            print(error.task, error.attempt, error.result.traceback)
+    """

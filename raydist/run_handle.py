@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from raydist.controller.result import RunResult
 from raydist.errors import RaydistError
+from raydist.spec.duration import Duration, parse_duration
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -27,7 +28,12 @@ class RunHome(Protocol):
 
 
 class RunHandle:
-    """A run that goes on, as `raydist.submit` and `raydist.attach` return it.
+    """A run that goes on or has ended, as `raydist.submit` and `raydist.attach` return it.
+
+    Example:
+        handle = raydist.attach("cifar-20261121-093012-1f3a")
+        if not handle.status().state.is_terminal:
+            handle.stop()
 
     Attributes:
       name: The run's name.
@@ -40,26 +46,67 @@ class RunHandle:
         self._storage = storage
 
     def status(self) -> RunResult:
-        """Returns where the run stands now."""
-        return self._home.status()
+        """Returns where the run stands now.
 
-    def result(self, *, timeout_s: float | None = None) -> RunResult:
-        """Waits for the run's end and returns its result.
+        Example:
+            status = handle.status()
+            print(status.state, status.steps, status.metrics)
 
         Raises:
-          TimeoutError: It did not end in `timeout_s`; it goes on.
+          StorageError: The run's record cannot be read; only of a run of another process.
+        """
+        return self._home.status()
+
+    def result(self, *, timeout: Duration | None = None) -> RunResult:
+        """Waits for the run's end and returns its result.
+
+        Example:
+            try:
+                result = handle.result(timeout="5m")
+            except TimeoutError:
+                print(handle.status().steps)
+
+        Args:
+          timeout: How long to wait, in seconds or as `90s`, `5m`, `2h`; None waits for ever.
+
+        Raises:
+          TimeoutError: It did not end in `timeout`; it goes on.
+          SpecError: `timeout` is not a duration.
           RaydistError: It did not succeed, with the result as `result`; or nobody drives it any more.
         """
+        timeout_s = None if timeout is None else parse_duration("timeout", timeout)
         if not self._home.wait(timeout_s):
             raise TimeoutError(f"run {self.name} did not end within {timeout_s:g} s; it goes on")
         return checked(self.status())
 
     def stop(self) -> None:
-        """Asks the run to stop; `result` then tells when it has. Harmless when it has ended."""
+        """Asks the run to stop and returns at once. It does nothing when the run has ended.
+
+        Example:
+            handle.stop()
+            with contextlib.suppress(raydist.TrainingError):  # the run was cancelled
+                handle.result(timeout="1m")
+
+        Raises:
+          MistakeError: Nobody drives the run any more, or a process of another host does.
+          ClusterError: The Ray of a detached run cannot be reached.
+        """
         self._home.request_stop()
 
     def logs(self, *, task: str = "worker/0", attempt: int | None = None) -> str:
-        """Returns what a task has printed so far; of the last attempt when `attempt` is omitted."""
+        """Returns what a task has printed so far.
+
+        Example:
+            print(handle.logs(task="worker/1", attempt=0))
+
+        Args:
+          task: The task, such as `worker/1`.
+          attempt: The attempt's number, from 0; the last attempt when omitted.
+
+        Raises:
+          SpecError: `task` is not written like `worker/1`.
+          StorageError: The logs cannot be read.
+        """
         from raydist.spec.tasks import TaskId
         from raydist.storage.filesystem import Storage
         from raydist.storage.layout import RunLayout

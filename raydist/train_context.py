@@ -11,6 +11,14 @@ from raydist.spec.tasks import TaskId
 class TrainContext(Protocol):
     """What a train function is given.
 
+    Example:
+        @raydist.job(workers=2, params={"epochs": 3})
+        def train(ctx: raydist.TrainContext):
+            with ctx.strategy.scope():
+                model = build_model()
+                model.compile("adam", loss="mse")
+            ctx.fit(model, make_dataset, epochs=ctx.params["epochs"])
+
     Attributes:
       strategy: The `tf.distribute.Strategy` of this run, already built.
       coordinator: The `ClusterCoordinator` under ParameterServer; None under every other strategy.
@@ -19,7 +27,7 @@ class TrainContext(Protocol):
       is_chief: Whether this task writes checkpoints and summaries. False in an evaluator, where
         TensorFlow's own `is_chief` is true.
       num_workers: Tasks of type worker.
-      attempt: 0 for the first life of the run, one more after each failure.
+      attempt: 0 for the first attempt of the run, one more after each failure.
       run_name: The run's name.
       storage: URI of the run's folder.
       step: Steps that the run has completed, those before a restart included.
@@ -54,6 +62,10 @@ class TrainContext(Protocol):
         verbose: int | str | None = None,
     ) -> Any:
         """Trains a compiled Keras 3 or tf_keras model and returns its `History`.
+
+        Example:
+            history = ctx.fit(model, make_dataset, epochs=3, validation_data=test_data)
+            print(history.history["loss"])
 
         Reports, checkpoints, and goes on where the last checkpoint ended. `train_data` is a
         `tf.data.Dataset` batched with the global batch size, a function without arguments that
@@ -91,11 +103,20 @@ class TrainContext(Protocol):
     def callbacks(self) -> list[Any]:
         """Returns Keras callbacks that report, checkpoint and restore (at epoch granularity).
 
-        For those who call `model.fit` themselves.
+        They are for train functions that call `model.fit` themselves.
+
+        Example:
+            model.fit(dataset, epochs=3, callbacks=[*ctx.callbacks(), my_callback])
         """
 
     def dataset(self, name: str) -> Any:
         """Returns this worker's share of the `ray.data.Dataset` that the run was given by that name.
+
+        Example:
+            raydist.run(train, workers=2, datasets={"train": ray.data.read_parquet("s3://bucket/train")})
+
+            data = ctx.dataset("train").to_tf("features", "label", batch_size=256)  # in train
+            ctx.fit(model, data, epochs=3)
 
         It is Ray Data's `DataIterator`: `iter_tf_batches(...)`, `to_tf(...)`. Each worker gets other rows
         and equally many. All workers begin a pass together; a new attempt begins at the first row. `fit`
@@ -107,6 +128,10 @@ class TrainContext(Protocol):
 
     def distribute(self, dataset: Any, *, sharding: str = "dynamic") -> Any:
         """Returns `dataset`, a `tf.data.Dataset`, as the run's data workers make it (tf.data service).
+
+        Example:
+            dataset = tf.data.TFRecordDataset(files).map(decode)  # runs in the data workers
+            ctx.fit(model, ctx.distribute(dataset).batch(256), epochs=3)
 
         Whatever is done to it afterwards, such as batching, is done here, in the training tasks. The
         workers share the elements: each goes to one of them, whichever asks first, in no fixed order.
@@ -132,6 +157,18 @@ class TrainContext(Protocol):
     ) -> Mapping[str, float]:
         """Runs `step_fn(batch)` on each replica, `num_steps` times, `steps_per_call` in one `tf.function`.
 
+        Example:
+            def step_fn(batch):
+                with tf.GradientTape() as tape:
+                    losses = loss_of(model, batch)
+                    loss = tf.nn.compute_average_loss(losses, global_batch_size=256)
+                gradients = tape.gradient(loss, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+                return {"loss": tf.reduce_mean(losses)}
+
+            ctx.restore(model=model, optimizer=optimizer)
+            metrics = ctx.train_steps(step_fn, dataset, num_steps=1000)
+
         Gradients are summed over replicas, so a loss divides by the global batch size. The scalars
         that `step_fn` returns are averaged over replicas (by their number of examples) and over the
         steps of a call, and reported. Returns those of the last call. Data that end are begun again.
@@ -143,23 +180,49 @@ class TrainContext(Protocol):
         """
 
     def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
-        """Reports values that hold after `step` steps; never waits for another task."""
+        """Reports values that hold after `step` steps; never waits for another task.
+
+        Example:
+            ctx.report({"test_accuracy": 0.93}, step=1000)
+
+        Args:
+          step: Steps completed; when omitted, as many as this task has completed so far.
+
+        Raises:
+          UnsupportedError: A value is not a number.
+        """
 
     def save(self, *, step: int, **trackables: Any) -> None:
         """Saves the given models, optimizers, random generators and variables as they are after `step` steps.
 
+        Example:
+            ctx.save(step=step, model=model, optimizer=optimizer)
+
         Every task calls it. It returns once they are copied; the chief commits the checkpoint while
         training goes on, and waits for one that is still under way first.
+
+        Raises:
+          StorageError: The checkpoint before this one could not be written.
         """
 
     def restore(self, **trackables: Any) -> int | None:
         """Restores the newest whole checkpoint; returns its step, or None where there is none.
 
         Every task calls it: the workers compare what they found, and what they hold after it.
+
+        Example:
+            first_step = ctx.restore(model=model, optimizer=optimizer) or 0
+
+        Raises:
+          CheckpointError: The checkpoint does not fit what is given.
         """
 
     def global_batch_size(self, per_replica: int) -> int:
-        """Returns `per_replica` times the number of replicas."""
+        """Returns `per_replica` times the number of replicas.
+
+        Example:
+            dataset = dataset.batch(ctx.global_batch_size(64))
+        """
 
     def scale_learning_rate(
         self,
@@ -172,7 +235,11 @@ class TrainContext(Protocol):
     ) -> Any:
         """Returns the learning rate for global batches of `batch_size`; `base` was good for another size.
 
-        It is noted with the run.
+        The rate is added to the run's notes.
+
+        Example:
+            batch_size = ctx.global_batch_size(64)
+            rate = ctx.scale_learning_rate(1e-3, base_batch_size=64, batch_size=batch_size)
 
         Args:
           rule: `linear` multiplies by `batch_size / base_batch_size` (arXiv 1706.02677), `sqrt` by its
@@ -185,4 +252,8 @@ class TrainContext(Protocol):
         """
 
     def note(self, sentence: str) -> None:
-        """Tells the user, in the run's `notes`, what was chosen on their behalf. Said once."""
+        """Adds a sentence to the run's `notes`, which the user sees once.
+
+        Example:
+            ctx.note("trained on the digits, as CIFAR-10 cannot be downloaded")
+        """

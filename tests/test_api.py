@@ -35,6 +35,11 @@ def test_plan_of_a_decorated_job_takes_its_defaults() -> None:
     assert plan.job.params == {"epochs": 3}
 
 
+def test_function_without_params_takes_any() -> None:
+    job = raydist.plan(lambda ctx: None, address="local", params={"n": 20, "names": ["a"]}).job
+    assert job.params == {"n": 20, "names": ["a"]}
+
+
 def test_plan_of_a_closure_needs_no_ray() -> None:
     plan = raydist.plan(lambda ctx: None, address="local", workers=3)
     assert len(plan.tasks) == 3
@@ -110,9 +115,13 @@ def test_handle_tells_the_state_and_then_the_result() -> None:
     handle = handle_of(ended(RunState.SUCCEEDED))
     assert handle.status().state is RunState.RUNNING
     with pytest.raises(TimeoutError, match="run r did not end within 0 s; it goes on"):
-        handle.result(timeout_s=0)
+        handle.result(timeout=0)
+    with pytest.raises(TimeoutError, match=r"run r did not end within 0\.01 s"):
+        handle.result(timeout="0.01s")
+    with pytest.raises(raydist.SpecError, match="timeout is 'soon'; write seconds, or 90s, 5m, 2h"):
+        handle.result(timeout="soon")
     handle.stop()
-    assert handle.result(timeout_s=30).steps == 7
+    assert handle.result(timeout="1m").steps == 7
 
 
 def test_handle_closes_what_it_holds_when_the_run_has_ended() -> None:
@@ -122,7 +131,7 @@ def test_handle_closes_what_it_holds_when_the_run_has_ended() -> None:
     handle = handle_of(ended(RunState.SUCCEEDED), held)
     assert not closed.is_set()
     handle.stop()
-    handle.result(timeout_s=30)
+    handle.result(timeout=30)
     assert closed.is_set()
 
 
@@ -131,7 +140,7 @@ def test_failed_run_raises_the_typed_error_with_its_result() -> None:
     handle = handle_of(end)
     handle.stop()
     with pytest.raises(raydist.TaskFailedError, match="worker/0 failed") as caught:
-        handle.result(timeout_s=30)
+        handle.result(timeout=30)
     assert caught.value.result is end
 
 
@@ -139,11 +148,11 @@ def test_cancelled_run_raises_training_error() -> None:
     handle = handle_of(ended(RunState.CANCELLED))
     handle.stop()
     with pytest.raises(raydist.TrainingError, match="run r was cancelled at step 7"):
-        handle.result(timeout_s=30)
+        handle.result(timeout=30)
 
 
 def test_bug_in_the_controller_comes_out_where_the_result_is_asked_for() -> None:
     handle = handle_of(ZeroDivisionError("a bug"))
     handle.stop()
     with pytest.raises(ZeroDivisionError):
-        handle.result(timeout_s=30)
+        handle.result(timeout=30)

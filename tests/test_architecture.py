@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import pickle
 import subprocess
 import sys
@@ -46,7 +47,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "spec", "planning", "storage", "metrics", "controller"),
         *("api", "attached", "chaos", "watch", "__init__"),
     },
-    "__init__": {"errors", "spec", "planning", "controller", "api", "run_handle", "train_context"},
+    "__init__": {"errors", "spec", "planning", "controller", "api", "run_handle", "train_context", "data"},
 }
 
 # Of the runtime, what imports no ray: where one may run, which versions are installed, and what is left
@@ -66,6 +67,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "keras": {"strategies", "task", "data"},
     "tf_keras": {"strategies", "task", "data"},
     "pyarrow": {"storage", "metrics", "data"},
+    "pathspec": {"runtime"},
     "yaml": {"spec"},
     "click": {"cli"},
     "rich": {"cli"},
@@ -75,7 +77,6 @@ PUBLIC = [
     "CheckpointError",
     "ClusterError",
     "DataError",
-    "InvalidTransitionError",
     "Job",
     "JobFileError",
     "JobSpec",
@@ -84,6 +85,7 @@ PUBLIC = [
     "RaydistError",
     "RunHandle",
     "RunResult",
+    "RunState",
     "SpecError",
     "StartTimeoutError",
     "StorageError",
@@ -93,6 +95,7 @@ PUBLIC = [
     "UnsupportedError",
     "__version__",
     "attach",
+    "data",
     "job",
     "plan",
     "run",
@@ -205,6 +208,13 @@ def test_public_names_are_pinned_and_sorted() -> None:
 def test_public_name_can_be_used(name: str) -> None:
     assert getattr(raydist, name) is not None
     assert name in dir(raydist)
+
+
+@pytest.mark.parametrize("module", ["raydist", "raydist.data"])
+def test_dir_shows_the_public_names_and_no_others(module: str) -> None:
+    public = importlib.import_module(module)
+    shown = [name for name in dir(public) if not (name.startswith("__") and name.endswith("__"))]
+    assert shown == [name for name in public.__all__ if name != "__version__"]
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

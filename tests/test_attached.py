@@ -34,7 +34,7 @@ def dead_process() -> dict[str, Any]:
 
 def test_ended_run_is_told_from_storage(tmp_path: Path) -> None:
     handle = store(tmp_path, state="SUCCEEDED", steps=7, attempts=1, metrics={"loss": 0.5})
-    result = handle.result(timeout_s=0)
+    result = handle.result(timeout=0)
     assert (handle.name, result.steps, dict(result.metrics)) == ("r", 7, {"loss": 0.5})
     handle.stop()  # harmless
 
@@ -51,7 +51,7 @@ def test_failed_run_raises_its_error(tmp_path: Path) -> None:
 def test_run_that_goes_on_is_a_timeout(tmp_path: Path) -> None:
     handle = store(tmp_path, state="RUNNING", driver=this_process())
     with pytest.raises(TimeoutError, match=r"run r did not end within 0\.5 s; it goes on"):
-        handle.result(timeout_s=0.5)
+        handle.result(timeout=0.5)
 
 
 def test_run_whose_process_died_is_told_and_not_waited_for(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import click
 
 from raydist.chaos import Fault, disturb
 from raydist.cli import output, run_view
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import DurationType, json_option, storage_option
 from raydist.errors import MistakeError, SpecError
 from raydist.spec.tasks import TaskId
 
@@ -19,7 +19,11 @@ _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopp
 @click.option("--term", metavar="TASK", help="Tell a task to leave (SIGTERM), as before a preemption.")
 @click.option("--stop", metavar="TASK", help="Make a task hang (SIGSTOP).")
 @click.option(
-    "--for", "for_s", metavar="SECONDS", type=float, help="With --stop: let it go on after so long."
+    "--for",
+    "for_s",
+    metavar="DURATION",
+    type=DurationType(),
+    help="With --stop: let it go on after so long: seconds, or 90s, 5m, 2h.",
 )
 @click.option("--at-step", metavar="N", default=0, help="Wait until the run has completed N steps.")
 @click.option("--address", metavar="ADDRESS", help="Ray cluster, for tasks on other hosts; the run's own.")
@@ -36,7 +40,12 @@ def command(
     storage: str,
     is_json: bool,
 ) -> None:
-    """Disturb a run that goes on, and see it survive."""
+    """Kill or suspend a task of a run, to see the run recover.
+
+    \b
+    Example:
+      raydist chaos cifar-20261121-093012-1f3a --kill worker/1 --at-step 100
+    """
     run_view.check_name(run)
     asked = {Fault.KILL: kill, Fault.TERM: term, Fault.STOP: stop}
     given = [(fault, text) for fault, text in asked.items() if text is not None]

@@ -21,7 +21,7 @@ _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 @storage_option
 @json_option
 def command(storage: str, is_json: bool) -> int:
-    """Look at versions, Ray, storage and what of the environment matters. Starts nothing."""
+    """Check versions, Ray, storage and environment variables. Starts nothing."""
     found = [*_versions(), _machine(), _ray(), _storage(storage), *_environment(os.environ)]
     if is_json:
         output.print_json({"is_ok": all(each["is_ok"] for each in found), "findings": found})

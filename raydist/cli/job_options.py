@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from raydist.errors import SpecError
+from raydist.spec.duration import parse_duration
 from raydist.spec.options import OPTIONS, Option, OptionKind, find_option
 
 _STORAGE = find_option("storage")
@@ -16,6 +18,19 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 json_option = click.option(
     "--json", "is_json", is_flag=True, help="Print one JSON object to stdout, nothing else."
 )
+
+
+class DurationType(click.ParamType[float]):
+    """A time that a command's own option takes, as the options of a run take it."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        name = param.opts[0] if param else self.name
+        seconds = parse_duration(name, value)
+        if seconds < 0:
+            raise SpecError(f"{name} is {value}; need at least 0 seconds")
+        return seconds
 
 
 def storage_option(function: _Function) -> _Function:
@@ -39,10 +54,10 @@ def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Functi
             "--config",
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="A file of cluster_configs/.",
+            help="YAML file with options and `params:`, such as those in cluster_configs/.",
         )(function)
         return click.option(
-            "-p", "param_texts", metavar="KEY=VALUE", multiple=True, help="A param of the job; repeatable."
+            "-p", "param_texts", metavar="KEY=VALUE", multiple=True, help="Param of the job; can be repeated."
         )(function)
 
     return add

@@ -16,7 +16,7 @@ from raydist.errors import RaydistError
 INTERRUPTED = 130
 
 # Loaded when called, because `raydist plan` ends within a second and `status` needs no Ray.
-_COMMANDS = {
+COMMANDS = {
     "submit": "raydist.cli.submit",
     "plan": "raydist.cli.plan",
     "list": "raydist.cli.list_runs",
@@ -39,22 +39,34 @@ class _LazyGroup(click.Group):
     """A group whose sub-commands are modules, each with one `command`, imported when asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = {name: self.get_command(ctx, name) for name in COMMANDS}
+        # click would cut the summaries off.
+        rows = [(name, first_sentence(command.help)) for name, command in commands.items() if command]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(_COMMANDS[cmd_name]).command
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if not args[0].startswith("-") and args[0] not in _COMMANDS:
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(_COMMANDS)}"
+        if not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(COMMANDS)}"
             raise click.UsageError(f"no command {args[0]!r}; {remedy}", ctx=ctx)
         return super().resolve_command(ctx, args)
+
+
+def first_sentence(text: str | None) -> str:
+    """Returns what a command's help begins with, without the full stop."""
+    return (text or "").partition("\n")[0].partition(". ")[0].removesuffix(".")
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
@@ -79,7 +91,12 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bo
     help="Show the version.",
 )
 def cli() -> None:
-    """Runs TensorFlow training that uses tf.distribute on a Ray cluster."""
+    """Run TensorFlow training that uses tf.distribute on a Ray cluster.
+
+    \b
+    Example:
+      raydist submit jobs/cifar.py --workers 2
+    """
     from raydist.runtime.sweeping import sweep_host
 
     sweep_host()

@@ -8,29 +8,35 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli import output
+from raydist.cli.grouped_help import RunCommand
 from raydist.cli.job_options import given_options, job_options, json_option
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.describe import describe_plan, placeholder_tf_configs
 from raydist.spec.job import Strategy
+from raydist.spec.params import ParamTexts
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan
 
 
-@click.command("plan", epilog="More: `raydist guide strategies`.")
+@click.command("plan", cls=RunCommand, epilog="More: `raydist guide strategies`.")
 @click.argument("job", metavar="JOB")
 @job_options()
 @json_option
 def command(
     job: str, config: Path | None, param_texts: tuple[str, ...], is_json: bool, **options: object
 ) -> None:
-    """Show what would be launched for JOB, and why. Starts nothing.
+    """Show what submit would launch, and why. Starts nothing.
 
     JOB is path/to/file.py[:function] or package.module:function.
+
+    \b
+    Example:
+      raydist plan jobs/cifar.py --strategy parameter_server --workers 3 --ps 2
     """
     from raydist import api
 
-    plan = api.plan(job, config=config, param_texts=param_texts, **given_options(options))
+    plan = api.plan(job, config=config, params=ParamTexts.parse(param_texts), **given_options(options))
     if is_json:
         output.print_json(describe_plan(plan))
     else:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from raydist.cli import run_view, running
+from raydist.cli.grouped_help import RunCommand
 from raydist.cli.job_options import default_storage, given_options, job_options, json_option
 from raydist.errors import MistakeError
 from raydist.spec.options import OPTIONS, PARAMS
@@ -17,16 +18,20 @@ from raydist.spec.options import OPTIONS, PARAMS
 _NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage"}
 
 
-@click.command("resume", epilog="More: `raydist guide failures`.")
+@click.command("resume", cls=RunCommand, epilog="More: `raydist guide failures`.")
 @click.argument("run", metavar="RUN")
 @job_options(without=("name", "resume"))
 @json_option
 def command(
     run: str, config: Path | None, param_texts: tuple[str, ...], is_json: bool, **options: object
 ) -> int:
-    """Go on from RUN, with the options and params that it had.
+    """Go on from a run, with the options and params that it had.
 
-    What is given here, or in a config file, comes before them.
+    Options that are given here or in a config file take precedence over those of the run.
+
+    \b
+    Example:
+      raydist resume cifar-20261121-093012-1f3a --workers 2 --max-failures 10
     """
     from raydist.spec.config_file import read_config
     from raydist.storage.filesystem import Storage

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raydist.cli import output, run_end, standard_streams
 from raydist.cli.progress import Progress, ProgressView, open_view
+from raydist.spec.params import ParamTexts
 
 if TYPE_CHECKING:
     from raydist.spec.request import Config
@@ -30,7 +31,12 @@ def run_job(
     with output.stdout_kept_for_json(is_json), open_view(screen) as view, _interrupts():
         shown = _Screen(view)
         result = api.run(
-            job, config=config, param_texts=param_texts, on_event=shown.take, check=False, **options
+            job,
+            config=config,
+            params=ParamTexts.parse(param_texts),
+            on_event=shown.take,
+            check=False,
+            **options,
         )
     if is_json:
         output.print_json(result.as_dict())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli import output, run_view
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import DurationType, json_option, storage_option
 from raydist.errors import ClusterError
 from raydist.spec.options import find_option
 
@@ -23,7 +23,13 @@ _ASK_AGAIN_S = 10.0
 @click.command("stop")
 @click.argument("run", metavar="RUN")
 @click.option(
-    "--timeout", "timeout_s", metavar="SECONDS", default=60.0, show_default=True, help="How long to wait."
+    "--timeout",
+    "timeout_s",
+    metavar="DURATION",
+    type=DurationType(),
+    default="60s",
+    show_default=True,
+    help="How long to wait: seconds, or 90s, 5m, 2h.",
 )
 @click.option(
     "--address",
@@ -33,10 +39,10 @@ _ASK_AGAIN_S = 10.0
 @storage_option
 @json_option
 def command(run: str, timeout_s: float, address: str | None, storage: str, is_json: bool) -> None:
-    """Stop a run, as Ctrl-C in its own shell does, and wait for its end.
+    """Stop a run and wait for its end.
 
-    A detached run is stopped from any host that reaches its Ray; any other one on the host of the process
-    that submitted it.
+    It ends as with Ctrl-C in its own shell. A detached run is stopped from any host that reaches its Ray; any
+    other run on the host of the process that submitted it.
     """
     from raydist.attached import AttachedRun
     from raydist.storage.filesystem import Storage

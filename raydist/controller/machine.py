@@ -40,12 +40,16 @@ from raydist.controller.states import RunState
 from raydist.controller.success import has_succeeded, servers
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.controller.watchdog import Watchdog
-from raydist.errors import ClusterError, InvalidTransitionError, RaydistError, TrainingError
+from raydist.errors import ClusterError, RaydistError, TrainingError
 from raydist.planning.plan import Plan
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState
 from raydist.spec.tasks import TaskId, TaskType
 
 _EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
+
+
+class InvalidTransitionError(RuntimeError):
+    """A bug in raydist: an event arrived that the state does not allow."""
 
 
 class RunMachine:

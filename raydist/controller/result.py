@@ -10,8 +10,8 @@ from raydist.controller.attempt import Attempt
 from raydist.controller.machine import RunMachine
 from raydist.controller.reached import Evaluation
 from raydist.controller.run_error import RunError
-from raydist.controller.states import RunState
 from raydist.errors import TrainingError
+from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
 from raydist.spec.tasks import TaskId
 
@@ -47,6 +47,11 @@ class TaskRecord:
 class RunResult:
     """How a run ended; while it goes on, where it stands.
 
+    Example:
+        result = raydist.run("jobs/cifar.py", check=False)
+        if result.state is raydist.RunState.FAILED:
+            print(result.error.message, result.traceback)
+
     Attributes:
       run: The run's name.
       strategy: The strategy's name as the option has it. `keras` likewise.
@@ -59,7 +64,7 @@ class RunResult:
       storage: URI of the run's folder.
       tasks: The tasks of the last attempt.
       error: Why the run failed; None unless it did.
-      notes: Sentences: what was chosen on the user's behalf, and which tasks and attempts were lost.
+      notes: Sentences that say what was chosen on the user's behalf, and which tasks and attempts were lost.
       timings: Seconds from the call to the end of each phase; None for one not reached.
     """
 

@@ -51,4 +51,4 @@ if not TYPE_CHECKING:  # else a type checker would believe in any name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -13,6 +13,11 @@ from raydist.spec.tasks import Resources, Role, TaskId, TaskType
 class Plan:
     """What will be launched for one attempt.
 
+    Example:
+        plan = raydist.plan("jobs/cifar.py", strategy="parameter_server", workers=3, ps=2)
+        for task in plan.tasks:
+            print(task, plan.resources_of(task))
+
     Attributes:
       strategy: The strategy, chosen; never AUTO. `keras` likewise.
       reason: One sentence: why this strategy. `keras_reason` likewise.
@@ -38,10 +43,12 @@ class Plan:
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
+        """Every task of the attempt, such as worker/0."""
         return tuple(task for role in self.roles for task in role.tasks)
 
     @property
     def num_workers(self) -> int:
+        """Tasks of type worker."""
         return sum(task.task_type is TaskType.WORKER for task in self.tasks)
 
     @property
@@ -50,4 +57,5 @@ class Plan:
         return self.job.workers.minimum < self.job.workers.maximum
 
     def resources_of(self, task: TaskId) -> Resources:
+        """Returns the logical CPUs and GPUs that the task reserves."""
         return next(role.resources for role in self.roles if role.task_type is task.task_type)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
 import io
 import os
+import re
 import stat
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from raydist.errors import MistakeError
 
@@ -28,12 +30,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def pack(working_dir: Path) -> bytes:
     """Returns the files below `working_dir` as a zip; the same files give the same bytes.
 
-    Left out are version control, caches, virtual environments, run folders, and what
-    `.raydistignore` names: one pattern a line as in .gitignore, `name`, `folder/`, `/from/the/top`,
-    `*.ckpt`, `!but/not/this`.
+    Left out are version control, caches, virtual environments, run folders, and what `.raydistignore`
+    names, with the patterns of .gitignore: `name`, `folder/`, `/from/the/top`, `src/*.ckpt`, `a/**/b`,
+    `!but/not/this`.
 
     Raises:
-      MistakeError: `working_dir` is no folder, or holds more than 100 MB.
+      MistakeError: `working_dir` is no folder or holds more than 100 MB, or a pattern is not valid.
     """
     if not working_dir.is_dir():
         raise MistakeError(f"working_dir is {str(working_dir)!r}, which is no folder")
@@ -100,41 +102,49 @@ def _files(working_dir: Path) -> Iterator[Path]:
         for name in names:
             path = here / name
             is_cache = name.endswith((".pyc", ".pyo"))
-            if not is_cache and not _is_ignored(path, working_dir, patterns) and path.is_file():
+            is_ignored = is_cache or _is_ignored(path.relative_to(working_dir).as_posix(), patterns)
+            if not is_ignored and path.is_file():
                 yield path
 
 
-def _is_wanted_folder(folder: Path, working_dir: Path, patterns: Sequence[str], seen: set[Path]) -> bool:
+def _is_wanted_folder(
+    folder: Path, working_dir: Path, patterns: Sequence[GitIgnoreSpecPattern], seen: set[Path]
+) -> bool:
     if folder.name in _IGNORED_NAMES or any((folder / name).exists() for name in _IGNORED_FOLDERS_WITH):
         return False
     target = folder.resolve()
     if target in seen:
         return False  # a link back up would never end
     seen.add(target)
-    return not _is_ignored(folder, working_dir, patterns)
+    return not _is_ignored(f"{folder.relative_to(working_dir).as_posix()}/", patterns)
 
 
-def _read_patterns(ignore_file: Path) -> list[str]:
-    if not ignore_file.is_file():
-        return []
-    lines = (line.strip() for line in ignore_file.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
+def _read_patterns(ignore_file: Path) -> list[GitIgnoreSpecPattern]:
+    lines = ignore_file.read_text(encoding="utf-8").splitlines() if ignore_file.is_file() else []
+    patterns = []
+    for number, line in enumerate(lines, start=1):
+        # To pathspec `data/**` also matches the folder `data/`; to git only its content, like `data/**/*`.
+        text = re.sub(r"(?<![^/!])\*\*(?=/?\s*$)", "**/*", line)
+        try:
+            patterns.append(GitIgnoreSpecPattern(text))
+        except ValueError as error:
+            raise MistakeError(
+                f"{ignore_file}, line {number}: {line!r} is not a .gitignore pattern; mend or remove the line"
+            ) from error
+    return patterns
 
 
-def _is_ignored(path: Path, working_dir: Path, patterns: Sequence[str]) -> bool:
-    """Whether the last pattern that fits `path` names it, as in .gitignore."""
-    is_ignored = False
-    relative = path.relative_to(working_dir).as_posix()
-    for pattern in patterns:
-        if _matches(relative, pattern.removeprefix("!"), is_folder=path.is_dir()):
-            is_ignored = not pattern.startswith("!")
-    return is_ignored
+def _is_ignored(relative: str, patterns: Sequence[GitIgnoreSpecPattern]) -> bool:
+    """Whether the last pattern that matches `relative`, which ends with `/` for a folder, ignores it.
 
-
-def _matches(relative: str, pattern: str, *, is_folder: bool) -> bool:
-    if pattern.endswith("/") and not is_folder:
-        return False
-    pattern = pattern.rstrip("/")
-    is_anchored = "/" in pattern
-    subject = relative if is_anchored else relative.rpartition("/")[2]
-    return fnmatch.fnmatchcase(subject, pattern.removeprefix("/"))
+    A pattern that matches a folder above it does not count: ignored folders are not walked into, and a
+    folder that `!` keeps may hold files that another pattern ignores.
+    """
+    for pattern in reversed(patterns):
+        found = pattern.match_file(relative)
+        if found is None:
+            continue
+        end = found.match.end()  # behind the slash of the folder that it matched
+        if end == len(relative) or relative[end - 1] != "/":
+            return bool(pattern.include)
+    return False

@@ -11,6 +11,7 @@ from raydist.spec.job import (
     WorkerRange as WorkerRange,
 )
 from raydist.spec.partitioner import Partitioner as Partitioner
+from raydist.spec.run_state import RunState as RunState
 from raydist.spec.status import (
     FailureKind as FailureKind,
     Order as Order,

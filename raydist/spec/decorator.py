@@ -5,18 +5,25 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from raydist.errors import SpecError
 from raydist.spec.options import PARAMS, check_names, find_option
 from raydist.spec.params import check_params
+from raydist.spec.run_options import JobDefaults
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Job(Generic[P, R]):
-    """A train function with its defaults; calling it calls the function.
+    """A train function with its defaults, as `@raydist.job` makes it. Calling it calls the function.
+
+    Example:
+        @raydist.job(workers=2)
+        def train(ctx: raydist.TrainContext): ...
+
+        print(train.name, train.defaults["workers"])
 
     Attributes:
       function: The train function.
@@ -30,6 +37,7 @@ class Job(Generic[P, R]):
 
     @property
     def name(self) -> str:
+        """The function's name."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -40,16 +48,21 @@ class Job(Generic[P, R]):
 
 
 @overload
-def job(function: Callable[P, R], /, **defaults: Any) -> Job[P, R]: ...
+def job(function: Callable[P, R], /, **defaults: Unpack[JobDefaults]) -> Job[P, R]: ...
 @overload
-def job(**defaults: Any) -> Callable[[Callable[P, R]], Job[P, R]]: ...
+def job(**defaults: Unpack[JobDefaults]) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(function: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
     """Makes a job of a train function: `@raydist.job` or `@raydist.job(workers=2, params={...})`.
+
+    Example:
+        @raydist.job(workers=2, params={"epochs": 3, "learning_rate": 1e-3})
+        def train(ctx: raydist.TrainContext):
+            print(ctx.params["epochs"])
 
     Args:
       function: The train function, which is called with a TrainContext in each task.
       **defaults: Fields of JobSpec (the command line's options with `_`) and `params`; the config, and
-        the command line or keywords, come before them.
+        the command line or keywords, come before them. A job that declares no params takes any.
 
     Raises:
       SpecError: An unknown name, or a value of the wrong type or range.

@@ -47,13 +47,18 @@ def load_function(entry_point: EntryPoint, *, working_dir: Path | None) -> Calla
 
 
 def _load_file(path: Path, relative: str) -> ModuleType:
-    """Imports a file under its dotted path, so that what it defines pickles by reference in the task."""
+    """Imports a file under its dotted path, so that what it defines pickles by reference in the task.
+
+    Modules beside the file can be imported, as from a script; those of the working directory come first.
+    """
     name = ".".join(Path(relative).with_suffix("").parts)
     present = sys.modules.get(name)
     if present is not None and getattr(present, "__file__", None) == str(path):
         return present
     if present is not None or name in sys.stdlib_module_names:
         name = f"raydist_job_{path.stem}"  # a job file called random.py must not become the random module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise JobFileError(f"{path} cannot be imported; give a .py file")

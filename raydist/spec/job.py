@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from raydist.errors import SpecError
+from raydist.spec.duration import parse_duration
 from raydist.spec.partitioner import Partitioner
 
 MAX_NAME_LENGTH = 100
@@ -48,7 +49,7 @@ class CheckpointUnit(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointEvery:
-    """When to save: every `count` steps, epochs or seconds. Written `100`, `epoch` or `60s`."""
+    """When to save: every `count` steps, epochs or seconds. Written `100`, `epoch`, `60s`, `5m` or `2h`."""
 
     count: int = 1
     unit: CheckpointUnit = CheckpointUnit.EPOCHS
@@ -72,9 +73,12 @@ class CheckpointEvery:
             return cls()
         if re.fullmatch(r"[0-9]{1,12}", text):
             return cls(count=int(text), unit=CheckpointUnit.STEPS)
-        if re.fullmatch(r"[0-9]{1,12}s", text):
-            return cls(count=int(text[:-1]), unit=CheckpointUnit.SECONDS)
-        raise SpecError(f"checkpoint_every is {text!r}; write 100 (steps), epoch, or 60s")
+        if re.fullmatch(r"[0-9.]{1,12}[smh]", text):
+            seconds = parse_duration("checkpoint_every", text)
+            if seconds != int(seconds):
+                raise SpecError(f"checkpoint_every is {text!r}; write whole seconds, such as 60s")
+            return cls(count=int(seconds), unit=CheckpointUnit.SECONDS)
+        raise SpecError(f"checkpoint_every is {text!r}; write 100 (steps), epoch, 60s, or 5m")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +159,12 @@ class EntryPoint:
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
     """One run of a job. Field names are the command line's options with `_`, except the first three.
+
+    `raydist.run`, `submit` and `plan` take the options as keywords and make the JobSpec; `plan` shows it.
+
+    Example:
+        job = raydist.plan("jobs/cifar.py", workers="2:4", timeout="2h").job
+        print(job.workers.maximum, job.timeout)  # 4 7200.0
 
     Attributes:
       name: The run's name, a path name on storage.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -45,7 +45,6 @@ def resolve(
     config: Mapping[str, Any] | None = None,
     config_where: str = "the config",
     overrides: Mapping[str, Any] | None = None,
-    param_texts: Sequence[str] = (),
     now: datetime,
     suffix: str = "",
 ) -> ResolvedJob:
@@ -54,8 +53,7 @@ def resolve(
     Args:
       definition: The job with its own defaults. Its working directory is final: the entry point hangs on it.
       config: What `read_config` returned, and `config_where` its file, for messages.
-      overrides: The command line's options or `raydist.run`'s keywords, `params` (typed) included.
-      param_texts: The command line's `-p key=value`.
+      overrides: The command line's options or `raydist.run`'s keywords, `params` included.
       now: Time for the default run name; `suffix` (a few random letters) parts runs of one second.
 
     Raises:
@@ -79,7 +77,6 @@ def resolve(
     fields[PARAMS] = merge_params(
         definition.defaults.get(PARAMS, {}),
         [(layer[PARAMS], where) for source, layer, where in layers[1:] if PARAMS in layer],
-        param_texts,
     )
     return ResolvedJob(job=JobSpec(entry_point=definition.entry_point, **fields), sources=sources)
 

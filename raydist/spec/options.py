@@ -10,6 +10,7 @@ from typing import Any
 
 from raydist.errors import SpecError
 from raydist.spec import values
+from raydist.spec.duration import write_duration
 from raydist.spec.job import (
     CheckpointEvery,
     JobSpec,
@@ -64,7 +65,9 @@ class Option:
     def help(self) -> str:
         if self.default is None or self.kind is OptionKind.FLAG:
             return self.summary
-        return f"{self.summary} [default: {_written(self.default)}]"
+        is_duration = self.parser is values.duration
+        default = write_duration(self.default) if is_duration else _written(self.default)
+        return f"{self.summary} [default: {default}]"
 
     def parse(self, value: object, *, where: str = "") -> Any:
         """Returns the typed value; raises SpecError, which begins with `where` (file and line) if given."""
@@ -112,7 +115,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="DIR",
         summary="Folder that travels with the run and is first on each task's sys.path; "
         "the job file's folder when omitted.",
-        parser=values.optional(values.text),
+        parser=values.optional(values.path),
     ),
     Option(
         name="address",
@@ -123,8 +126,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="strategy",
-        metavar="|".join(member.value for member in Strategy),
-        summary="The tf.distribute strategy.",
+        metavar="STRATEGY",
+        summary=f"The tf.distribute strategy: {', '.join(member.value for member in Strategy)}.",
         parser=values.choice(Strategy),
     ),
     Option(
@@ -211,7 +214,7 @@ OPTIONS: tuple[Option, ...] = (
         name="storage",
         metavar="URI",
         summary="Where runs are kept: a path, file://, s3://, gs:// or hdfs://.",
-        parser=values.text,
+        parser=values.path,
     ),
     Option(
         name="max_failures",
@@ -221,21 +224,21 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="timeout",
-        metavar="SECONDS",
-        summary="Limit for the whole run in seconds; no limit when omitted or none.",
-        parser=values.optional(values.number, none="none"),
+        metavar="DURATION",
+        summary="Limit for the whole run; no limit when omitted or none.",
+        parser=values.optional(values.duration, none="none"),
     ),
     Option(
         name="start_timeout",
-        metavar="SECONDS",
-        summary="Limit for an attempt's start in seconds.",
-        parser=values.number,
+        metavar="DURATION",
+        summary="Limit for an attempt's start.",
+        parser=values.duration,
     ),
     Option(
         name="stall_timeout",
-        metavar="SECONDS",
-        summary="Limit in seconds for training that stands still; its stacks are dumped, and it is retried.",
-        parser=values.number,
+        metavar="DURATION",
+        summary="Limit for training that stands still; its stacks are dumped, and it is retried.",
+        parser=values.duration,
     ),
     Option(
         name="resume",
@@ -246,9 +249,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="checkpoint_every",
-        metavar="N|epoch|Ns",
-        summary="When to save: every N steps, epoch, or N seconds.",
-        parser=values.written_as(CheckpointEvery, "100 (steps), epoch, or 60s", also=int),
+        metavar="N|epoch|DURATION",
+        summary="When to save: every N steps, each epoch, or after a time such as 60s or 5m.",
+        parser=values.written_as(CheckpointEvery, "100 (steps), epoch, 60s, or 5m", also=int),
     ),
     Option(
         name="keep",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from raydist.errors import SpecError
@@ -33,29 +33,40 @@ def check_params(params: object, *, where: str = "") -> dict[str, Any]:
     return dict(params)
 
 
+class ParamTexts(dict[str, str]):
+    """Params as the command line gives them: text, each to be read by the type of its default."""
+
+    @classmethod
+    def parse(cls, written: Iterable[str]) -> ParamTexts:
+        """Reads `key=value` items; of one key the last holds."""
+        texts = cls()
+        for item in written:
+            key, equals, value = item.partition("=")
+            if not equals or not key:
+                raise SpecError(f"-p {item!r} has no value; write -p KEY=VALUE")
+            texts[key] = value
+        return texts
+
+
 def merge_params(
-    defaults: Mapping[str, Any],
-    layers: Iterable[tuple[Mapping[str, Any], str]] = (),
-    texts: Sequence[str] = (),
+    defaults: Mapping[str, Any], layers: Iterable[tuple[Mapping[str, Any], str]] = ()
 ) -> dict[str, Any]:
     """Returns the final params.
 
     Args:
-      defaults: The job's own; only these names exist.
-      layers: Typed values (from YAML or Python) and where they stand, the lowest first.
-      texts: `key=value` as on the command line, above all layers.
+      defaults: The job's own, which name the params that exist and their types. A job that declares none
+        takes any, with values of any type.
+      layers: Values, typed (from YAML or Python) or ParamTexts, and where they stand, the lowest first.
     """
     params = dict(defaults)
     for layer, where in layers:
         for key, value in check_params(layer, where=where).items():
             _check_known(key, defaults, where=where)
-            params[key] = _typed(key, defaults[key], value, where=where)
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise SpecError(f"-p {text!r} has no value; write -p KEY=VALUE")
-        _check_known(key, defaults)
-        params[key] = _from_text(key, defaults[key], value)
+            default = defaults.get(key)
+            is_text = isinstance(layer, ParamTexts)
+            params[key] = (
+                _from_text(key, default, value) if is_text else _typed(key, default, value, where=where)
+            )
     return params
 
 
@@ -68,9 +79,8 @@ def _is_plain(value: object) -> bool:
 
 
 def _check_known(key: str, defaults: Mapping[str, Any], *, where: str = "") -> None:
-    if key not in defaults:
-        remedy = suggest(key, defaults) if defaults else "it declares none: @raydist.job(params={...})"
-        raise SpecError(f"{_at(where)}params.{key}: the job has no such param; {remedy}")
+    if defaults and key not in defaults:
+        raise SpecError(f"{_at(where)}params.{key}: the job has no such param; {suggest(key, defaults)}")
 
 
 def _typed(key: str, default: Any, value: Any, *, where: str) -> Any:
@@ -99,7 +109,7 @@ def _typed(key: str, default: Any, value: Any, *, where: str) -> Any:
 
 
 def _from_text(key: str, default: Any, text: str) -> Any:
-    """Reads the command line's text by the type of the default."""
+    """Reads the command line's text by the type of the default; as YAML 1.2 where that is None or a list."""
     parser: Callable[[str], Any]
     match default:
         case str():
@@ -128,7 +138,7 @@ def _read_yaml(key: str, text: str) -> Any:
         return check_params({key: parse_yaml(text)})[key]
     except (yaml.YAMLError, RecursionError):
         raise SpecError(
-            f"params.{key} is {text!r}, which is not YAML; write a value such as [1, 2]"
+            f"params.{key} is {text!r}, which is not YAML; write a value such as 3, [1, 2] or 'text'"
         ) from None
 
 

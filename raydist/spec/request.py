@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -45,7 +45,6 @@ def read_request(
     *,
     config: Config,
     params: Mapping[str, Any] | None,
-    param_texts: Sequence[str],
     overrides: Mapping[str, Any],
     pickle: Callable[[object], bytes],
     datasets: Mapping[str, Any] | None = None,
@@ -55,7 +54,7 @@ def read_request(
     Args:
       job: `path/to/file.py[:function]`, `package.module:function`, a `Job`, or a function.
       config: A file of cluster_configs/, or what one would hold.
-      params: Typed values, above those of `config`; `param_texts` (`key=value`) above these.
+      params: Values above those of `config`; the command line's are ParamTexts.
       overrides: The options that were given, the highest layer.
       pickle: Pickles a function by value, where no module has it.
       datasets: Checked already.
@@ -75,7 +74,6 @@ def read_request(
         config=layer,
         config_where="the config" if isinstance(config, Mapping) or config is None else os.fspath(config),
         overrides=asked,
-        param_texts=param_texts,
         now=datetime.now(),
         suffix=secrets.token_hex(2),
     )

@@ -7,25 +7,52 @@ import math
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from raydist.errors import SpecError
+from raydist.spec.duration import Duration, parse_duration
 from raydist.spec.near import suggest
 
-Parser = Callable[[str, object], Any]
-"""Takes an option's name and what was written; returns the typed value or raises SpecError."""
+_Read = Callable[[str, object], Any]
 
 _ADDRESS_PATTERN = re.compile(r"local|auto|ray://\S+|[^\s/]+:[0-9]{1,5}")
 
 
+@dataclass(frozen=True)
+class Parser:
+    """Reads one option's value.
+
+    Attributes:
+      read: Takes the option's name and what was written; returns the typed value or raises SpecError.
+      takes: The type of what Python code gives. The command line's text for it is read, too.
+    """
+
+    read: _Read
+    takes: Any
+
+    def __call__(self, name: str, value: object) -> Any:
+        return self.read(name, value)
+
+
+def _takes(kind: Any) -> Callable[[_Read], Parser]:
+    return lambda read: Parser(read, kind)
+
+
+@_takes(str)
 def text(name: str, value: object) -> str:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
     if not isinstance(value, str) or not value.strip():
         raise SpecError(f"{name} is {value!r}; write some text")
     return value
 
 
+@_takes(str | os.PathLike[str])
+def path(name: str, value: object) -> str:
+    written: str = text(name, os.fspath(value) if isinstance(value, os.PathLike) else value)
+    return written
+
+
+@_takes(bool)
 def boolean(name: str, value: object) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
@@ -34,6 +61,7 @@ def boolean(name: str, value: object) -> bool:
     return value
 
 
+@_takes(int)
 def whole_number(name: str, value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", value):
         return int(value)
@@ -43,6 +71,7 @@ def whole_number(name: str, value: object) -> int:
     return value
 
 
+@_takes(float)
 def number(name: str, value: object) -> float:
     try:
         if isinstance(value, str | int | float) and not isinstance(value, bool):
@@ -54,9 +83,21 @@ def number(name: str, value: object) -> float:
     raise SpecError(f"{name} is {value!r}; write a number")
 
 
+duration = Parser(parse_duration, Duration)
+
+
+@_takes(str)
+def address(name: str, value: object) -> str:
+    written: str = text(name, value)
+    if not _ADDRESS_PATTERN.fullmatch(written):
+        raise SpecError(f"{name} is {written!r}; write local, auto, host:port, or ray://host:port")
+    return written
+
+
 def optional(parser: Parser, *, none: str | None = None) -> Parser:
     """Also takes None, and the word `none` for it where the command line needs one."""
 
+    @_takes(parser.takes | None)
     def parse(name: str, value: object) -> Any:
         return None if value is None or (none is not None and value == none) else parser(name, value)
 
@@ -65,11 +106,12 @@ def optional(parser: Parser, *, none: str | None = None) -> Parser:
 
 def choice(kind: type[enum.Enum]) -> Parser:
     """Takes a member of `kind`, or its value as text (or as a number, where YAML made it one)."""
+    by_text = {str(member.value): member for member in kind}
 
+    @_takes(kind | Literal[tuple(by_text)])
     def parse(name: str, value: object) -> enum.Enum:
         if isinstance(value, kind):
             return value
-        by_text = {str(member.value): member for member in kind}
         written = str(value)
         if isinstance(value, bool) or written not in by_text:
             raise SpecError(f"{name} is {value!r}; {suggest(written, by_text)}")
@@ -79,6 +121,7 @@ def choice(kind: type[enum.Enum]) -> Parser:
 
 
 def one_of(*words: str) -> Parser:
+    @_takes(Literal[words])
     def parse(name: str, value: object) -> str:
         if not isinstance(value, str) or value not in words:
             raise SpecError(f"{name} is {value!r}; {suggest(str(value), words)}")
@@ -90,6 +133,7 @@ def one_of(*words: str) -> Parser:
 def written_as(kind: type[Any], example: str, *, also: type[Any] = str) -> Parser:
     """Takes a `kind`, or what its `parse` reads: text, and `also` where YAML makes a number of it."""
 
+    @_takes(kind | str | also)
     def parse(name: str, value: object) -> Any:
         if isinstance(value, kind):
             return value
@@ -98,10 +142,3 @@ def written_as(kind: type[Any], example: str, *, also: type[Any] = str) -> Parse
         raise SpecError(f"{name} is {value!r}; write {example}")
 
     return parse
-
-
-def address(name: str, value: object) -> str:
-    written = text(name, value)
-    if not _ADDRESS_PATTERN.fullmatch(written):
-        raise SpecError(f"{name} is {written!r}; write local, auto, host:port, or ray://host:port")
-    return written

@@ -176,7 +176,7 @@ def main() -> None:
             struck = faults.strike(handle, num_faults, span_s=20.0)
             num_done += sum(what.startswith(("kill ", "term ", "stop ")) for what in struck)
             try:
-                result = handle.result(timeout_s=600)
+                result = handle.result(timeout=600)
             except raydist.RaydistError as error:
                 result = error.result
             problems = problems_of(result, expected)

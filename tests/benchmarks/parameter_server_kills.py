@@ -106,7 +106,7 @@ def wait(condition: Any, handle: Any, *, timeout_s: float = 120.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         state = handle.status().as_dict()["state"]
-        assert state in ("STARTING", "RUNNING"), handle.result(timeout_s=60).as_dict()
+        assert state in ("STARTING", "RUNNING"), handle.result(timeout=60).as_dict()
         assert time.monotonic() < deadline, "nothing happened"
         time.sleep(0.02)
     return found
@@ -151,7 +151,7 @@ def kill_worker(folder: Path, rounds: int) -> None:
     status = handle.status().as_dict()
     handle.stop()
     with contextlib.suppress(raydist.TrainingError):  # it was cancelled
-        handle.result(timeout_s=60)
+        handle.result(timeout=60)
     print(
         f"attempts {status['attempts']}; median pause {statistics.median(pauses):.2f} s (target < 1), ",
         end="",
@@ -183,7 +183,7 @@ def kill_any(folder: Path, runs: int, seed: int) -> None:
             killed = f"killed at step {step}"
         except ProcessLookupError:
             killed = "had ended"
-        result = handle.result(timeout_s=300).as_dict()
+        result = handle.result(timeout=300).as_dict()
         seconds = time.monotonic() - began_at_s
         if result["attempts"] == 1:
             took_s = seconds

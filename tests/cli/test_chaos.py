@@ -50,7 +50,7 @@ def test_stopped_task_goes_on(raydist: Run, task_process: subprocess.Popen[bytes
     wait_until(lambda: is_named(task_process.pid))
     assert raydist("chaos", "digits-1", "--stop", "worker/1")[0] == 0
     wait_until(lambda: state_of(task_process.pid) == "T")
-    code, out, _ = raydist("chaos", "digits-1", "--stop", "worker/1", "--for", "0.1", "--json")
+    code, out, _ = raydist("chaos", "digits-1", "--stop", "worker/1", "--for", "0.1s", "--json")
     assert (code, '"fault": "stop"' in out) == (0, True)
     wait_until(lambda: state_of(task_process.pid) == "S")
 

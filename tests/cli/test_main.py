@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from raydist.cli import main, output
+from raydist.cli.grouped_help import GROUPS
+from raydist.spec.options import OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -113,3 +116,42 @@ def test_console_script_starts_without_ray_or_tensorflow() -> None:
     )
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"ray", "tensorflow", "pyarrow", "rich"}
+
+
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main.run([*command.split(), "--help"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["", *main.COMMANDS])
+def test_help_fits_80_columns_and_cuts_nothing_off(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = help_of(command, capsys)
+    assert "..." not in printed.replace("[ARGS]...", "")
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_help_has_one_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = help_of("", capsys).partition("Commands:\n")[2].partition("\n\n")[0]
+    assert [line.split()[0] for line in commands.splitlines()] == list(main.COMMANDS)
+
+
+def test_every_option_is_under_one_heading() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(["param_texts", "config", *(option.name for option in OPTIONS)])
+
+
+@pytest.mark.parametrize("command", ["submit", "plan", "resume"])
+def test_options_of_a_run_are_in_groups_with_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = help_of(command, capsys)
+    headings = [line.removesuffix(":") for line in printed.splitlines() if re.match(r"[A-Z].*:$", line)]
+    assert headings == list(GROUPS)
+    assert f"  Example:\n    raydist {command} " in printed
+    assert "\n  JOB\n" not in printed  # an argument, which the description explains
+    for flag in [f"--{option.name.replace('_', '-')}" for option in OPTIONS]:
+        shown = re.findall(rf"^  {flag}\b(?!-)", printed, flags=re.MULTILINE)
+        assert len(shown) == (0 if command == "resume" and flag in ("--name", "--resume") else 1), flag

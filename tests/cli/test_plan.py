@@ -50,6 +50,14 @@ def test_plan_prints_roles_and_a_tf_config_for_every_task_under_parameter_server
         assert f"{tf_config['task']['type']}/{tf_config['task']['index']}" == task
 
 
+def test_function_without_params_takes_any_as_yaml(raydist: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("def train(ctx): ...\n")
+    code, out, _ = raydist(
+        *("plan", "job.py:train", "-p", "n=20", "-p", "flag=yes", "--address", "local", "--json")
+    )
+    assert (code, json.loads(out)["params"]) == (0, {"n": 20, "flag": "yes"})
+
+
 def test_partitioner_of_the_job_brings_tf_keras_and_can_be_taken_back(raydist: Run, job_file: Write) -> None:
     job = job_file('@raydist.job(ps=2, workers=2, partitioner="min_size:1024")')
     _, out, _ = raydist("plan", str(job), "--address", "local")

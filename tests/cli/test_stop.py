@@ -52,6 +52,19 @@ def test_stop_interrupts_the_driver_and_waits_for_the_end(raydist: Run) -> None:
     assert (code, out) == (0, "run digits-1: CANCELLED after 5 steps\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("stop", "r", "--timeout", "soon"), "--timeout is 'soon'; write seconds, or 90s, 5m, 2h"),
+        (("stop", "r", "--timeout", "-1m"), "--timeout is -1m; need at least 0 seconds"),
+        (("chaos", "r", "--stop", "worker/1", "--for", "x"), "--for is 'x'; write seconds, or 90s, 5m, 2h"),
+    ],
+)
+def test_time_that_cannot_be_read_is_exit_2(raydist: Run, arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = raydist(*arguments)
+    assert (code, out, err) == (2, "", f"raydist: {message}\n")
+
+
 @pytest.mark.usefixtures("stored_run")
 def test_stop_of_a_run_that_has_ended_tells_how(raydist: Run) -> None:
     code, out, _ = raydist("stop", "digits-1")

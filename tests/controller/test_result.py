@@ -191,7 +191,7 @@ def test_error_of_an_older_record_is_known_by_its_name() -> None:
 
 
 def test_error_without_a_task_survives_the_record() -> None:
-    for error in (errors.TrainingError("why"), errors.InvalidTransitionError("why"), KeyError("why")):
+    for error in (errors.TrainingError("why"), errors.ClusterError("why"), KeyError("why")):
         told = RunError.from_exception(error, attempt=None)
         assert RunError.from_dict(told.as_dict()).raised_as is told.raised_as
 

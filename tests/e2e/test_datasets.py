@@ -65,7 +65,7 @@ ask = json.loads(do)
 told = {}
 try:
     handle = raydist.submit("job.py", storage=storage, datasets=datasets, address=address, **ask)
-    result = handle.result(timeout_s=120)
+    result = handle.result(timeout=120)
     told = {
         "state": result.state.value,
         "attempts": result.attempts,

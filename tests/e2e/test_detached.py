@@ -23,7 +23,7 @@ import json, sys
 import raydist
 
 handle = raydist.attach(sys.argv[1], storage=sys.argv[2])
-result = handle.result(timeout_s=150)
+result = handle.result(timeout=150)
 told = {"result": result.as_dict(), "state": handle.status().state.value, "log": handle.logs(task="worker/1")}
 print(json.dumps(told))
 """

@@ -59,11 +59,11 @@ def test_auto_falls_back_to_the_digits_and_says_so(raydist: Raydist, tmp_path: P
     assert [note for note in ended.json["notes"] if note.startswith("data: scikit-learn's digits")]
 
 
-def test_cifar_has_the_same_losses_from_every_source(raydist: Raydist) -> None:
+def test_cifar_data_has_the_same_losses_from_every_source(raydist: Raydist) -> None:
     common = ("-p", "epochs=2", "-p", "data=digits", "--workers", "1", "--json")
     losses = {}
     for source in ("arrays", "parquet", "tfrecord", "images"):
-        ended = raydist("submit", str(ROOT / "jobs" / "cifar.py"), "-p", f"source={source}", *common)
+        ended = raydist("submit", str(ROOT / "jobs" / "cifar_data.py"), "-p", f"source={source}", *common)
         assert ended.code == 0, ended.err
         losses[source] = [ended.json["metrics"][name] for name in ("loss", "val_loss")]
     assert losses == dict.fromkeys(losses, losses["arrays"])

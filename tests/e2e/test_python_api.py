@@ -37,7 +37,7 @@ result = raydist.run(train, workers=2, storage=storage, name="in-driver")
 told["driver"] = {"metrics": dict(result.metrics), "still_connected": ray.is_initialized()}
 
 handle = raydist.submit(train, workers=1, storage=storage, name="by-handle")
-told["handle"] = dict(handle.result(timeout_s=120).metrics)
+told["handle"] = dict(handle.result(timeout=120).metrics)
 
 
 @ray.remote(num_cpus=0)

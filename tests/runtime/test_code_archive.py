@@ -75,6 +75,41 @@ def test_ignore_file_names_more(tmp_path: Path, patterns: str, left: list[str]) 
     assert names_in(pack(tmp_path)) == [".raydistignore", *left]
 
 
+@pytest.mark.parametrize(
+    ("patterns", "left"),
+    [
+        pytest.param(
+            "src/*.ckpt", ["src/deep/b.ckpt", "src/deep/end/c", "src/keep"], id="star-stops-at-slash"
+        ),
+        pytest.param("src/**/end", ["src/a.ckpt", "src/deep/b.ckpt", "src/keep"], id="two-stars"),
+        pytest.param(
+            "src/**/keep", ["src/a.ckpt", "src/deep/b.ckpt", "src/deep/end/c"], id="no-folder-between"
+        ),
+        pytest.param(
+            "**/src/a.ckpt", ["src/deep/b.ckpt", "src/deep/end/c", "src/keep"], id="no-folder-above"
+        ),
+        pytest.param("**/deep", ["src/a.ckpt", "src/keep"], id="any-depth"),
+        pytest.param("src/**\n!src/keep", ["src/keep"], id="content-but-one"),
+        pytest.param("src/\n!src/keep", [], id="ignored-folder-stays-ignored"),
+        pytest.param("*.ckpt\ndeep/\n!/src", ["src/keep"], id="kept-folder-with-ignored-files"),
+        pytest.param("src/[!ad]*\n*.ckpt ", ["src/deep/end/c"], id="class-and-trailing-space"),
+    ],
+)
+def test_ignore_file_means_what_git_makes_of_it(tmp_path: Path, patterns: str, left: list[str]) -> None:
+    write(tmp_path, "src/a.ckpt", "src/keep", "src/deep/b.ckpt", "src/deep/end/c")
+    (tmp_path / ".raydistignore").write_text(patterns)
+    assert names_in(pack(tmp_path)) == [".raydistignore", *left]
+
+
+def test_ill_pattern_is_a_mistake_that_names_the_line(tmp_path: Path) -> None:
+    write(tmp_path, "job.py")
+    (tmp_path / ".raydistignore").write_text("*.ckpt\n!\n")
+    with pytest.raises(
+        MistakeError, match=r"\.raydistignore, line 2: '!' is not a \.gitignore pattern; mend"
+    ):
+        pack(tmp_path)
+
+
 def test_link_to_code_is_followed_and_a_loop_ends(tmp_path: Path) -> None:
     write(tmp_path / "library", "module.py")
     write(tmp_path / "job", "job.py")

@@ -20,7 +20,7 @@ def test_options_are_typed_and_params_kept_by_yaml_1_2(config: Path) -> None:
     config.write_text(
         "workers: 2:4\nstrategy: multi_worker_mirrored\nports: 20000-20009\nauto_shard: off\n"
         "partitioner: min_size:1024,max_shards:2\n"
-        "timeout:\nparams:\n  lr: 1e-3\n  flag: no\n"
+        "timeout:\nstart_timeout: 5m\nparams:\n  lr: 1e-3\n  flag: no\n"
     )
     assert read_config(config) == {
         "workers": WorkerRange(minimum=2, maximum=4),
@@ -29,6 +29,7 @@ def test_options_are_typed_and_params_kept_by_yaml_1_2(config: Path) -> None:
         "auto_shard": "off",
         "partitioner": Partitioner(min_shard_bytes=1024, max_shards=2),
         "timeout": None,
+        "start_timeout": 300.0,
         "params": {"lr": 0.001, "flag": "no"},
     }
 
@@ -45,7 +46,7 @@ def test_file_that_sets_nothing_is_an_empty_layer(config: Path, text: str) -> No
         ("ps: 1\nworker: 2\n", ", line 2: there is no option 'worker'; did you mean workers?"),
         ("ps: 1\n\nworkers: 0\n", ", line 3: workers is 0; need at least 1"),
         ("evaluator: yes\n", ", line 1: evaluator is 'yes'; write true or false"),
-        ("start_timeout:\n", ", line 1: start_timeout is None; write a number"),
+        ("start_timeout:\n", ", line 1: start_timeout is None; write seconds, or 90s, 5m, 2h"),
         ("params: [1]\n", ", line 1: params is [1]; write a mapping of names to values"),
         ("params:\n  1: 2\n", ", line 1: params has the key 1; write text"),
         ("a: &x [*x]\n", ", line 1: there is no option 'a'; "),

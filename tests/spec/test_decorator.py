@@ -113,6 +113,19 @@ def test_entry_point_of_a_file_loads_the_function_without_its_job(tmp_path: Path
     assert (function(None), hasattr(random, "randint")) == ("raydist_job_random", True)
 
 
+def test_job_file_below_the_working_dir_imports_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "neighbour_of_job.py").write_text("answer = 7\n")
+    (tmp_path / "jobs" / "below_job.py").write_text(
+        "from neighbour_of_job import answer\ndef train(ctx): return answer\n"
+    )
+    function = load_function(EntryPoint(file="jobs/below_job.py", function="train"), working_dir=tmp_path)
+    assert function(None) == 7
+
+
 def test_entry_point_without_the_function_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty_job.py").write_text("")
     with pytest.raises(JobFileError, match=r"empty_job\.py:train does not exist once the file has run"):

@@ -11,6 +11,7 @@ from raydist.errors import SpecError
 from raydist.spec.definition import JobDefinition
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange, check_run_name
 from raydist.spec.layers import ResolvedJob, Source, default_run_name, resolve
+from raydist.spec.params import ParamTexts
 
 NOW = datetime(2026, 11, 21, 9, 30, 12)
 PARAMS = {"lr": 1e-3, "epochs": 3, "data": "auto", "shuffle": True, "layers": [1, 2], "extra": None}
@@ -78,7 +79,7 @@ def test_explicit_null_of_a_higher_layer_wins() -> None:
     ],
 )
 def test_param_text_is_read_by_the_type_of_its_default(text: str, key: str, value: Any) -> None:
-    read = params(param_texts=[text])[key]
+    read = params(overrides={"params": ParamTexts.parse([text])})[key]
     assert (read, type(read)) == (value, type(value))
 
 
@@ -89,14 +90,14 @@ def test_param_text_is_read_by_the_type_of_its_default(text: str, key: str, valu
         ("epochs=1.5", "params.epochs is '1.5'; write a whole number, as its default is 3"),
         ("shuffle=yes", "params.shuffle is 'yes'; write true or false, as its default is True"),
         ("layers=3", "params.layers is 3; write a list, as its default is [1, 2]"),
-        ("layers=[3", "params.layers is '[3', which is not YAML; write a value such as [1, 2]"),
+        ("layers=[3", "params.layers is '[3', which is not YAML; write a value such as 3, [1, 2] or 'text'"),
         ("epoch=3", "params.epoch: the job has no such param; did you mean epochs?"),
         ("epochs", "-p 'epochs' has no value; write -p KEY=VALUE"),
     ],
 )
 def test_ill_param_text_is_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
-        params(param_texts=[text])
+        params(overrides={"params": ParamTexts.parse([text])})
     assert str(caught.value) == message
 
 
@@ -121,13 +122,12 @@ def test_ill_typed_param_of_a_config_is_refused_and_names_it(key: str, value: An
     assert str(caught.value) == f"c.yaml: {message}"
 
 
-def test_params_of_command_line_come_before_keywords_before_config() -> None:
-    merged = params(
-        config={"params": {"lr": 1, "epochs": 5, "data": "x"}},
-        overrides={"params": {"epochs": 6, "data": "y"}},
-        param_texts=["data=z"],
-    )
-    assert (merged["lr"], merged["epochs"], merged["data"]) == (1.0, 6, "z")
+@pytest.mark.parametrize(
+    "asked", [{"epochs": 6}, ParamTexts.parse(["epochs=5", "epochs=6"])], ids=["keywords", "command-line"]
+)
+def test_params_of_keywords_or_command_line_come_before_config(asked: Mapping[str, Any]) -> None:
+    merged = params(config={"params": {"lr": 1, "epochs": 5}}, overrides={"params": asked})
+    assert (merged["lr"], merged["epochs"], merged["data"]) == (1.0, 6, "auto")
 
 
 def test_param_that_json_cannot_hold_is_refused() -> None:
@@ -135,10 +135,50 @@ def test_param_that_json_cannot_hold_is_refused() -> None:
         params(overrides={"params": {"extra": object()}})
 
 
-def test_param_of_a_job_without_params_says_how_to_declare_them() -> None:
-    bare = JobDefinition(name="bare", entry_point=EntryPoint(file="bare.py", function="train"))
-    with pytest.raises(SpecError, match=r"params\.lr: the job has no such param; it declares none"):
-        resolved(bare, param_texts=["lr=1"])
+BARE = JobDefinition(name="bare", entry_point=EntryPoint(file="bare.py", function="train"))
+
+
+def test_job_that_declares_no_params_takes_any() -> None:
+    merged = resolved(
+        BARE,
+        config={"params": {"a": 1, "b": [1]}},
+        overrides={"params": {"b": {"c": None}, "n": 20}},
+    ).job.params
+    assert merged == {"a": 1, "b": {"c": None}, "n": 20}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("20", 20),
+        ("1e3", 1000.0),
+        ("0o17", 15),
+        ("017", 17),
+        ("0x1F", 31),
+        ("-.5", -0.5),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("2026-11-21", "2026-11-21"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("true", True),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("[1, no, 2.5]", [1, "no", 2.5]),
+        ("{a: [true]}", {"a": [True]}),
+        ("'20'", "20"),
+        ("s3://bucket/data", "s3://bucket/data"),
+    ],
+)
+def test_text_of_an_undeclared_param_is_yaml_1_2(text: str, value: Any) -> None:
+    read = resolved(BARE, overrides={"params": ParamTexts.parse([f"n={text}"])}).job.params["n"]
+    assert (read, type(read)) == (value, type(value))
+
+
+def test_undeclared_param_that_json_cannot_hold_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^params\.n is of type dict; use numbers"):
+        resolved(BARE, overrides={"params": ParamTexts.parse(["n={1: 2}"])})
 
 
 def test_unknown_override_is_refused() -> None:

@@ -45,7 +45,7 @@ def test_flag_is_the_field_with_dashes(name: str, flag: str) -> None:
 
 def test_help_ends_with_the_built_in_default() -> None:
     assert find_option("max_failures").help.endswith("[default: 3]")
-    assert find_option("start_timeout").help == "Limit for an attempt's start in seconds. [default: 300]"
+    assert find_option("start_timeout").help == "Limit for an attempt's start. [default: 5m]"
     assert find_option("checkpoint_every").help.endswith("[default: epoch]")
 
 
@@ -63,7 +63,14 @@ def test_help_ends_with_the_built_in_default() -> None:
         ("checkpoint_every", 100, CheckpointEvery(count=100, unit=CheckpointUnit.STEPS)),
         ("checkpoint_every", "60s", CheckpointEvery(count=60, unit=CheckpointUnit.SECONDS)),
         ("ps", "2", 2),
+        ("checkpoint_every", "5m", CheckpointEvery(count=300, unit=CheckpointUnit.SECONDS)),
         ("timeout", "1e3", 1000.0),
+        ("timeout", 90, 90.0),
+        ("timeout", 0.5, 0.5),
+        ("timeout", "90", 90.0),
+        ("timeout", "90s", 90.0),
+        ("timeout", "5m", 300.0),
+        ("stall_timeout", "1.5h", 5400.0),
         ("timeout", "none", None),
         ("keep", "all", None),
         ("gpus_per_worker", "auto", None),
@@ -106,8 +113,14 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
         ("ps", 10_001, "ps is 10001; at most 10000 are supported"),
         ("devices", 0, "devices is 0; need at least 1"),
         ("timeout", 0, "timeout is 0; need more than 0 seconds"),
-        ("start_timeout", "nan", "start_timeout is 'nan'; write a number"),
-        ("start_timeout", None, "start_timeout is None; write a number"),
+        ("start_timeout", "nan", "start_timeout is 'nan'; write seconds, or 90s, 5m, 2h"),
+        ("start_timeout", None, "start_timeout is None; write seconds, or 90s, 5m, 2h"),
+        ("timeout", "-5m", "timeout is -300; need more than 0 seconds"),
+        ("timeout", "1d", "timeout is '1d'; write seconds, or 90s, 5m, 2h"),
+        ("timeout", "1h30m", "timeout is '1h30m'; write seconds, or 90s, 5m, 2h"),
+        ("timeout", "m", "timeout is 'm'; write seconds, or 90s, 5m, 2h"),
+        ("timeout", True, "timeout is True; write seconds, or 90s, 5m, 2h"),
+        ("timeout", "1" * 400 + "h", None),
         ("cpus_per_worker", "-1", "cpus_per_worker is -1.0; need at least 0"),
         ("seed", 2**32, "seed is 4294967296; need at most 4294967295"),
         ("evaluator", 1, "evaluator is 1; write true or false"),
@@ -115,7 +128,10 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
         ("ports", "80-90", "ports is 80-90; write LOW-HIGH with 1024 <= LOW <= HIGH <= 65535"),
         ("ports", 20000, "ports is 20000; write LOW-HIGH, such as 20000-20099"),
         ("checkpoint_every", "0", "checkpoint_every is 0; the number has to be at least 1"),
-        ("checkpoint_every", "5m", "checkpoint_every is '5m'; write 100 (steps), epoch, or 60s"),
+        ("checkpoint_every", "5d", "checkpoint_every is '5d'; write 100 (steps), epoch, 60s, or 5m"),
+        ("checkpoint_every", "0.5s", "checkpoint_every is '0.5s'; write whole seconds, such as 60s"),
+        ("checkpoint_every", "0m", "checkpoint_every is 0s; the number has to be at least 1"),
+        ("checkpoint_every", "..s", "checkpoint_every is '..s'; write seconds, or 90s, 5m, 2h"),
         ("auto_shard", "files", "auto_shard is 'files'; did you mean file?"),
         (
             "partitioner",
@@ -123,6 +139,7 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
             "partitioner is {'min_size': 1}; write min_size:BYTES, max_shards:N, "
             "min_size:BYTES,max_shards:N or fixed_shards:N",
         ),
+        ("name", Path("r"), None),
         ("keep_best", "", "keep_best is ''; write some text"),
         ("address", "head", "address is 'head'; write local, auto, host:port, or ray://host:port"),
         ("name", "a/b", None),

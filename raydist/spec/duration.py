@@ -1,0 +1,45 @@
+"""Durations as users write them: seconds as a number, or text such as `90s`, `5m` and `2h`."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from raydist.errors import SpecError
+
+Duration = float | str
+"""What is taken wherever a time is asked for."""
+
+REMEDY = "write seconds, or 90s, 5m, 2h"
+
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600}
+
+
+def parse_duration(name: str, value: object) -> float:
+    """Returns `value` in seconds.
+
+    Args:
+      name: What the duration is for, for the message.
+
+    Raises:
+      SpecError: It is not a duration.
+    """
+    number, unit = value, "s"
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*([^\s]+?)\s*([smh])\s*", value)):
+        number, unit = match[1], match[2]
+    try:
+        if isinstance(number, str | int | float) and not isinstance(number, bool):
+            seconds = float(number) * _SECONDS_PER_UNIT[unit]
+            if math.isfinite(seconds):
+                return seconds
+    except (ValueError, OverflowError):
+        pass
+    raise SpecError(f"{name} is {value!r}; {REMEDY}")
+
+
+def write_duration(seconds: float) -> str:
+    """Returns the shortest text that `parse_duration` reads as `seconds`: `90s`, `5m`, `2h`."""
+    for unit in ("h", "m"):
+        if seconds and seconds % _SECONDS_PER_UNIT[unit] == 0:
+            return f"{seconds / _SECONDS_PER_UNIT[unit]:g}{unit}"
+    return f"{seconds:g}s"
