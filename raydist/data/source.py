@@ -1,74 +1,18 @@
-"""Source: examples that can be read from any position, and the recipe of batches that is made of it."""
+"""Source: examples that a user names, and the recipe of batches that is made of them."""
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raydist.data.fields import Field
+from raydist.data.batches import Batches
+from raydist.data.examples import Examples
 from raydist.data.windows import Piece
 
-if TYPE_CHECKING:
-    from raydist.data.batches import Batches
 
-
-class Source(abc.ABC):
-    """Examples of a known number, each a structure of arrays.
-
-    Attributes:
-      fields: What one example consists of.
-      structure: Tuples and dicts whose ends stand for the fields, in their order.
-      group_sizes: For examples that are cheap to read only in groups, the examples of each, int64
-        `[groups]`; None where any of them is as cheap as any other.
-    """
-
-    fields: tuple[Field, ...]
-    structure: Any
-    group_sizes: np.ndarray | None = None
-
-    @abc.abstractmethod
-    def __len__(self) -> int:
-        """Returns the number of examples."""
-
-    @abc.abstractmethod
-    def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Returns the examples of these numbers (int64 `[n]`), one array `[n, ...]` for each field.
-
-        Only for a source without groups. Raises DataError where it cannot be read.
-        """
-
-    @abc.abstractmethod
-    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
-        """Returns the examples of some pieces of groups, one array `[n, ...]` for each field.
-
-        Only for a source with groups. Raises DataError, naming file, group and column.
-        """
-
-    @abc.abstractmethod
-    def fingerprint(self) -> int:
-        """Returns a number that differs, in all likelihood, where the examples or their order do.
-
-        Below 2**32, and alike on every host that sees the same data.
-        """
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of one example in memory, estimated where it is not fixed."""
-        return max(1, sum(field.num_bytes for field in self.fields))
-
-    @property
-    def decodes(self) -> bool:
-        """Whether `decode` is more than a change of structure."""
-        return False
-
-    def decode(self, values: Sequence[Any]) -> Any:
-        """Turns tensors `[n, ...]`, one for each field, into a batch. Runs in a TensorFlow graph."""
-        from raydist.data.fields import with_leaves
-
-        return with_leaves(self.structure, values)
+class Source(Examples):
+    """Examples that batches can be made of."""
 
     def batches(
         self,
@@ -98,8 +42,6 @@ class Source(abc.ABC):
         Raises:
           DataError: The source has fewer examples than one batch, or an argument is out of its range.
         """
-        from raydist.data.batches import Batches
-
         return Batches.of(
             self,
             global_batch_size=global_batch_size,
