@@ -12,8 +12,8 @@ from typing import Any
 from raydist.data.cached import CachedExamples
 from raydist.data.examples import Examples
 from raydist.data.failures import data_error_in
+from raydist.data.order.steps import Steps
 from raydist.data.recipe import Map, Recipe
-from raydist.data.steps import Steps
 from raydist.errors import DataError
 
 _WINDOW_MB = 64.0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raydist.data.examples import Examples
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
 
 
 class CachedExamples(Examples):

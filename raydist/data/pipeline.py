@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.data.order.steps import Steps, cut
 from raydist.data.recipe import Recipe
-from raydist.data.steps import Steps, cut
 
 _LAST_BLOCK = 2**63 - 2
 _BLOCK_BYTES = 4e6

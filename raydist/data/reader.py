@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from raydist.data.examples import Examples
-from raydist.data.permutation import key_of, permuted
-from raydist.data.steps import Steps
-from raydist.data.windows import Stretch, Window, WindowedOrder
+from raydist.data.order.permutation import key_of, permuted
+from raydist.data.order.steps import Steps
+from raydist.data.order.windows import Stretch, Window, WindowedOrder
 
 
 class Reader:

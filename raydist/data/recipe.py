@@ -8,10 +8,10 @@ from typing import Any
 
 from isal import isal_zlib
 
-from raydist.data import permutation
 from raydist.data.examples import Examples
+from raydist.data.order import permutation
+from raydist.data.order.steps import Steps
 from raydist.data.reader import Reader
-from raydist.data.steps import Steps
 
 Map = Callable[..., Any]
 

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from raydist import data
-from raydist.data.files import DataFiles
-from raydist.data.source import GroupedSource
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
+from raydist.data.sources.files import DataFiles
+from raydist.data.sources.source import GroupedSource
 from raydist.errors import DataError, StorageError
 from raydist.storage import filesystem
 from raydist.storage.filesystem import FoundFile, Storage

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raydist import data
-from raydist.data.files import DataFiles
+from raydist.data.sources.files import DataFiles
 from raydist.errors import DataError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from isal import isal_zlib
 
 from raydist.data.fields import Field, leaves, names_of, with_leaves
-from raydist.data.source import TakenSource
+from raydist.data.sources.source import TakenSource
 from raydist.errors import DataError
 
 # Examples by whose texts the size of all is estimated.

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from raydist.data.permutation import VERSION, key_of, permuted
+from raydist.data.order.permutation import VERSION, key_of, permuted
 
 SIZES = [*range(1, 140), 255, 256, 257, 1000, 4095, 4096, 4097, 65537, 100_003]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from raydist import data
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
 from raydist.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray Data's own

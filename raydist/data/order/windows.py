@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raydist.data.permutation import key_of, permuted
-from raydist.data.steps import Steps
+from raydist.data.order.permutation import key_of, permuted
+from raydist.data.order.steps import Steps
 
 # Divided by 1, 2, 3, 4, 6 and 12 workers without a lane that two of them read.
 MAX_LANES = 12

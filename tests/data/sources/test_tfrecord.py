@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from raydist import data
-from raydist.data.tfrecord import TFRecordSource
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
+from raydist.data.sources.tfrecord import TFRecordSource
 from raydist.errors import DataError
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from raydist.data.failures import asserted
 from raydist.data.fields import Field
-from raydist.data.files import DataFiles, Uris
-from raydist.data.source import GroupedSource
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
+from raydist.data.sources.files import DataFiles, Uris
+from raydist.data.sources.source import GroupedSource
 from raydist.errors import DataError
 from raydist.storage.local_files import write_aside
 

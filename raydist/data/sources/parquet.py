@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raydist.data.arrow import ArrowSource
-from raydist.data.columns import Column, Layout
-from raydist.data.files import DataFiles, Uris, first_line
-from raydist.data.selection import Selection
+from raydist.data.sources.arrow import ArrowSource
+from raydist.data.sources.columns import Column, Layout
+from raydist.data.sources.files import DataFiles, Uris, first_line
+from raydist.data.sources.selection import Selection
 from raydist.errors import DataError
 
 _FOOTER_THREADS = 16

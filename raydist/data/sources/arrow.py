@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from raydist.data.columns import Layout, width_of
 from raydist.data.fields import Field
-from raydist.data.source import GroupedSource
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
+from raydist.data.sources.columns import Layout, width_of
+from raydist.data.sources.source import GroupedSource
 
 
 class ArrowSource(GroupedSource):

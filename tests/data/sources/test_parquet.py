@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from raydist import data
-from raydist.data.source import Source
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
+from raydist.data.sources.source import Source
 from raydist.errors import DataError
 
 
@@ -203,7 +203,7 @@ def test_window_is_sized_by_the_texts_in_it(tmp_path: Path) -> None:
 READ_IN_THREADS = """
 import sys, threading
 from raydist import data
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
 
 source = data.from_parquet(sys.argv[1], features=[f"f{n}" for n in range(32)])
 wrong = []

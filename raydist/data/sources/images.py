@@ -11,8 +11,8 @@ import numpy as np
 
 from raydist.data.failures import asserted
 from raydist.data.fields import Field
-from raydist.data.files import DataFiles, Uri
-from raydist.data.source import TakenSource
+from raydist.data.sources.files import DataFiles, Uri
+from raydist.data.sources.source import TakenSource
 from raydist.errors import DataError
 
 _MAGIC = {b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM"}

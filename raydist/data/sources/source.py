@@ -8,7 +8,7 @@ import numpy as np
 
 from raydist.data.batches import Batches
 from raydist.data.examples import Examples
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
 
 
 class Source(Examples):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.data.fields import Field
-from raydist.data.selection import Selection
+from raydist.data.sources.selection import Selection
 from raydist.errors import DataError
 from raydist.spec.near import suggest
 
