@@ -21,8 +21,8 @@ from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
 from raydist.run_handle import RunHandle, ThreadedRun, checked
-from raydist.runtime.address import LOCAL, running_address
-from raydist.runtime.datasets import check_datasets, check_resumed, serialize
+from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
+from raydist.runtime.host.address import LOCAL, running_address
 from raydist.spec.job import JobSpec, check_run_name
 from raydist.spec.options import find_option
 from raydist.spec.process import this_process
@@ -34,7 +34,7 @@ from raydist.watch.watcher import watched
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
     from raydist.planning.inventory import Inventory
-    from raydist.runtime.connection import Connection
+    from raydist.runtime.cluster.connection import Connection
     from raydist.storage.run_folder import RunFolder
 
 EventHook = Callable[[Mapping[str, Any]], None]
@@ -67,8 +67,8 @@ def plan(
     )
     if _will_be_embedded(request.job.address):
         return _plan_for(request, this_machine())
-    from raydist.runtime.cluster_inventory import probe_inventory
-    from raydist.runtime.connection import connect
+    from raydist.runtime.cluster.connection import connect
+    from raydist.runtime.cluster.inventory import probe_inventory
 
     with connect(request.job.address) as connection:
         return _plan_for(request, probe_inventory(connection))
@@ -190,7 +190,7 @@ def _prepare(
     request: Request, stack: contextlib.ExitStack, *, called_at_s: float, on_event: EventHook | None
 ) -> Controller:
     """Does first what a person may have to mend, then connects; `stack` closes what was opened."""
-    from raydist.runtime.code_archive import pack
+    from raydist.runtime.task.code_archive import pack
 
     job, tell = request.job, on_event or _tell_nobody
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
@@ -201,8 +201,8 @@ def _prepare(
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail
     connection, plan = _connect(request, early_plan, stack, tell)
     from raydist.assembly import make_controller  # imports ray, which a mistake told so far has not paid for
-    from raydist.runtime.controller_actor import refuse_if_running
-    from raydist.runtime.leftovers import new_owner
+    from raydist.runtime.detach.controller_actor import refuse_if_running
+    from raydist.runtime.host.leftovers import new_owner
 
     if job.resume:
         # Its controller may only be slow to write, or be brought back by Ray just now.
@@ -245,7 +245,7 @@ def _claim(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 
 def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHook | None) -> RunHandle:
     """Checks here all that can be, so that a person hears of it, and gives the run to the cluster."""
-    from raydist.runtime.code_archive import pack
+    from raydist.runtime.task.code_archive import pack
 
     job, tell = request.job, on_event or _tell_nobody
     if _will_be_embedded(job.address) or _is_embedded_here():
@@ -276,7 +276,7 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
 
 def _attach_to_own(job: JobSpec, connection: Connection) -> RunHandle:
     """Attaches to a run that was accepted, if its controller writes to the storage that is seen here."""
-    from raydist.runtime.controller_actor import request_stop
+    from raydist.runtime.detach.controller_actor import request_stop
 
     try:
         return attach(job.name, storage=job.storage, address=connection.address)
@@ -292,8 +292,8 @@ def _connect(
     request: Request, early_plan: Plan | None, stack: contextlib.ExitStack, tell: EventHook
 ) -> tuple[Connection, Plan]:
     """Connects to Ray. A cluster is asked before it is planned for; an embedded Ray is made to fit."""
-    from raydist.runtime.cluster_inventory import probe_inventory
-    from raydist.runtime.connection import connect
+    from raydist.runtime.cluster.connection import connect
+    from raydist.runtime.cluster.inventory import probe_inventory
 
     address = request.job.address
     if early_plan is not None:
@@ -321,7 +321,7 @@ def _is_embedded_here() -> bool:
     """Whether this process is connected to a Ray that it has started itself, by whichever ray.init."""
     if not _is_connected():
         return False
-    from raydist.runtime.ray_internals import is_started_here
+    from raydist.runtime.cluster.ray_internals import is_started_here
 
     return is_started_here()
 
@@ -335,6 +335,6 @@ def _tell_nobody(event: Mapping[str, Any]) -> None: ...
 
 
 def _pickle(function: object) -> bytes:
-    from raydist.runtime.pickling import pickle_by_value
+    from raydist.runtime.cluster.pickling import pickle_by_value
 
     return pickle_by_value(function)

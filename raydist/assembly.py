@@ -14,9 +14,9 @@ from raydist.controller.result import RunPlaces
 from raydist.controller.revival import Revival, describe_history
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
-from raydist.runtime.connection import Connection
-from raydist.runtime.datasets import Datasets
-from raydist.runtime.launcher import RayLauncher
+from raydist.runtime.cluster.connection import Connection
+from raydist.runtime.cluster.datasets import Datasets
+from raydist.runtime.group.launcher import RayLauncher
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.segments import EventWriter
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from raydist.controller.result import RunResult
 from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError, MistakeError
-from raydist.runtime.address import CLIENT_PREFIX
+from raydist.runtime.host.address import CLIENT_PREFIX
 from raydist.spec.process import is_alive, is_this_host
 from raydist.storage.claim import LIVES_WITHIN_S
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import ENDED, read_record
 
 if TYPE_CHECKING:
-    from raydist.runtime.connection import Connection
+    from raydist.runtime.cluster.connection import Connection
 
 _POLL_S = 0.2
 
@@ -85,7 +85,7 @@ class AttachedRun:
         return f"process {driver.get('pid')} of host {driver.get('host')} drives it"
 
     def _stop_detached(self, record: Mapping[str, Any]) -> None:
-        from raydist.runtime import controller_actor
+        from raydist.runtime.detach import controller_actor
 
         is_asked = self._ask_ray(record, controller_actor.request_stop)
         if not is_asked and not self.is_over:
@@ -120,12 +120,12 @@ class AttachedRun:
             raise ClusterError(_gone_sentence(record))
 
     def _is_in_ray(self, record: Mapping[str, Any]) -> bool:
-        from raydist.runtime import controller_actor
+        from raydist.runtime.detach import controller_actor
 
         return self._ask_ray(record, controller_actor.is_running)
 
     def _ask_ray(self, record: Mapping[str, Any], ask: Callable[[str], bool]) -> bool:
-        from raydist.runtime.connection import connect
+        from raydist.runtime.cluster.connection import connect
 
         try:
             with connect(self._address or record["driver"]["address"]) as connection:

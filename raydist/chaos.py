@@ -75,7 +75,7 @@ def disturb(
       MistakeError: There is no such run or task, or the run has ended.
       ClusterError: The task's process cannot be reached.
     """
-    from raydist.runtime.signals import signal_task
+    from raydist.runtime.cluster.signals import signal_task
 
     opened = Storage.open(storage)
     record = _wait_for(opened, run, task, at_step=at_step)
@@ -112,7 +112,7 @@ def _entry_of(record: Mapping[str, Any], task: TaskId) -> dict[str, Any]:
 
 
 def _continue(pid: int, host: str, address: str | None) -> None:
-    from raydist.runtime.signals import signal_task
+    from raydist.runtime.cluster.signals import signal_task
 
     try:
         signal_task(pid, signal.SIGCONT, host=host, address=address)

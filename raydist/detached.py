@@ -20,11 +20,12 @@ from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.errors import ClusterError, RaydistError, StorageError, TrainingError
 from raydist.planning.plan import Plan
-from raydist.runtime import cluster_leftovers, controller_actor, leftovers
-from raydist.runtime.connection import connect
-from raydist.runtime.datasets import deserialize
-from raydist.runtime.pickling import pickle_by_value
-from raydist.runtime.versions import describe_difference, installed_versions
+from raydist.runtime.cluster.connection import connect
+from raydist.runtime.cluster.datasets import deserialize
+from raydist.runtime.cluster.pickling import pickle_by_value
+from raydist.runtime.detach import cluster_leftovers, controller_actor
+from raydist.runtime.host import leftovers
+from raydist.runtime.host.versions import describe_difference, installed_versions
 from raydist.spec.process import this_process
 from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import ENDED
@@ -53,7 +54,7 @@ class Launch:
       submitted_at_s: Unix time.
       versions: Of what has to be the same everywhere, on the submitter's host.
       task_body: As `RayTaskGroup.start` has it.
-      datasets: What `runtime.datasets.serialize` returned; unpickled by a life that drives the run.
+      datasets: What `serialize` returned; unpickled by a life that drives the run.
     """
 
     plan: Plan
@@ -78,7 +79,7 @@ def hand_over(
     """Gives the run to the connected Ray, and returns once it is accepted; raises as `launch` does.
 
     Args:
-      datasets: What `runtime.datasets.serialize` returned.
+      datasets: What `serialize` returned.
     """
     launch = Launch(
         plan=plan,
@@ -94,7 +95,7 @@ def hand_over(
 
 
 class DetachedController:
-    """Implements runtime.controller_actor.ControllerBody.
+    """Implements controller_actor.ControllerBody.
 
     The run begins with its first record, written here: without one, a new life of the actor waits for the
     submitter to ask once more, and ends when it does not.

@@ -52,11 +52,11 @@ ROOMS: dict[str, set[str]] = {
 # Of the runtime, what imports no ray: where one may run, which versions are installed, and what is left
 # on a host.
 RAY_FREE = {
-    "raydist.runtime.address",
-    "raydist.runtime.leftovers",
-    "raydist.runtime.session",
-    "raydist.runtime.sweeping",
-    "raydist.runtime.versions",
+    "raydist.runtime.host.address",
+    "raydist.runtime.host.leftovers",
+    "raydist.runtime.host.session",
+    "raydist.runtime.host.sweeping",
+    "raydist.runtime.host.versions",
 }
 
 # Who may import the heavy or the replaceable ones.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import raydist
-from raydist.runtime.connection import Connection
+from raydist.runtime.cluster.connection import Connection
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout

@@ -20,7 +20,7 @@ from raydist.attached import AttachedRun
 from raydist.controller.states import RunState
 from raydist.errors import ClusterError, MistakeError, SpecError, StorageError, TrainingError
 from raydist.planning.plan import Plan
-from raydist.runtime.connection import Connection
+from raydist.runtime.cluster.connection import Connection
 from raydist.spec.process import this_process
 from raydist.storage.claim import Claim
 from raydist.storage.claims import ClaimStore
@@ -34,7 +34,7 @@ from tests.support.ray_heads import ray_node
 SUBMITTER = """
 import pickle, sys, time
 from raydist.detached import hand_over
-from raydist.runtime.connection import connect
+from raydist.runtime.cluster.connection import connect
 plan, code, body = pickle.load(sys.stdin.buffer)
 with connect(sys.argv[1]) as connection:
     print("up", flush=True)
@@ -84,7 +84,7 @@ def kill_controller(storage: Path) -> int:
 @pytest.fixture(autouse=True)
 def nothing_left(no_leaks: None, wait_until: WaitUntil) -> Iterator[None]:
     """No controller stays under the run's name either; `no_leaks` looks at actors, folders and threads."""
-    from raydist.runtime.controller_actor import is_running
+    from raydist.runtime.detach.controller_actor import is_running
 
     yield
     wait_until(lambda: not is_running("run"), timeout_s=15)
@@ -104,7 +104,7 @@ def test_run_ends_by_itself_and_leaves_only_its_record(
 
 @pytest.fixture
 def code(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    from raydist.runtime.code_archive import pack
+    from raydist.runtime.task.code_archive import pack
 
     folder = tmp_path_factory.mktemp("code")
     (folder / "helper.py").write_text("VALUE = 41\n")
@@ -217,7 +217,7 @@ def test_submitter_ended_while_it_submits_leaves_a_run_or_nothing(
     delay_s: float,
     wait_until: WaitUntil,
 ) -> None:
-    from raydist.runtime.controller_actor import is_running
+    from raydist.runtime.detach.controller_actor import is_running
 
     process = submitter(plan_for(tmp_path, steps=30, imports=["helper"]), code)
     assert said(process) == "up"
@@ -284,7 +284,7 @@ def test_large_function_outlives_its_submitter(
 
 def launch_of(plan: Plan, *, has_code: bool = True) -> bytes:
     from raydist.detached import Launch
-    from raydist.runtime.versions import installed_versions
+    from raydist.runtime.host.versions import installed_versions
 
     return pickle.dumps(
         Launch(
@@ -393,6 +393,6 @@ def test_controller_lives_on_the_head(ray_cluster: Connection, tmp_path: Path, w
 
 
 def is_any_running(count: int) -> bool:
-    from raydist.runtime.controller_actor import is_running
+    from raydist.runtime.detach.controller_actor import is_running
 
     return any(is_running(f"run-{number}") for number in range(count))

@@ -37,7 +37,7 @@ def _finding(what: str, text: str, *, is_ok: bool = True, exit_code: int = 3) ->
 
 
 def _versions() -> list[dict[str, Any]]:
-    from raydist.runtime.versions import installed_versions
+    from raydist.runtime.host.versions import installed_versions
 
     found = []
     for name, version in installed_versions().items():
@@ -56,7 +56,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _ray() -> dict[str, Any]:
-    from raydist.runtime.address import accepts_tcp, running_address, split_address
+    from raydist.runtime.host.address import accepts_tcp, running_address, split_address
 
     address = running_address()
     if address is None:

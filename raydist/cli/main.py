@@ -75,7 +75,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bo
 )
 def cli() -> None:
     """Runs TensorFlow training that uses tf.distribute on a Ray cluster."""
-    from raydist.runtime.sweeping import sweep_host
+    from raydist.runtime.host.sweeping import sweep_host
 
     sweep_host()
 

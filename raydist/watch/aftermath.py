@@ -13,8 +13,8 @@ from raydist.controller.run_error import RunError
 from raydist.controller.states import RunState
 from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError
-from raydist.runtime.leftovers import clear_here
-from raydist.runtime.session import end_session
+from raydist.runtime.host.leftovers import clear_here
+from raydist.runtime.host.session import end_session
 from raydist.spec.status import TaskState
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout

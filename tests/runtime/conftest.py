@@ -107,7 +107,7 @@ class Drive:
 @pytest.fixture
 def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable[..., Drive]]:
     """Starts a group of counting bodies on the session's Ray; stops it at the end."""
-    from raydist.runtime.group import RayTaskGroup
+    from raydist.runtime.group.group import RayTaskGroup
 
     with ExitStack() as stack:
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from raydist.runtime.scratch import scratch_root
+from raydist.runtime.host.scratch import scratch_root
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
