@@ -13,21 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raydist.controller.result import RunResult
-from raydist.controller.states import RunState
+from raydist.controller.report.result import RunResult
 from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
-from raydist.run_handle import RunHandle, ThreadedRun, checked
+from raydist.runs.handle import RunHandle, ThreadedRun, checked
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.spec.job import JobSpec, check_run_name
-from raydist.spec.options import find_option
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
-from raydist.storage.redaction import redact
+from raydist.spec.run_state import RunState
+from raydist.spec.settings.options import find_option
+from raydist.storage.files.redaction import redact
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from raydist.controller.controller import Controller
     from raydist.planning.inventory import Inventory
     from raydist.runtime.cluster.connection import Connection
-    from raydist.storage.run_folder import RunFolder
+    from raydist.storage.claims.run_folder import RunFolder
 
 EventHook = Callable[[Mapping[str, Any]], None]
 
@@ -101,7 +101,7 @@ def run(
       params: Typed values for the job's params.
       param_texts: The same as text, `key=value`, as the command line's `-p` has it.
       datasets: `ray.data.Dataset`s by name. `ctx.dataset(name)` is each worker's share of the stream.
-      on_event: Called in this thread with each event, as raydist.controller.journal describes them.
+      on_event: Called in this thread with each event, as raydist.controller.report.journal describes them.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
       **overrides: Fields of JobSpec, which are the command line's options with `_`.
 
@@ -176,7 +176,7 @@ def attach(name: str, *, storage: str | None = None, address: str | None = None)
       MistakeError: There is no such run; the message gives the near names.
       StorageError: Storage cannot be read.
     """
-    from raydist.attached import AttachedRun
+    from raydist.runs.attached import AttachedRun
     from raydist.storage.filesystem import Storage
 
     check_run_name(name)
@@ -200,7 +200,9 @@ def _prepare(
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail
     connection, plan = _connect(request, early_plan, stack, tell)
-    from raydist.assembly import make_controller  # imports ray, which a mistake told so far has not paid for
+    from raydist.runs.assembly import (
+        make_controller,  # imports ray, which a mistake told so far has not paid for
+    )
     from raydist.runtime.detach.controller_actor import refuse_if_running
     from raydist.runtime.host.leftovers import new_owner
 
@@ -229,7 +231,7 @@ def _prepare(
 
 def _open_folder(request: Request) -> RunFolder:
     """Opens the run's folder, which nobody may hold now."""
-    from raydist.storage.run_folder import RunFolder
+    from raydist.storage.claims.run_folder import RunFolder
 
     folder = RunFolder.open(request.job)
     check_resumed(request.job.name, request.datasets, before=folder.datasets)
@@ -254,8 +256,8 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     with contextlib.ExitStack() as stack:
         connection, plan = _connect(request, None, stack, tell)
-        from raydist.assembly import planned_event
-        from raydist.detached import hand_over
+        from raydist.runs.assembly import planned_event
+        from raydist.runs.detached import hand_over
 
         tell(planned_event(plan, ray=connection.source))
         submitted_at_s = time.time() - (time.monotonic() - called_at_s)

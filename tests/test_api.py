@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import raydist
-from raydist.controller.result import RunResult
-from raydist.controller.run_error import RunError
-from raydist.controller.states import RunState
-from raydist.run_handle import RunHandle, ThreadedRun
+from raydist.controller.failures.run_error import RunError
+from raydist.controller.report.result import RunResult
+from raydist.runs.handle import RunHandle, ThreadedRun
 from raydist.spec.job import Strategy
+from raydist.spec.run_state import RunState
 
 
 @pytest.fixture(autouse=True)

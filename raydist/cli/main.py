@@ -10,24 +10,24 @@ from typing import NoReturn
 
 import click
 
-from raydist.cli import output, standard_streams
+from raydist.cli.screen import output, standard_streams
 from raydist.errors import RaydistError
 
 INTERRUPTED = 130
 
 # Loaded when called, because `raydist plan` ends within a second and `status` needs no Ray.
 _COMMANDS = {
-    "submit": "raydist.cli.submit",
-    "plan": "raydist.cli.plan",
-    "list": "raydist.cli.list_runs",
-    "status": "raydist.cli.status",
-    "logs": "raydist.cli.logs",
-    "metrics": "raydist.cli.metrics",
-    "checkpoints": "raydist.cli.checkpoints",
-    "resume": "raydist.cli.resume",
-    "stop": "raydist.cli.stop",
-    "chaos": "raydist.cli.chaos",
-    "doctor": "raydist.cli.doctor",
+    "submit": "raydist.cli.commands.submit",
+    "plan": "raydist.cli.commands.plan",
+    "list": "raydist.cli.commands.list_runs",
+    "status": "raydist.cli.commands.status",
+    "logs": "raydist.cli.commands.logs",
+    "metrics": "raydist.cli.commands.metrics",
+    "checkpoints": "raydist.cli.commands.checkpoints",
+    "resume": "raydist.cli.commands.resume",
+    "stop": "raydist.cli.commands.stop",
+    "chaos": "raydist.cli.commands.chaos",
+    "doctor": "raydist.cli.commands.doctor",
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.

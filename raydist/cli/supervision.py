@@ -27,7 +27,7 @@ def run_supervised(arguments: Sequence[str], command: Command) -> int:
 def _exit_code(end: DriverEnd, *, is_json: bool) -> int:
     if end.heard.exit_code is not None:
         return end.heard.exit_code
-    from raydist.cli import output
+    from raydist.cli.screen import output
     from raydist.errors import RaydistError
 
     try:
@@ -38,7 +38,7 @@ def _exit_code(end: DriverEnd, *, is_json: bool) -> int:
 
 def _settle(heard: Heard, code: int, *, is_json: bool) -> int:
     """Clears up after a driver that died, tells how its run ended, and returns the exit code."""
-    from raydist.cli import output, run_end
+    from raydist.cli.screen import output, run_end
     from raydist.errors import ClusterError
     from raydist.watch.aftermath import describe_death, settle
 

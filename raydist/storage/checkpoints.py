@@ -21,7 +21,7 @@ from raydist.storage.checkpoint_marker import (
     encode_marker,
     safe_name,
 )
-from raydist.storage.failures import is_full_disk, storage_errors
+from raydist.storage.files.failures import is_full_disk, storage_errors
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raydist.errors import StorageError
-from raydist.storage.failures import is_transient, storage_error, storage_errors
-from raydist.storage.local_files import create_whole, write_aside
-from raydist.storage.redaction import redact
-from raydist.storage.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
-from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, with_limits
+from raydist.storage.files.failures import is_transient, storage_error, storage_errors
+from raydist.storage.files.local_files import create_whole, write_aside
+from raydist.storage.files.redaction import redact
+from raydist.storage.files.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
+from raydist.storage.files.s3 import HASTY, PATIENT, RequestLimits, with_limits
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raydist.spec.tasks import TaskId
-from raydist.storage.failures import storage_errors
+from raydist.storage.files.failures import storage_errors
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.segments import SEGMENT_MAX_AGE_S, SEGMENT_MAX_BYTES, segment_numbers

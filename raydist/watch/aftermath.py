@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raydist.controller.result import RunResult
-from raydist.controller.run_error import RunError
-from raydist.controller.states import RunState
+from raydist.controller.failures.run_error import RunError
+from raydist.controller.report.result import RunResult
 from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError
 from raydist.runtime.host.leftovers import clear_here
 from raydist.runtime.host.session import end_session
+from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import ENDED, RunRecordStore
+from raydist.storage.record.run_record import ENDED, RunRecordStore
 from raydist.storage.segments import EventWriter
 from raydist.watch.messages import DrivenRun
 
@@ -90,7 +90,7 @@ def _stopped(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _state_event(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what raydist.controller.journal has for the end of a run."""
+    """Returns what raydist.controller.report.journal has for the end of a run."""
     attempt = int(record["attempts"]) - 1
     facts = {"state": record["state"], "error": record["error"]}
     return {"event": "state", "at_s": time.time(), "attempt": attempt, **facts}

@@ -31,7 +31,7 @@ from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import RunRecordStore
+from raydist.storage.record.run_record import RunRecordStore
 
 CHECKOUT = Path(__file__).parents[2]
 NAMES = ("loss", "accuracy", "examples_per_s", "input_wait")

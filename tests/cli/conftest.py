@@ -56,7 +56,7 @@ def stored_run(tmp_path: Path) -> dict[str, Any]:
     from raydist.storage.checkpoints import CheckpointStore
     from raydist.storage.filesystem import Storage
     from raydist.storage.layout import RunLayout
-    from raydist.storage.run_record import RunRecordStore
+    from raydist.storage.record.run_record import RunRecordStore
 
     storage, layout = Storage.open(str(tmp_path / "raydist_runs")), RunLayout(run="digits-1")
     record = {

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raydist.cli import main, output
-from raydist.spec.options import OPTIONS, Option
+from raydist.cli import main
+from raydist.cli.screen import output
+from raydist.spec.settings.options import OPTIONS, Option
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from raydist.spec.process import this_process
-from raydist.storage.claims import ClaimStore
+from raydist.storage.claims.claims import ClaimStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.segments import read_events

@@ -14,7 +14,7 @@ from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.logs import LogUploader, read_log
-from raydist.storage.run_record import RunRecordStore
+from raydist.storage.record.run_record import RunRecordStore
 from raydist.storage.segments import EventWriter, read_events
 from tests.support.faulty_http import Choice, Fault, FaultyProxy, HttpRequest
 

@@ -19,7 +19,7 @@ from raydist.runtime.host.scratch import scratch_root
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import RunRecordStore, read_record
+from raydist.storage.record.run_record import RunRecordStore, read_record
 from raydist.storage.segments import read_events
 from raydist.watch.aftermath import describe_death, settle
 from raydist.watch.messages import DrivenRun, Heard, begun, exiting, over
@@ -201,7 +201,7 @@ import os, sys
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import RunRecordStore
+from raydist.storage.record.run_record import RunRecordStore
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 from isal import isal_zlib
 
 from raydist.errors import DataError, StorageError
-from raydist.storage.failures import is_transient
+from raydist.storage.files.failures import is_transient
+from raydist.storage.files.redaction import redact
 from raydist.storage.filesystem import FoundFile, Storage
-from raydist.storage.redaction import redact
 
 _SECOND_NS = 10**9
 

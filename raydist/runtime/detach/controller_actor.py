@@ -34,7 +34,7 @@ _HEAD_SHARE = 0.001
 
 
 class ControllerBody(Protocol):
-    """What runs in a ControllerActor; raydist.detached has the real one."""
+    """What runs in a ControllerActor; raydist.runs.detached has the real one."""
 
     def __init__(self, launch: bytes) -> None:
         """Takes what the submitting process sent, and does nothing yet: it is called once per life."""

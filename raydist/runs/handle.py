@@ -1,0 +1,113 @@
+"""RunHandle: a run that goes on, in a thread of this process or beyond it, and how its end is told."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from raydist.controller.report.result import RunResult
+from raydist.errors import RaydistError
+
+if TYPE_CHECKING:
+    from raydist.controller.controller import Controller
+
+
+class RunHome(Protocol):
+    """Where a run is driven."""
+
+    def status(self) -> RunResult:
+        """Returns where the run stands now."""
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Waits for the run's end; returns False where it goes on for `timeout_s`, None waiting for ever."""
+
+    def request_stop(self) -> None:
+        """Asks the run to stop; harmless when it has ended."""
+
+
+class RunHandle:
+    """A run that goes on, as `raydist.submit` and `raydist.attach` return it.
+
+    Attributes:
+      name: The run's name.
+    """
+
+    def __init__(self, name: str, home: RunHome, *, storage: str) -> None:
+        """Takes where the run is driven, and the storage that it is kept on."""
+        self.name = name
+        self._home = home
+        self._storage = storage
+
+    def status(self) -> RunResult:
+        """Returns where the run stands now."""
+        return self._home.status()
+
+    def result(self, *, timeout_s: float | None = None) -> RunResult:
+        """Waits for the run's end and returns its result.
+
+        Raises:
+          TimeoutError: It did not end in `timeout_s`; it goes on.
+          RaydistError: It did not succeed, with the result as `result`; or nobody drives it any more.
+        """
+        if not self._home.wait(timeout_s):
+            raise TimeoutError(f"run {self.name} did not end within {timeout_s:g} s; it goes on")
+        return checked(self.status())
+
+    def stop(self) -> None:
+        """Asks the run to stop; `result` then tells when it has. Harmless when it has ended."""
+        self._home.request_stop()
+
+    def logs(self, *, task: str = "worker/0", attempt: int | None = None) -> str:
+        """Returns what a task has printed so far; of the last attempt when `attempt` is omitted."""
+        from raydist.spec.tasks import TaskId
+        from raydist.storage.filesystem import Storage
+        from raydist.storage.layout import RunLayout
+        from raydist.storage.logs import read_log
+
+        number = self.status().attempts - 1 if attempt is None else attempt
+        storage, layout = Storage.open(self._storage), RunLayout(run=self.name)
+        return read_log(storage, layout, task=TaskId.parse(task), attempt=number)
+
+
+class ThreadedRun:
+    """Implements RunHome: the controller is in a thread of this process, which does not end before it."""
+
+    def __init__(self, name: str, controller: Controller, held: contextlib.ExitStack) -> None:
+        """Starts the thread; it closes `held` once the run has ended."""
+        self._controller = controller
+        self._crash: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(held,), name=f"raydist-{name}")
+        self._thread.start()
+
+    def status(self) -> RunResult:
+        return self._controller.status()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Waits as RunHome has it; raises here what the controller should not have met."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return False
+        if self._crash is not None:
+            raise self._crash
+        return True
+
+    def request_stop(self) -> None:
+        self._controller.request_stop()
+
+    def _run(self, held: contextlib.ExitStack) -> None:
+        try:
+            with held:
+                self._controller.run()
+        except BaseException as error:  # raised again by `wait`, in the thread that asks for it
+            self._crash = error
+
+
+def checked(result: RunResult) -> RunResult:
+    """Returns the result of a run that succeeded; raises the error of any other, with it as `result`."""
+    try:
+        result.raise_for_state()
+    except RaydistError as error:
+        error.result = result
+        raise
+    return result
