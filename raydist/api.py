@@ -20,8 +20,11 @@ from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
 from raydist.runs.handle import RunHandle, ThreadedRun, checked
+from raydist.runtime.cluster.connection import connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
+from raydist.runtime.host.leftovers import new_owner
+from raydist.runtime.task.code_archive import pack
 from raydist.spec.job import JobSpec, check_run_name
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
@@ -67,7 +70,6 @@ def plan(
     )
     if _will_be_embedded(request.job.address):
         return _plan_for(request, this_machine())
-    from raydist.runtime.cluster.connection import connect
     from raydist.runtime.cluster.inventory import probe_inventory
 
     with connect(request.job.address) as connection:
@@ -190,8 +192,6 @@ def _prepare(
     request: Request, stack: contextlib.ExitStack, *, called_at_s: float, on_event: EventHook | None
 ) -> Controller:
     """Does first what a person may have to mend, then connects; `stack` closes what was opened."""
-    from raydist.runtime.task.code_archive import pack
-
     job, tell = request.job, on_event or _tell_nobody
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
     folder = _open_folder(request)
@@ -204,7 +204,6 @@ def _prepare(
         make_controller,  # imports ray, which a mistake told so far has not paid for
     )
     from raydist.runtime.detach.controller_actor import refuse_if_running
-    from raydist.runtime.host.leftovers import new_owner
 
     if job.resume:
         # Its controller may only be slow to write, or be brought back by Ray just now.
@@ -247,8 +246,6 @@ def _claim(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 
 def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHook | None) -> RunHandle:
     """Checks here all that can be, so that a person hears of it, and gives the run to the cluster."""
-    from raydist.runtime.task.code_archive import pack
-
     job, tell = request.job, on_event or _tell_nobody
     if _will_be_embedded(job.address) or _is_embedded_here():
         raise SpecError(_EMBEDDED_CANNOT_DETACH)
@@ -294,7 +291,6 @@ def _connect(
     request: Request, early_plan: Plan | None, stack: contextlib.ExitStack, tell: EventHook
 ) -> tuple[Connection, Plan]:
     """Connects to Ray. A cluster is asked before it is planned for; an embedded Ray is made to fit."""
-    from raydist.runtime.cluster.connection import connect
     from raydist.runtime.cluster.inventory import probe_inventory
 
     address = request.job.address

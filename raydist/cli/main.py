@@ -10,8 +10,11 @@ from typing import NoReturn
 
 import click
 
+import raydist
 from raydist.cli.screen import output, standard_streams
+from raydist.cli.supervision import run_supervised
 from raydist.errors import RaydistError
+from raydist.runtime.host.sweeping import sweep_host
 
 INTERRUPTED = 130
 
@@ -58,9 +61,7 @@ class _LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        from raydist import __version__
-
-        click.echo(f"raydist {__version__}")
+        click.echo(f"raydist {raydist.__version__}")
         ctx.exit()
 
 
@@ -75,8 +76,6 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bo
 )
 def cli() -> None:
     """Runs TensorFlow training that uses tf.distribute on a Ray cluster."""
-    from raydist.runtime.host.sweeping import sweep_host
-
     sweep_host()
 
 
@@ -130,8 +129,6 @@ def main() -> NoReturn:
     arguments = sys.argv[1:]
     if arguments[:1] not in _SUPERVISED:
         sys.exit(run(arguments))
-    from raydist.cli.supervision import run_supervised
-
     sys.exit(run_supervised(arguments, run))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raydist.controller.report.result import RunResult
 from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError, MistakeError
+from raydist.runtime.cluster.connection import connect
 from raydist.runtime.host.address import CLIENT_PREFIX
 from raydist.spec.process import is_alive, is_this_host
 from raydist.storage.claims.claim import LIVES_WITHIN_S
@@ -125,8 +126,6 @@ class AttachedRun:
         return self._ask_ray(record, controller_actor.is_running)
 
     def _ask_ray(self, record: Mapping[str, Any], ask: Callable[[str], bool]) -> bool:
-        from raydist.runtime.cluster.connection import connect
-
         try:
             with connect(self._address or record["driver"]["address"]) as connection:
                 if not connection.owns and self._address is None:

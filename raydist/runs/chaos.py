@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.errors import ClusterError, MistakeError
+from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import Storage
 from raydist.storage.record.run_record import read_record
@@ -75,8 +76,6 @@ def disturb(
       MistakeError: There is no such run or task, or the run has ended.
       ClusterError: The task's process cannot be reached.
     """
-    from raydist.runtime.cluster.signals import signal_task
-
     opened = Storage.open(storage)
     record = _wait_for(opened, run, task, at_step=at_step)
     entry = _entry_of(record, task)
@@ -112,8 +111,6 @@ def _entry_of(record: Mapping[str, Any], task: TaskId) -> dict[str, Any]:
 
 
 def _continue(pid: int, host: str, address: str | None) -> None:
-    from raydist.runtime.cluster.signals import signal_task
-
     try:
         signal_task(pid, signal.SIGCONT, host=host, address=address)
     except ClusterError:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from raydist.controller.report.result import RunResult
 from raydist.errors import RaydistError
+from raydist.spec.tasks import TaskId
+from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -60,9 +62,7 @@ class RunHandle:
 
     def logs(self, *, task: str = "worker/0", attempt: int | None = None) -> str:
         """Returns what a task has printed so far; of the last attempt when `attempt` is omitted."""
-        from raydist.spec.tasks import TaskId
         from raydist.storage.filesystem import Storage
-        from raydist.storage.layout import RunLayout
         from raydist.storage.logs import read_log
 
         number = self.status().attempts - 1 if attempt is None else attempt

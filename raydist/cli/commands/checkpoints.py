@@ -9,6 +9,7 @@ import click
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import CheckpointError
+from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from raydist.storage.checkpoint_marker import Checkpoint
@@ -26,7 +27,6 @@ def command(run: str, verify: bool, storage: str, is_json: bool) -> None:
     """List the committed checkpoints of a run, the newest first."""
     from raydist.storage.checkpoints import CheckpointStore
     from raydist.storage.filesystem import Storage
-    from raydist.storage.layout import RunLayout
     from raydist.storage.record.run_record import read_record
 
     run_view.check_name(run)

@@ -11,6 +11,9 @@ import click
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output
 from raydist.errors import RaydistError, StorageError
+from raydist.planning.this_machine import this_machine
+from raydist.runtime.host.address import accepts_tcp, running_address, split_address
+from raydist.runtime.host.versions import installed_versions
 
 # The version whose private functions raydist mends, as pyproject bounds it.
 _MENDED_KERAS = "3.15."
@@ -37,8 +40,6 @@ def _finding(what: str, text: str, *, is_ok: bool = True, exit_code: int = 3) ->
 
 
 def _versions() -> list[dict[str, Any]]:
-    from raydist.runtime.host.versions import installed_versions
-
     found = []
     for name, version in installed_versions().items():
         is_mended = name != "keras" or version.startswith(_MENDED_KERAS)
@@ -48,16 +49,12 @@ def _versions() -> list[dict[str, Any]]:
 
 
 def _machine() -> dict[str, Any]:
-    from raydist.planning.this_machine import this_machine
-
     inventory = this_machine()
     tpu = f", TPU {inventory.tpu_name}" if inventory.tpu_name else ""
     return _finding("machine", f"{inventory.num_cpus:g} cores, {inventory.num_gpus} GPUs{tpu}")
 
 
 def _ray() -> dict[str, Any]:
-    from raydist.runtime.host.address import accepts_tcp, running_address, split_address
-
     address = running_address()
     if address is None:
         return _finding("Ray", "none runs here: each run starts one of its own")

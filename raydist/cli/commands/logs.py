@@ -11,6 +11,7 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import MistakeError
 from raydist.spec.tasks import TaskId
+from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from raydist.storage.filesystem import Storage
@@ -56,7 +57,6 @@ class _Followed:
     """The logs that were asked for, each read on from where it was left."""
 
     def __init__(self, storage: Storage, run: str, *, task: TaskId | None, attempt: int | None) -> None:
-        from raydist.storage.layout import RunLayout
         from raydist.storage.logs import LogReader
 
         self._storage = storage

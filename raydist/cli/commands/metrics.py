@@ -10,6 +10,9 @@ import click
 
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import run_view
+from raydist.cli.screen.curves import charts
+from raydist.metrics.records import Scope
+from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from raydist.metrics.merge import MetricTable
@@ -38,9 +41,7 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     from raydist.metrics import formats
     from raydist.metrics.merge import as_table
     from raydist.metrics.reading import read_columns
-    from raydist.metrics.records import Scope
     from raydist.storage.filesystem import Storage
-    from raydist.storage.layout import RunLayout
     from raydist.storage.record.run_record import read_record
 
     run_view.check_name(run)
@@ -61,7 +62,6 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
 
 
 def _draw(table: MetricTable) -> None:
-    from raydist.cli.screen.curves import charts
     from raydist.metrics.curves import curves
 
     width = min(shutil.get_terminal_size().columns, _MAX_WIDTH)

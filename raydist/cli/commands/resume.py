@@ -13,6 +13,7 @@ from raydist.cli.job_options import default_storage, given_options, job_options,
 from raydist.cli.screen import run_view
 from raydist.errors import MistakeError
 from raydist.spec.settings.options import OPTIONS, PARAMS
+from raydist.storage.files.redaction import REDACTED
 
 # Where and what the run is; what each resume decides anew.
 _NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage"}
@@ -50,8 +51,6 @@ def command(
 
 
 def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
-    from raydist.storage.files.redaction import REDACTED
-
     taken_over = {option.name for option in OPTIONS} - _NOT_TAKEN_OVER
     # A secret is not kept: the job's own default, or -p, has to give it again.
     params = {name: value for name, value in spec.get(PARAMS, {}).items() if value != REDACTED}

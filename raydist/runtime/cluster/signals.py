@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 from raydist.errors import ClusterError
+from raydist.runtime.cluster.connection import connect
 
 # What Ray names the process of a raydist task.
 _TASK_PROCESS = b"ray::TaskActor"
@@ -51,8 +52,6 @@ def _is_here(host: str) -> bool:
 def _signal_there(pid: int, number: int, host: str, address: str | None) -> bool:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from raydist.runtime.cluster.connection import connect
 
     with connect(address):
         nodes = ray.nodes()  # type: ignore[no-untyped-call]

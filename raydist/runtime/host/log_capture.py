@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from raydist.errors import StorageError
 from raydist.runtime.host.scratch import spool_path
 from raydist.spec.tasks import TaskId
+from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from raydist.storage.logs import LogUploader
@@ -43,7 +44,6 @@ class LogTarget:
     def open_uploader(self, scratch_path: Path) -> LogUploader:
         """Opens storage for the spool in a task's scratch folder; goes on where an earlier one ended."""
         from raydist.storage.filesystem import Storage
-        from raydist.storage.layout import RunLayout
         from raydist.storage.logs import LogUploader
 
         return LogUploader(

@@ -13,6 +13,7 @@ from typing import Any
 
 from raydist.errors import JobFileError
 from raydist.spec.job import EntryPoint
+from raydist.spec.settings.decorator import Job
 
 
 def load_object(entry_point: EntryPoint, *, working_dir: Path | None) -> Any:
@@ -35,8 +36,6 @@ def load_object(entry_point: EntryPoint, *, working_dir: Path | None) -> Any:
 
 def load_function(entry_point: EntryPoint, *, working_dir: Path | None) -> Callable[..., Any]:
     """Returns the train function itself, without the Job around it."""
-    from raydist.spec.settings.decorator import Job
-
     loaded = load_object(entry_point, working_dir=working_dir)
     if isinstance(loaded, Job):
         return loaded.function

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import JobFileError
+from raydist.spec.entry.entry_point import load_object
 from raydist.spec.job import EntryPoint
+from raydist.spec.settings.decorator import Job
 
 _TIME_LIMIT_S = 300.0  # a job file may import TensorFlow, which takes long on a busy machine
 # -P and a path at the end keep the folder that raydist lies in (site-packages) from shadowing anything.
@@ -63,9 +65,6 @@ def main() -> None:
     os.dup2(2, 1)
     if working_dir:
         sys.path.insert(0, working_dir)
-    from raydist.spec.entry.entry_point import load_object
-    from raydist.spec.settings.decorator import Job
-
     loaded = load_object(EntryPoint(**request), working_dir=Path(working_dir) if working_dir else None)
     if not isinstance(loaded, Job) and not callable(loaded):
         raise JobFileError(f"{request['function']} is of type {type(loaded).__name__}; name a function")

@@ -179,7 +179,7 @@ def test_stdout_that_does_not_block_is_waited_for() -> None:
 
 PRINT_MUCH = """
 import click
-from raydist.cli import standard_streams
+from raydist.cli.screen import standard_streams
 standard_streams.prepare()
 click.echo("x" * 1_000_000)
 """

@@ -336,7 +336,7 @@ def test_elastic_attempt_is_fitted_to_the_nodes_and_sees_new_ones(
 def signal_from_elsewhere(pid: int, host: str) -> str:
     """Kills a task as the command line of a host would on which it does not run; returns what that says."""
     code = (
-        "import sys; from raydist.runtime import signals; from raydist.errors import ClusterError\n"
+        "import sys; from raydist.runtime.cluster import signals; from raydist.errors import ClusterError\n"
         "signals._is_here = lambda host: False\n"
         "pid, host, address = sys.argv[1:]\n"
         "try: signals.signal_task(int(pid), 9, host=host, address=address)\n"
