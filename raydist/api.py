@@ -179,11 +179,11 @@ def attach(name: str, *, storage: str | None = None, address: str | None = None)
       StorageError: Storage cannot be read.
     """
     from raydist.runs.attached import AttachedRun
-    from raydist.storage.filesystem import Storage
+    from raydist.storage.run_storage import open_run
 
     check_run_name(name)
     uri = str(find_option("storage").default) if storage is None else storage
-    home = AttachedRun(Storage.open(uri), name, address=address)
+    home = AttachedRun(open_run(uri, run=name), address=address)
     home.status()  # a run that does not exist is told here
     return RunHandle(name, home, storage=uri)
 

@@ -16,8 +16,8 @@ from raydist.runtime.cluster.connection import connect
 from raydist.runtime.host.address import CLIENT_PREFIX
 from raydist.spec.process import is_alive, is_this_host
 from raydist.storage.claims.claim import LIVES_WITHIN_S
-from raydist.storage.filesystem import Storage
 from raydist.storage.record.run_record import ENDED, read_record
+from raydist.storage.run_storage import RunStorage
 
 if TYPE_CHECKING:
     from raydist.runtime.cluster.connection import Connection
@@ -28,10 +28,10 @@ _POLL_S = 0.2
 class AttachedRun:
     """Implements handle.RunHome for a run of another process of this host, or of an actor in a Ray."""
 
-    def __init__(self, storage: Storage, run: str, *, address: str | None = None) -> None:
+    def __init__(self, storage: RunStorage, *, address: str | None = None) -> None:
         """Takes the address of a detached run's Ray; None takes the one that the run was submitted to."""
         self._storage = storage
-        self._run = run
+        self._run = storage.run
         self._address = address
 
     @property
@@ -93,7 +93,7 @@ class AttachedRun:
             raise MistakeError(_gone_sentence(record))
 
     def _record(self) -> dict[str, Any]:
-        return read_record(self._storage, self._run)
+        return read_record(self._storage)
 
     def _living_process(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the living process of this host that drives the run."""

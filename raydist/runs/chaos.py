@@ -12,8 +12,8 @@ from typing import Any
 from raydist.errors import ClusterError, MistakeError
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.tasks import TaskId
-from raydist.storage.filesystem import Storage
 from raydist.storage.record.run_record import read_record
+from raydist.storage.run_storage import RunStorage, open_run
 
 _POLL_S = 0.1
 _GOES_ON = ("STARTING", "RUNNING", "STOPPING")
@@ -76,8 +76,8 @@ def disturb(
       MistakeError: There is no such run or task, or the run has ended.
       ClusterError: The task's process cannot be reached.
     """
-    opened = Storage.open(storage)
-    record = _wait_for(opened, run, task, at_step=at_step)
+    opened = open_run(storage, run=run)
+    record = _wait_for(opened, task, at_step=at_step)
     entry = _entry_of(record, task)
     pid, host = entry["pid"], entry["host"]
     address = address or record["spec"].get("address")
@@ -88,13 +88,13 @@ def disturb(
     return Disturbance(run=run, task=task, fault=fault, pid=pid, host=host, step=record["steps"])
 
 
-def _wait_for(storage: Storage, run: str, task: TaskId, *, at_step: int) -> dict[str, Any]:
+def _wait_for(storage: RunStorage, task: TaskId, *, at_step: int) -> dict[str, Any]:
     """Returns the run's record once it is that far and the task has a process."""
     while True:
-        record = read_record(storage, run)
+        record = read_record(storage)
         if record["state"] not in _GOES_ON:
             raise MistakeError(
-                f"run {run} has ended: {record['state']} after {record['steps']} steps; "
+                f"run {storage.run} has ended: {record['state']} after {record['steps']} steps; "
                 "only a run that goes on can be disturbed"
             )
         entry = _entry_of(record, task)

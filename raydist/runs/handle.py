@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 from raydist.controller.report.result import RunResult
 from raydist.errors import RaydistError
 from raydist.spec.tasks import TaskId
-from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -62,12 +61,12 @@ class RunHandle:
 
     def logs(self, *, task: str = "worker/0", attempt: int | None = None) -> str:
         """Returns what a task has printed so far; of the last attempt when `attempt` is omitted."""
-        from raydist.storage.filesystem import Storage
         from raydist.storage.logs import read_log
+        from raydist.storage.run_storage import open_run
 
         number = self.status().attempts - 1 if attempt is None else attempt
-        storage, layout = Storage.open(self._storage), RunLayout(run=self.name)
-        return read_log(storage, layout, task=TaskId.parse(task), attempt=number)
+        storage = open_run(self._storage, run=self.name)
+        return read_log(storage, task=TaskId.parse(task), attempt=number)
 
 
 class ThreadedRun:

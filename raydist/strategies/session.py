@@ -17,8 +17,7 @@ from raydist.metrics.parquet import MetricsWriter
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import KerasFlavour
 from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import open_run
 from raydist.strategies import active_context, input_clock, keras3, loss_rules, tensorflow_internals
 from raydist.strategies.after_import import after_import
 from raydist.strategies.agreement import gather_over_workers, is_alone
@@ -65,12 +64,11 @@ def open_session(
     # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
     keras.utils.set_random_seed(assignment.job.seed)
     with ExitStack() as stack:
-        storage = Storage.open(assignment.job.storage).patient()
-        layout = RunLayout(run=assignment.job.name)
-        metrics = MetricsWriter.open(storage, layout, task=assignment.task, attempt=assignment.attempt)
+        storage = open_run(assignment.job.storage, run=assignment.job.name).patient()
+        metrics = MetricsWriter.open(storage, task=assignment.task, attempt=assignment.attempt)
         stack.enter_context(_ticking(metrics))
         checkpoints = TaskCheckpoints(
-            CheckpointStore(storage, layout),
+            CheckpointStore(storage),
             attempt=assignment.attempt,
             is_chief=assignment.is_chief,
             keep=assignment.job.keep,
@@ -86,10 +84,10 @@ def open_session(
             progress=progress,
             checkpoints=checkpoints,
             metrics=metrics,
-            sources=SourceFolder(storage, layout),
+            sources=SourceFolder(storage, storage),
             coordinator=build_coordinator(strategy),
             orders=orders,
-            export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
+            export_folder=ExportFolder(storage, storage) if assignment.job.export else None,
         )
         stack.enter_context(active_context.activated(context))
         try:

@@ -12,9 +12,8 @@ import pytest
 import raydist
 from raydist.runtime.cluster.connection import Connection
 from raydist.spec.process import this_process
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_storage import open_run
 from tests.test_api import train as train
 
 NOBODY = "127.0.0.1:1"  # a port that no Ray listens on
@@ -22,7 +21,7 @@ NOBODY = "127.0.0.1:1"  # a port that no Ray listens on
 
 def store(folder: Path, *, written_at_s: float | None = None, **facts: Any) -> raydist.RunHandle:
     clock = {} if written_at_s is None else {"clock": lambda: written_at_s}
-    RunRecordStore(Storage.open(str(folder)), RunLayout(run="r"), **clock).replace(facts)
+    RunRecordStore(open_run(str(folder), run="r"), **clock).replace(facts)
     return raydist.attach("r", storage=str(folder))
 
 

@@ -25,8 +25,8 @@ from raydist.spec.run_state import RunState
 from raydist.storage.claims.claim import Claim
 from raydist.storage.claims.claims import ClaimStore
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.record.run_record import read_record
+from raydist.storage.run_storage import RunStorage, open_run
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, make_plan
 from tests.support.ray_heads import ray_node
@@ -58,11 +58,11 @@ def hand_over(plan: Plan, connection: Connection, **options: Any) -> AttachedRun
 
     options = {"code": None, "task_body": COUNTING, **options}
     hand_over(plan, address=connection.address, submitted_at_s=time.time(), **options)
-    return AttachedRun(Storage.open(plan.job.storage), plan.job.name)
+    return AttachedRun(open_run(plan.job.storage, run=plan.job.name))
 
 
 def record_of(storage: Path, name: str = "run") -> dict[str, Any]:
-    return read_record(Storage.open(str(storage)), name)
+    return read_record(open_run(str(storage), run=name))
 
 
 def step_of(attached: AttachedRun, *, attempt: int) -> int:
@@ -191,7 +191,7 @@ def test_run_outlives_its_submitter_and_then_its_controller(
     assert (said(process), said(process)) == ("up", "accepted")
     process.kill()
     process.wait()
-    attached = AttachedRun(Storage.open(str(tmp_path)), "run")
+    attached = AttachedRun(open_run(str(tmp_path), run="run"))
     wait_until(lambda: step_of(attached, attempt=0) >= 3)
     kill_controller(tmp_path)
     assert attached.wait(90)
@@ -275,7 +275,7 @@ def test_large_function_outlives_its_submitter(
     process = submitter(plan_for(tmp_path, steps=200, table="x" * 500_000))
     assert (said(process), said(process)) == ("up", "accepted")
     process.kill()
-    attached = AttachedRun(Storage.open(str(tmp_path)), "run")
+    attached = AttachedRun(open_run(str(tmp_path), run="run"))
     wait_until(lambda: step_of(attached, attempt=0) >= 1)
     kill_controller(tmp_path)
     assert attached.wait(90)
@@ -302,10 +302,10 @@ def test_controller_brought_back_after_the_end_just_ends(tmp_path: Path) -> None
     from raydist.runs.detached import DetachedController
     from raydist.storage.record.run_record import RunRecordStore
 
-    storage, layout = Storage.open(str(tmp_path)), RunLayout(run="run")
+    storage = open_run(str(tmp_path), run="run")
     driver = {"host": "h", "pid": 7, "start": None, "actor": "run", "address": "unused", "id": "0badcafe"}
-    RunRecordStore(storage, layout).replace({"state": "SUCCEEDED", "driver": driver})
-    storage.write_bytes(layout.code("0badcafe"), b"zip")
+    RunRecordStore(storage).replace({"state": "SUCCEEDED", "driver": driver})
+    storage.write_bytes(storage.code("0badcafe"), b"zip")
     before = (tmp_path / "run" / "run.json").read_bytes()
     DetachedController(launch_of(plan_for(tmp_path))).run(is_revived=True)
     assert names_in(tmp_path / "run") == ["run.json"]
@@ -315,9 +315,9 @@ def test_controller_brought_back_after_the_end_just_ends(tmp_path: Path) -> None
 def test_controller_killed_before_its_first_record_leaves_nothing_of_it(tmp_path: Path) -> None:
     from raydist.runs.detached import DetachedController
 
-    storage, layout = Storage.open(str(tmp_path)), RunLayout(run="run")
+    storage = open_run(str(tmp_path), run="run")
     claim(storage, number=0, id_="0badcafe")
-    storage.write_bytes(layout.code("0badcafe"), b"zip")
+    storage.write_bytes(storage.code("0badcafe"), b"zip")
     controller = DetachedController(launch_of(plan_for(tmp_path)))
     controller.stop()  # instead of waiting for a submitter who is gone
     controller.run(is_revived=True)
@@ -328,20 +328,20 @@ def test_controller_killed_before_its_first_record_leaves_nothing_of_it(tmp_path
 def claim(storage: Storage, *, number: int, id_: str) -> None:
     holder = {**this_process(), "actor": "run", "address": "unused"}
     made = Claim(number=number, id=id_, holder=holder, at_s=time.time())
-    assert ClaimStore(storage, RunLayout(run="run")).add(made)
+    assert ClaimStore(RunStorage(storage, run="run")).add(made)
 
 
 def test_controller_brought_back_after_its_run_was_resumed_leaves_it_alone(tmp_path: Path) -> None:
     from raydist.runs.detached import DetachedController
     from raydist.storage.record.run_record import RunRecordStore
 
-    storage, layout = Storage.open(str(tmp_path)), RunLayout(run="run")
+    storage = open_run(str(tmp_path), run="run")
     claim(storage, number=0, id_="0badcafe")
-    storage.write_bytes(layout.code("0badcafe"), b"zip")
+    storage.write_bytes(storage.code("0badcafe"), b"zip")
     # The one that has resumed it is about to write its first record.
     claim(storage, number=1, id_="another")
     driver = {**this_process(), "id": "0badcafe"}
-    RunRecordStore(storage, layout).replace({"state": "RUNNING", "claim": 0, "driver": driver})
+    RunRecordStore(storage).replace({"state": "RUNNING", "claim": 0, "driver": driver})
     before = (tmp_path / "run" / "run.json").read_bytes()
     controller = DetachedController(launch_of(plan_for(tmp_path)))
     controller.run(is_revived=True)

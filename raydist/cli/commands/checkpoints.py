@@ -9,7 +9,6 @@ import click
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import CheckpointError
-from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from raydist.storage.checkpoint_marker import Checkpoint
@@ -26,20 +25,20 @@ _COLUMNS = ("step", "attempt", "epoch", "bytes", "state", "uri")
 def command(run: str, verify: bool, storage: str, is_json: bool) -> None:
     """List the committed checkpoints of a run, the newest first."""
     from raydist.storage.checkpoints import CheckpointStore
-    from raydist.storage.filesystem import Storage
     from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)
-    opened = Storage.open(storage)
-    read_record(opened, run)  # tells a run that does not exist from one without checkpoints
-    store = CheckpointStore(opened, RunLayout(run=run))
+    opened = open_run(storage, run=run)
+    read_record(opened)  # tells a run that does not exist from one without checkpoints
+    store = CheckpointStore(opened)
     rows = [_describe(store, checkpoint, verify=verify) for checkpoint in store.committed()]
     if is_json:
         output.print_json({"run": run, "checkpoints": rows})
     elif rows:
         output.print_table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
     else:
-        click.echo(f"no committed checkpoints in {opened.uri(RunLayout(run=run).checkpoints)}")
+        click.echo(f"no committed checkpoints in {opened.uri(opened.checkpoints)}")
 
 
 def _describe(store: CheckpointStore, checkpoint: Checkpoint, *, verify: bool) -> dict[str, Any]:

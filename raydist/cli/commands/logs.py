@@ -11,10 +11,9 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import MistakeError
 from raydist.spec.tasks import TaskId
-from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
-    from raydist.storage.filesystem import Storage
+    from raydist.storage.run_storage import RunStorage
 
 _POLL_S = 1.0
 
@@ -32,7 +31,8 @@ def command(
     run: str, task: str | None, attempt: int | None, follow: bool, storage: str, is_json: bool
 ) -> None:
     """Print the logs of a run's tasks."""
-    from raydist.storage.filesystem import Storage
+
+    from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)
     asked = TaskId.parse(task) if task is not None else None
@@ -40,8 +40,8 @@ def command(
         raise click.UsageError(
             "--follow and --json do not go together: JSON is one object, printed at the end"
         )
-    opened = Storage.open(storage)
-    followed = _Followed(opened, run, task=asked, attempt=attempt)
+    opened = open_run(storage, run=run)
+    followed = _Followed(opened, task=asked, attempt=attempt)
     if is_json:
         output.print_json({"run": run, "logs": followed.read_all()})
         return
@@ -56,11 +56,10 @@ def command(
 class _Followed:
     """The logs that were asked for, each read on from where it was left."""
 
-    def __init__(self, storage: Storage, run: str, *, task: TaskId | None, attempt: int | None) -> None:
+    def __init__(self, storage: RunStorage, *, task: TaskId | None, attempt: int | None) -> None:
         from raydist.storage.logs import LogReader
 
         self._storage = storage
-        self._layout = RunLayout(run=run)
         self._task = task
         self._attempt = attempt
         self._readers: dict[tuple[int, TaskId], LogReader] = {}
@@ -88,22 +87,20 @@ class _Followed:
             what = f"task {self._task}" if self._task else "any task"
             which = "" if self._attempt is None else f" in attempt {self._attempt}"
             raise MistakeError(
-                f"no log of {what}{which} is stored for {self._layout.run}; "
-                f"`raydist status {self._layout.run}` shows its tasks"
+                f"no log of {what}{which} is stored for {self._storage.run}; "
+                f"`raydist status {self._storage.run}` shows its tasks"
             )
 
     def _read_new(self) -> list[tuple[tuple[int, TaskId], str]]:
         from raydist.storage.logs import LogReader, list_log_tasks
 
-        stored = list_log_tasks(self._storage, self._layout)
+        stored = list_log_tasks(self._storage)
         attempt = (
             self._attempt if self._attempt is not None else max((number for number, _ in stored), default=0)
         )
         for number, task in stored:
             if number == attempt and self._task in (None, task) and (number, task) not in self._readers:
-                self._readers[number, task] = LogReader(
-                    self._storage, self._layout, task=task, attempt=number
-                )
+                self._readers[number, task] = LogReader(self._storage, task=task, attempt=number)
         return [(key, reader.read_new()) for key, reader in self._readers.items()]
 
     def _print(self, key: tuple[int, TaskId], text: str) -> None:
@@ -118,4 +115,4 @@ class _Followed:
     def _is_ended(self) -> bool:
         from raydist.storage.record.run_record import read_record
 
-        return read_record(self._storage, self._layout.run)["state"] in run_view.ENDED
+        return read_record(self._storage)["state"] in run_view.ENDED

@@ -12,7 +12,6 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import run_view
 from raydist.cli.screen.curves import charts
 from raydist.metrics.records import Scope
-from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from raydist.metrics.merge import MetricTable
@@ -41,14 +40,14 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     from raydist.metrics import formats
     from raydist.metrics.merge import as_table
     from raydist.metrics.reading import read_columns
-    from raydist.storage.filesystem import Storage
     from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)
-    opened = Storage.open(storage)
-    read_record(opened, run)  # tells a run that does not exist from one without metrics
+    opened = open_run(storage, run=run)
+    read_record(opened)  # tells a run that does not exist from one without metrics
     scope = Scope.LOCAL if local else Scope.GLOBAL
-    table = as_table(read_columns(opened, RunLayout(run=run), scope=scope))
+    table = as_table(read_columns(opened, scope=scope))
     if is_json or form == "json":
         _print_blocks(formats.json_blocks(table, run=run))
     elif form == "csv":

@@ -31,12 +31,12 @@ def command(
     What is given here, or in a config file, comes before them.
     """
     from raydist.spec.settings.config_file import read_config
-    from raydist.storage.filesystem import Storage
     from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)
     given = given_options(options)
-    record = read_record(Storage.open(given.get("storage", default_storage())), run)
+    record = read_record(open_run(given.get("storage", default_storage()), run=run))
     layer = _settings(record["spec"])
     if config is not None:
         in_file = read_config(config)

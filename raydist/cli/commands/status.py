@@ -20,11 +20,11 @@ def command(run: str, storage: str, is_json: bool) -> None:
 
     Works from any shell, while the run goes on and after Ray is gone.
     """
-    from raydist.storage.filesystem import Storage
     from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)
-    record = read_record(Storage.open(storage), run)
+    record = read_record(open_run(storage, run=run))
     if is_json:
         output.print_json({key: value for key, value in record.items() if key not in _NOT_SHOWN})
         return

@@ -39,10 +39,10 @@ def command(run: str, timeout_s: float, address: str | None, storage: str, is_js
     that submitted it.
     """
     from raydist.runs.attached import AttachedRun
-    from raydist.storage.filesystem import Storage
+    from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)
-    attached = AttachedRun(Storage.open(storage), run, address=address)
+    attached = AttachedRun(open_run(storage, run=run), address=address)
     with output.stdout_kept_for_json(is_json):
         _stop(attached, run, timeout_s=timeout_s)
     result = attached.status().as_dict()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from raydist.errors import StorageError
 from raydist.runtime.host.scratch import spool_path
 from raydist.spec.tasks import TaskId
-from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from raydist.storage.logs import LogUploader
@@ -43,12 +42,11 @@ class LogTarget:
 
     def open_uploader(self, scratch_path: Path) -> LogUploader:
         """Opens storage for the spool in a task's scratch folder; goes on where an earlier one ended."""
-        from raydist.storage.filesystem import Storage
         from raydist.storage.logs import LogUploader
+        from raydist.storage.run_storage import open_run
 
         return LogUploader(
-            Storage.open(self.storage_uri),
-            RunLayout(run=self.run),
+            open_run(self.storage_uri, run=self.run),
             task=self.task,
             attempt=self.attempt,
             life=self.life,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from raydist.errors import StorageError
 from raydist.storage.claims.claim import Claim
 from raydist.storage.claims.exclusive import create_once
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 
 
 class ClaimStore:
@@ -16,9 +15,8 @@ class ClaimStore:
     holder exactly one creates it.
     """
 
-    def __init__(self, storage: Storage, layout: RunLayout) -> None:
+    def __init__(self, storage: RunStorage) -> None:
         self._storage = storage
-        self._layout = layout
 
     def newest(self) -> Claim | None:
         """Returns the claim with the highest number; None where there is none.
@@ -33,15 +31,13 @@ class ClaimStore:
             try:
                 return self._read(number)
             except StorageError:
-                if self._storage.exists(self._layout.claim(number)):
+                if self._storage.exists(self._storage.claim(number)):
                     raise
                 # Its holder has just given it up.
 
     def add(self, claim: Claim) -> bool:
         """Stores the claim; returns False where another process was quicker."""
-        if not create_once(
-            self._storage, self._layout, self._layout.claim(claim.number), claim.dump().encode()
-        ):
+        if not create_once(self._storage, self._storage.claim(claim.number), claim.dump().encode()):
             return False
         if self._newest_number() == claim.number:
             return True
@@ -51,21 +47,21 @@ class ClaimStore:
 
     def remove(self, number: int) -> None:
         """Gives a claim up, with the folders that were made for it."""
-        self._storage.delete(self._layout.claim(number))
-        for folder in (self._layout.claims, self._layout.run):
+        self._storage.delete(self._storage.claim(number))
+        for folder in (self._storage.claims, self._storage.run):
             self._storage.remove_empty_folder(folder)
 
     def _newest_number(self) -> int | None:
-        names = self._storage.list_names(self._layout.claims)
-        numbers = [number for name in names if (number := self._layout.parse_claim(name)) is not None]
+        names = self._storage.list_names(self._storage.claims)
+        numbers = [number for name in names if (number := self._storage.parse_claim(name)) is not None]
         return max(numbers, default=None)
 
     def _read(self, number: int) -> Claim:
-        key = self._layout.claim(number)
+        key = self._storage.claim(number)
         try:
             return Claim.parse(self._storage.read_text(key), number=number)
         except ValueError as error:
             raise StorageError(
                 f"{self._storage.uri(key)} is damaged: {error}; it says which process drives run "
-                f"{self._layout.run}: if none does, delete that file"
+                f"{self._storage.run}: if none does, delete that file"
             ) from error

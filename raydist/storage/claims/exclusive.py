@@ -20,8 +20,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 
 # More than a process that lives needs from its first write to its last: a round, and a write with retries.
 _EXPIRES_S = 60.0
@@ -31,12 +30,12 @@ _PAUSE_S = 0.2
 _random = random.Random()
 
 
-def create_once(storage: Storage, layout: RunLayout, key: str, data: bytes) -> bool:
+def create_once(storage: RunStorage, key: str, data: bytes) -> bool:
     """Creates `key`, whole, unless it exists; of several callers on any hosts exactly one gets True."""
     is_created = storage.create(key, data)
     if is_created is not None:
         return is_created
-    return Contest(storage=storage, layout=layout).create(key, data)
+    return Contest(storage=storage).create(key, data)
 
 
 @dataclass(kw_only=True)
@@ -47,8 +46,7 @@ class Contest:
       first_seen_s: When a file of another caller was found first, by its name.
     """
 
-    storage: Storage
-    layout: RunLayout
+    storage: RunStorage
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
     first_seen_s: dict[str, float] = field(default_factory=dict)
@@ -65,7 +63,7 @@ class Contest:
     def _try_once(self, key: str, data: bytes, *, name: str) -> bool | None:
         """Takes part under that name; returns None where another caller goes first."""
         deadline_s = self.clock() + _ROUND_S
-        self.storage.write_bytes(self.layout.contender(name), b"")
+        self.storage.write_bytes(self.storage.contender(name), b"")
         try:
             if any(rival < name for rival in self._rivals()):
                 return None
@@ -80,13 +78,13 @@ class Contest:
             self.storage.write_bytes(key, data)
             return True
         finally:
-            self.storage.delete(self.layout.contender(name))
+            self.storage.delete(self.storage.contender(name))
 
     def _rivals(self) -> list[str]:
         """Returns the names in the folder; deletes those that dead processes have left."""
         now_s = self.clock()
-        names = self.storage.list_names(self.layout.contenders)
+        names = self.storage.list_names(self.storage.contenders)
         expired = [name for name in names if now_s - self.first_seen_s.setdefault(name, now_s) >= _EXPIRES_S]
         for name in expired:
-            self.storage.delete(self.layout.contender(name))
+            self.storage.delete(self.storage.contender(name))
         return [name for name in names if name not in expired]

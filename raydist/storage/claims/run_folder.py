@@ -15,9 +15,9 @@ from raydist.spec.process import this_process
 from raydist.spec.tasks import TaskId
 from raydist.storage.claims.claim import LIVES_WITHIN_S, Claim, hold, is_driven, is_of, let_go, number_of
 from raydist.storage.claims.claims import ClaimStore
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import CLAIMS, RunLayout
+from raydist.storage.layout import CLAIMS
 from raydist.storage.record.run_record import ENDED, RunRecordStore
+from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter
 
 logger = logging.getLogger(__name__)
@@ -35,16 +35,13 @@ class RunFolder:
       was_detached: Whether the run that is resumed was driven by a controller in a Ray.
     """
 
-    def __init__(
-        self, storage: Storage, layout: RunLayout, *, resume: bool, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, storage: RunStorage, *, resume: bool, now: Callable[[], float] = time.time) -> None:
         self._storage = storage
-        self._layout = layout
-        self._claims = ClaimStore(storage, layout)
+        self._claims = ClaimStore(storage)
         self._resume = resume
         self._now = now
-        self.uri = storage.uri(layout.run)
-        self.record = RunRecordStore(storage, layout)
+        self.uri = storage.uri(storage.run)
+        self.record = RunRecordStore(storage)
         self._held: Claim | None = None
         self._written_s = 0.0
         self._is_overtaken = False
@@ -56,7 +53,7 @@ class RunFolder:
     @classmethod
     def of(cls, job: JobSpec, *, now: Callable[[], float] = time.time) -> RunFolder:
         """Returns the folder of a run, and looks at nothing."""
-        return cls(Storage.open(job.storage), RunLayout(run=job.name), resume=job.resume, now=now)
+        return cls(open_run(job.storage, run=job.name), resume=job.resume, now=now)
 
     @classmethod
     def open(cls, job: JobSpec, *, now: Callable[[], float] = time.time) -> RunFolder:
@@ -83,7 +80,7 @@ class RunFolder:
         if is_driven(newest, record, now_s=self._now()):
             raise SpecError(self._goes_on(newest, record) if self._resume else self._is_taken(newest, record))
         # A claim alone is of a process that died before the run began.
-        if not self._resume and (record or set(self._storage.list_names(self._layout.run)) - {CLAIMS}):
+        if not self._resume and (record or set(self._storage.list_names(self._storage.run)) - {CLAIMS}):
             raise SpecError(self._exists())
         return 1 + max(-1 if newest is None else newest.number, -1 if record is None else number_of(record))
 
@@ -131,7 +128,7 @@ class RunFolder:
             return
         self._is_overtaken = True
         raise ClusterError(
-            f"run {self._layout.run} has been taken over by {newest.who}, as this process had not written "
+            f"run {self._storage.run} has been taken over by {newest.who}, as this process had not written "
             f"run.json for {self._now() - self._written_s:.0f} s; its own tasks are stopped"
         )
 
@@ -144,18 +141,18 @@ class RunFolder:
             try:
                 self._claims.remove(self._held.number)
             except StorageError as error:  # why the run did not come about is worth more
-                logger.warning("the claim of run %s could not be given up: %s", self._layout.run, error)
+                logger.warning("the claim of run %s could not be given up: %s", self._storage.run, error)
         self._held = None
 
     def store_code(self, code: bytes, *, owner: str) -> None:
         """Keeps the packed working directory for attempts that begin once its submitter is gone."""
-        self._storage.write_bytes(self._layout.code(owner), code)
+        self._storage.write_bytes(self._storage.code(owner), code)
 
     def read_code(self, *, owner: str) -> bytes:
-        return self._storage.read_bytes(self._layout.code(owner))
+        return self._storage.read_bytes(self._storage.code(owner))
 
     def remove_code(self, *, owner: str) -> None:
-        self._storage.delete(self._layout.code(owner))
+        self._storage.delete(self._storage.code(owner))
 
     def abandon(self, *, owner: str) -> None:
         """Takes back what was stored for a run that did not come about; an earlier one of that name stays."""
@@ -165,12 +162,12 @@ class RunFolder:
 
     def task_logs(self, task: TaskId, attempt: int) -> str:
         """Returns the URI of a task's log folder."""
-        return self._storage.uri(self._layout.task_logs(task, attempt=attempt))
+        return self._storage.uri(self._storage.task_logs(task, attempt=attempt))
 
     @contextlib.contextmanager
     def open_events(self) -> Iterator[EventWriter]:
         """Opens the run's events, and writes the last of them in the end."""
-        events = EventWriter.open(self._storage, self._layout)
+        events = EventWriter.open(self._storage)
         try:
             yield events
         finally:
@@ -212,18 +209,18 @@ class RunFolder:
 
     def _exists(self) -> str:
         return (
-            f"name is {self._layout.run!r}, which {self._storage.uri()} has already; "
+            f"name is {self._storage.run!r}, which {self._storage.uri()} has already; "
             "choose another --name, or go on from that run with --resume"
         )
 
     def _is_taken(self, claim: Claim | None, record: Mapping[str, Any] | None) -> str:
         return (
-            f"name is {self._layout.run!r}, and the run of that name in {self._storage.uri()} "
+            f"name is {self._storage.run!r}, and the run of that name in {self._storage.uri()} "
             f"is driven by {_who(claim, record)}; choose another --name"
         )
 
     def _goes_on(self, claim: Claim | None, record: Mapping[str, Any] | None) -> str:
-        run, state = self._layout.run, "STARTING"
+        run, state = self._storage.run, "STARTING"
         if record is not None and is_of(claim, record):
             state = record["state"]
         return (

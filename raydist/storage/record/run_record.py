@@ -14,6 +14,7 @@ from raydist.storage.layout import RunLayout
 from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.record.record_fields import RunRecord
 from raydist.storage.record.typed_json import checked
+from raydist.storage.run_storage import RunStorage
 
 # The states after which nothing changes any more.
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -51,12 +52,9 @@ class RunRecordStore:
       written_state: State of the record that this store wrote last; None before the first one.
     """
 
-    def __init__(
-        self, storage: Storage, layout: RunLayout, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, storage: RunStorage, *, clock: Callable[[], float] = time.time) -> None:
         self._storage = storage
         self._hasty_storage = storage.hasty()
-        self._layout = layout
         self._clock = clock
         self._created_at_s: float | None = None
         self.written_state: str | None = None
@@ -72,51 +70,58 @@ class RunRecordStore:
         if self._created_at_s is None:
             self._created_at_s = self._stored_creation() or now_s
         times = {"created_at_s": self._created_at_s, "updated_at_s": now_s}
-        defaults = {**_EMPTY_RECORD, "run": self._layout.run, "storage": self._storage.uri(self._layout.run)}
+        defaults = {
+            **_EMPTY_RECORD,
+            "run": self._storage.run,
+            "storage": self._storage.uri(self._storage.run),
+        }
         text = dump_plain_json({**defaults, **record, **times}, indent=1)
         storage = self._storage if record.get("state") in ENDED else self._hasty_storage
-        storage.write_text(self._layout.record, text)
+        storage.write_text(self._storage.record, text)
         self.written_state = record.get("state")
 
     def exists(self) -> bool:
-        return self._storage.exists(self._layout.record)
+        return self._storage.exists(self._storage.record)
 
     def read(self) -> dict[str, Any]:
         """Returns the stored record; raises like `read_record`."""
-        return read_record(self._storage, self._layout.run)
+        return read_record(self._storage)
 
     def _stored_creation(self) -> float | None:
         return self.read()["created_at_s"] if self.exists() else None
 
 
-def read_record(storage: Storage, run: str) -> dict[str, Any]:
-    """Returns run.json of the run of that name, with every key present.
+def read_record(storage: RunStorage) -> dict[str, Any]:
+    """Returns a run's run.json, with every key present.
 
     Raises:
       MistakeError: There is no such run; the message gives the near names.
       StorageError: The record cannot be read, or is damaged: no JSON, or with a field of another type.
     """
-    layout = RunLayout(run=run)
-    if not storage.exists(layout.record):
-        raise MistakeError(_no_such_run(storage, run))
-    return _decoded(storage.read_bytes(layout.record), storage, layout)
+    if not storage.exists(storage.record):
+        raise MistakeError(_no_such_run(storage))
+    return _decoded(storage.read_bytes(storage.record), storage)
 
 
-def _decoded(content: bytes, storage: Storage, layout: RunLayout) -> dict[str, Any]:
+def _decoded(content: bytes, storage: RunStorage) -> dict[str, Any]:
     """Returns the record with every key; each has its type, also inside of lists and objects."""
     try:
         record = json.loads(content)
         if not isinstance(record, dict):
             raise ValueError("it holds no JSON object")
         dump_plain_json(record).encode()  # fails for half a character, which no terminal takes
-        known = {**_EMPTY_RECORD, "run": layout.run, "storage": storage.uri(layout.run), **record}
+        known = {**_empty_record(storage), **record}
         whole: dict[str, Any] = checked(known, RunRecord, "")
     except (ValueError, RecursionError) as error:
         raise StorageError(
-            f"{storage.uri(layout.record)} is damaged: {error}; put back a copy of it, or give the run up "
+            f"{storage.uri(storage.record)} is damaged: {error}; put back a copy of it, or give the run up "
             "and remove its folder"
         ) from error
     return whole
+
+
+def _empty_record(storage: RunStorage) -> dict[str, Any]:
+    return {**_EMPTY_RECORD, "run": storage.run, "storage": storage.uri(storage.run)}
 
 
 def run_names(storage: Storage) -> list[str]:
@@ -135,20 +140,20 @@ def list_runs(storage: Storage) -> list[dict[str, Any]]:
 
 def _record_or_damage(storage: Storage, name: str) -> dict[str, Any]:
     try:
-        return read_record(storage, name)
+        return read_record(RunStorage(storage, run=name))
     except StorageError as error:
         places = {"task": None, "attempt": None, "log": None}
         damage = {"type": "StorageError", "message": str(error), **places, "exit_code": error.exit_code}
         return {**_EMPTY_RECORD, "run": name, "storage": storage.uri(name), "error": damage}
 
 
-def _no_such_run(storage: Storage, run: str) -> str:
+def _no_such_run(storage: RunStorage) -> str:
     names = run_names(storage)
-    near = difflib.get_close_matches(run, names, n=3)
+    near = difflib.get_close_matches(storage.run, names, n=3)
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif names:
         hint = "`raydist list` shows the runs that are there"
     else:
         hint = "no runs are kept there; give their place with --storage"
-    return f"no run named {run!r} in {storage.uri()}; {hint}"
+    return f"no run named {storage.run!r} in {storage.uri()}; {hint}"

@@ -22,13 +22,12 @@ def task_process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def store(pid: int | None, *, state: str = "RUNNING", host: str = "127.0.0.1", steps: int = 7) -> None:
-    from raydist.storage.filesystem import Storage
-    from raydist.storage.layout import RunLayout
     from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_storage import open_run
 
     task: dict[str, Any] = {"task": "worker/1", "host": host, "pid": pid, "state": "RUNNING", "steps": steps}
     record = {"state": state, "steps": steps, "tasks": [task]}
-    RunRecordStore(Storage.open("raydist_runs"), RunLayout(run="digits-1")).replace(record)
+    RunRecordStore(open_run("raydist_runs", run="digits-1")).replace(record)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,9 @@ from raydist.errors import ClusterError, StorageError
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, TaskState
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.record.record_fields import RunRecord
 from raydist.storage.record.run_record import RunRecordStore, read_record
+from raydist.storage.run_storage import open_run
 from tests.cli.conftest import Run
 from tests.support.fakes import make_failure, make_plan, task
 
@@ -93,9 +92,9 @@ def replaced(record: dict[str, Any], place: Place, value: Any) -> dict[str, Any]
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What is read back from the file that is written for `whole_record`."""
-    storage, layout = Storage.open(str(tmp_path_factory.mktemp("runs"))), RunLayout(run="digits-1")
-    RunRecordStore(storage, layout).replace(whole_record())
-    return read_record(storage, "digits-1")
+    storage = open_run(str(tmp_path_factory.mktemp("runs")), run="digits-1")
+    RunRecordStore(storage).replace(whole_record())
+    return read_record(storage)
 
 
 @pytest.fixture
@@ -155,7 +154,7 @@ def test_attach_and_revival_take_what_was_read(record: dict[str, Any], file: Pat
             with contextlib.suppress(StorageError):
                 found = package.attach("digits-1", storage=str(file.parents[1])).status()
                 assert isinstance(found.steps, int)
-                stored = read_record(Storage.open(str(file.parents[1])), "digits-1")
+                stored = read_record(open_run(str(file.parents[1]), run="digits-1"))
                 revival = Revival.from_record(stored, spent_s=1.0)
                 assert revival.first_attempt == found.attempts
 

@@ -15,10 +15,10 @@ DRIVER = """
 import sys, time
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import open_run
 from raydist.storage.record.run_record import RunRecordStore
 
-record = RunRecordStore(Storage.open("raydist_runs"), RunLayout(run="digits-1"))
+record = RunRecordStore(open_run("raydist_runs", run="digits-1"))
 try:
     record.replace({"state": "RUNNING", "steps": 4, "driver": this_process()})
     print("up", flush=True)
@@ -38,12 +38,11 @@ def driver() -> Iterator[subprocess.Popen[str]]:
 
 
 def store(driver: dict[str, Any] | None) -> None:
-    from raydist.storage.filesystem import Storage
-    from raydist.storage.layout import RunLayout
     from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_storage import open_run
 
     record = {"state": "RUNNING", **({} if driver is None else {"driver": driver})}
-    RunRecordStore(Storage.open("raydist_runs"), RunLayout(run="digits-1")).replace(record)
+    RunRecordStore(open_run("raydist_runs", run="digits-1")).replace(record)
 
 
 @pytest.mark.usefixtures("driver")

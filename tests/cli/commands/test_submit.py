@@ -220,11 +220,11 @@ SPEC = {
 
 def store(spec: Mapping[str, Any]) -> None:
     from raydist.storage.filesystem import Storage
-    from raydist.storage.layout import RunLayout
     from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_storage import RunStorage
 
     storage = Storage.open("raydist_runs")
-    RunRecordStore(storage, RunLayout(run="digits-1")).replace(
+    RunRecordStore(RunStorage(storage, run="digits-1")).replace(
         {"state": "FAILED", "attempts": 1, "spec": spec}
     )
 

@@ -99,12 +99,11 @@ def test_pipe_that_is_read_no_further_is_no_error(arguments: list[str]) -> None:
 
 
 def test_first_line_of_a_long_table_is_enough(tmp_path: Path) -> None:
-    from raydist.storage.filesystem import Storage
-    from raydist.storage.layout import RunLayout
+    from raydist.storage.run_storage import open_run
     from tests.support.metric_rows import row, store_rows
 
     rows = [row(step=step, value=step / 7) for step in range(30_000)]
-    store_rows(Storage.open(str(tmp_path / "raydist_runs")), RunLayout(run="digits-1"), rows)
+    store_rows(open_run(str(tmp_path / "raydist_runs"), run="digits-1"), rows)
     done = shell("| head -1", ["metrics", "digits-1", "--format", "csv"])
     assert (done.returncode, done.stdout, done.stderr) == (0, "step,epoch,task,loss\n", "")
 

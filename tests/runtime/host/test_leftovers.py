@@ -13,8 +13,8 @@ from raydist.runtime.host.leftovers import clear_here, log_target_of, new_owner
 from raydist.runtime.host.scratch import owner_pid, scratch_root
 from raydist.spec import TaskId
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.logs import read_log
+from raydist.storage.run_storage import RunStorage
 
 _HOLD = """
 import sys, time
@@ -75,7 +75,7 @@ def test_process_that_outlived_its_controller_is_ended_and_its_log_kept(tmp_path
         strange.kill()
     assert [left.name for left in scratch_root().iterdir()] == [f"run-1-worker-0-{other}-0"]
     storage, task = Storage.open(str(tmp_path / "runs")), TaskId.parse("worker/0")
-    assert read_log(storage, RunLayout(run="run"), task=task, attempt=1) == "printed before the end\n"
+    assert read_log(RunStorage(storage, run="run"), task=task, attempt=1) == "printed before the end\n"
 
 
 def test_folder_that_tells_no_process_is_known_as_such(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.salvage import salvage
 from raydist.runtime.host.scratch import Scratch, adopted, scratch_root, sweep
 from raydist.spec import TaskId
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.logs import read_log
+from raydist.storage.run_storage import open_run
 from tests.conftest import WaitUntil
 
 _HOLD = """
@@ -112,6 +111,6 @@ def test_salvage_kills_a_task_that_ray_did_not_and_stores_its_log(
 
     assert owner.wait(timeout=5) == -signal.SIGKILL
     assert not path.exists()
-    stored = read_log(Storage.open(str(tmp_path / "runs")), RunLayout(run="run"), task=task, attempt=2)
+    stored = read_log(open_run(str(tmp_path / "runs"), run="run"), task=task, attempt=2)
     assert stored == "printed before the end\n"
     salvage(path, log, pid=owner.pid)

@@ -17,8 +17,8 @@ from raydist.storage.claims.claim import Claim, describe_time
 from raydist.storage.claims.claims import ClaimStore
 from raydist.storage.claims.run_folder import RunFolder
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_storage import RunStorage
 from tests.support.claimants import claimants, job_for
 
 NOW_S = 1_800_000_000.0
@@ -34,16 +34,16 @@ def folder_of(local_storage: Storage) -> Callable[..., RunFolder]:
 
 
 @pytest.fixture
-def claims(local_storage: Storage, layout: RunLayout) -> ClaimStore:
-    return ClaimStore(local_storage, layout)
+def claims(local_storage: RunStorage) -> ClaimStore:
+    return ClaimStore(local_storage)
 
 
 @pytest.fixture
-def record(local_storage: Storage, layout: RunLayout) -> Callable[..., None]:
+def record(local_storage: RunStorage) -> Callable[..., None]:
     """Writes run.json, as of some seconds before NOW_S."""
 
     def write(*, age_s: float = 0.0, **facts: Any) -> None:
-        RunRecordStore(local_storage, layout, clock=lambda: NOW_S - age_s).replace({"attempts": 2, **facts})
+        RunRecordStore(local_storage, clock=lambda: NOW_S - age_s).replace({"attempts": 2, **facts})
 
     return write
 
@@ -69,7 +69,7 @@ def test_one_of_many_processes_gets_the_name_and_the_others_are_told_which(
     with claimants(num_processes, storage=uri, resume=resume) as processes:
         for number in range(num_rounds):
             if resume:
-                RunRecordStore(storage, RunLayout(run=f"run-{number}")).replace({"state": "FAILED"})
+                RunRecordStore(RunStorage(storage, run=f"run-{number}")).replace({"state": "FAILED"})
             answers = processes.race(f"run-{number}")
             (winner,) = [pid for pid, answer in answers.items() if answer == "won"]
             who = f"driven by process {winner} of host {this_process()['host']} since 20"
@@ -79,10 +79,10 @@ def test_one_of_many_processes_gets_the_name_and_the_others_are_told_which(
 
 
 def test_dead_claim_is_taken_over_by_one_of_many_resumes(
-    tmp_path: Path, claims: ClaimStore, local_storage: Storage, layout: RunLayout
+    tmp_path: Path, claims: ClaimStore, local_storage: RunStorage
 ) -> None:
     claims.add(held_by(dead_process()))
-    RunRecordStore(local_storage, layout).replace({"state": "RUNNING", "claim": 0})
+    RunRecordStore(local_storage).replace({"state": "RUNNING", "claim": 0})
     with claimants(4, storage=local_storage.uri(), resume=True) as processes:
         answers = processes.race("first")
         (winner,) = [pid for pid, answer in answers.items() if answer == "won"]
@@ -260,7 +260,7 @@ def test_later_life_of_a_controller_knows_its_claim_until_it_is_taken_over(
 
 
 def test_holder_that_was_silent_too_long_stops_where_another_process_has_taken_over(
-    local_storage: Storage, layout: RunLayout, claims: ClaimStore
+    local_storage: RunStorage, claims: ClaimStore
 ) -> None:
     now_s = NOW_S
     folder = RunFolder.of(job_for("first", storage=local_storage.uri()), now=lambda: now_s)
@@ -274,7 +274,7 @@ def test_holder_that_was_silent_too_long_stops_where_another_process_has_taken_o
         events.append({"event": "state"})
         with pytest.raises(ClusterError, match=r"taken over by process 7 of host far since .* for 60 s"):
             folder.write_record({"state": "RUNNING", "steps": 2})
-    assert RunRecordStore(local_storage, layout).read()["steps"] == 1
+    assert RunRecordStore(local_storage).read()["steps"] == 1
     folder.release()
     assert local_storage.list_names("first") == ["claims", "run.json"]
     assert local_storage.list_names("first/claims") == ["000001.json"]
@@ -312,14 +312,13 @@ CLAIM = json.loads(held_by(dict(ELSEWHERE)).dump())
 )
 def test_damaged_claim_is_one_sentence_with_its_remedy(
     folder_of: Callable[..., RunFolder],
-    local_storage: Storage,
-    layout: RunLayout,
+    local_storage: RunStorage,
     record: Callable[..., None],
     content: bytes,
     resume: bool,
 ) -> None:
     record(state="FAILED")
-    local_storage.write_bytes(layout.claim(0), content)
+    local_storage.write_bytes(local_storage.claim(0), content)
     with pytest.raises(
         StorageError, match=r"claims/000000\.json is damaged: .*; .* if none does, delete that file"
     ):

@@ -9,15 +9,13 @@ import pytest
 
 from raydist.errors import MistakeError, StorageError
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.record.run_record import RunRecordStore, list_runs, read_record, run_names
+from raydist.storage.run_storage import RunStorage
 
 
-def test_record_is_read_back_with_every_key(storage: Storage, layout: RunLayout) -> None:
-    RunRecordStore(storage, layout, clock=lambda: 5.0).replace(
-        {"state": "RUNNING", "steps": 7, "steps_repeated": 1}
-    )
-    assert read_record(storage, "first") == {
+def test_record_is_read_back_with_every_key(storage: RunStorage) -> None:
+    RunRecordStore(storage, clock=lambda: 5.0).replace({"state": "RUNNING", "steps": 7, "steps_repeated": 1})
+    assert read_record(storage) == {
         "run": "first",
         "state": "RUNNING",
         "strategy": None,
@@ -42,33 +40,33 @@ def test_record_is_read_back_with_every_key(storage: Storage, layout: RunLayout)
 
 
 def test_resumed_run_keeps_its_time_of_creation(
-    local_storage: Storage, layout: RunLayout, clock: Callable[[], float]
+    local_storage: RunStorage, clock: Callable[[], float]
 ) -> None:
-    RunRecordStore(local_storage, layout, clock=lambda: 5.0).replace({"state": "FAILED"})
-    RunRecordStore(local_storage, layout, clock=clock).replace({"state": "STARTING"})
-    record = read_record(local_storage, "first")
+    RunRecordStore(local_storage, clock=lambda: 5.0).replace({"state": "FAILED"})
+    RunRecordStore(local_storage, clock=clock).replace({"state": "STARTING"})
+    record = read_record(local_storage)
     assert (record["created_at_s"], record["updated_at_s"]) == (5.0, 1000.0)
 
 
-def test_credentials_are_not_stored(local_storage: Storage, layout: RunLayout) -> None:
-    store = RunRecordStore(local_storage, layout)
+def test_credentials_are_not_stored(local_storage: RunStorage) -> None:
+    store = RunRecordStore(local_storage)
     store.replace(
         {
             "spec": {"storage": "s3://me:hush@bucket", "params": {"api_key": "hush"}},
             "notes": ["s3://a:hush@b"],
         }
     )
-    assert "hush" not in local_storage.read_text(layout.record)
+    assert "hush" not in local_storage.read_text(local_storage.record)
 
 
-def test_loss_that_is_nan_leaves_valid_json(local_storage: Storage, layout: RunLayout) -> None:
-    RunRecordStore(local_storage, layout).replace({"metrics": {"loss": float("nan")}})
-    text = local_storage.read_text(layout.record)
+def test_loss_that_is_nan_leaves_valid_json(local_storage: RunStorage) -> None:
+    RunRecordStore(local_storage).replace({"metrics": {"loss": float("nan")}})
+    text = local_storage.read_text(local_storage.record)
     assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"loss": None}
 
 
-def test_store_knows_whether_the_run_exists(local_storage: Storage, layout: RunLayout) -> None:
-    store = RunRecordStore(local_storage, layout)
+def test_store_knows_whether_the_run_exists(local_storage: RunStorage) -> None:
+    store = RunRecordStore(local_storage)
     assert not store.exists()
     store.replace({"state": "STARTING"})
     assert store.exists()
@@ -87,23 +85,23 @@ def test_unknown_run_is_a_mistake_with_near_names(
     local_storage: Storage, names: list[str], asked: str, hint: str
 ) -> None:
     for name in names:
-        RunRecordStore(local_storage, RunLayout(run=name)).replace({})
+        RunRecordStore(RunStorage(local_storage, run=name)).replace({})
     with pytest.raises(MistakeError, match=rf"no run named '{asked}' in .*{hint}"):
-        read_record(local_storage, asked)
+        read_record(RunStorage(local_storage, run=asked))
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"\xff\xfe"], ids=["empty", "torn", "no_object", "no_text"]
 )
-def test_damaged_record_is_named(local_storage: Storage, layout: RunLayout, content: bytes) -> None:
-    local_storage.write_bytes(layout.record, content)
+def test_damaged_record_is_named(local_storage: RunStorage, content: bytes) -> None:
+    local_storage.write_bytes(local_storage.record, content)
     with pytest.raises(StorageError, match=r"first/run\.json is damaged"):
-        read_record(local_storage, "first")
+        read_record(local_storage)
 
 
 def test_list_runs_is_newest_first_and_survives_a_damaged_one(storage: Storage) -> None:
     for created_at_s, name in ((1.0, "old"), (2.0, "new")):
-        RunRecordStore(storage, RunLayout(run=name), clock=lambda now_s=created_at_s: now_s).replace(
+        RunRecordStore(RunStorage(storage, run=name), clock=lambda now_s=created_at_s: now_s).replace(
             {"state": "SUCCEEDED"}
         )
     storage.write_bytes("broken/run.json", b"{")
