@@ -43,7 +43,7 @@ from raydist.errors import ClusterError, InvalidTransitionError, RaydistError, T
 from raydist.planning.plan import Plan
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState
-from raydist.spec.tasks import TaskId, TaskType
+from raydist.spec.tasks import TaskId, TaskType, chief_of
 
 _EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
 
@@ -97,9 +97,7 @@ class RunMachine:
 
     @property
     def chief(self) -> TaskId:
-        """The task that writes checkpoints and summaries: chief/0, else worker/0."""
-        chief = TaskId(task_type=TaskType.CHIEF, index=0)
-        return chief if chief in self.plan.tasks else TaskId(task_type=TaskType.WORKER, index=0)
+        return chief_of(task.task_type for task in self.plan.tasks)
 
     @property
     def may_resize(self) -> bool:

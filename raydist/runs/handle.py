@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from raydist.controller.report.result import RunResult
 from raydist.errors import RaydistError
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import TaskId, chief_of
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -59,14 +59,16 @@ class RunHandle:
         """Asks the run to stop; `result` then tells when it has. Harmless when it has ended."""
         self._home.request_stop()
 
-    def logs(self, *, task: str = "worker/0", attempt: int | None = None) -> str:
-        """Returns what a task has printed so far; of the last attempt when `attempt` is omitted."""
+    def logs(self, *, task: str | None = None, attempt: int | None = None) -> str:
+        """Returns what a task has printed so far: the chief when `task` is omitted, in the last attempt."""
         from raydist.storage.logs import read_log
         from raydist.storage.run_storage import open_run
 
-        number = self.status().attempts - 1 if attempt is None else attempt
+        status = self.status()
+        asked = chief_of(one.task.task_type for one in status.tasks) if task is None else TaskId.parse(task)
+        number = status.attempts - 1 if attempt is None else attempt
         storage = open_run(self._storage, run=self.name)
-        return read_log(storage, task=TaskId.parse(task), attempt=number)
+        return read_log(storage, task=asked, attempt=number)
 
 
 class ThreadedRun:
