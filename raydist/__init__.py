@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from raydist import data as data
     from raydist.api import attach as attach, plan as plan, run as run, submit as submit
-    from raydist.controller.result import RunResult as RunResult
+    from raydist.controller.report.result import RunResult as RunResult
     from raydist.errors import (
         CheckpointError as CheckpointError,
         ClusterError as ClusterError,
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
         UnsupportedError as UnsupportedError,
     )
     from raydist.planning.plan import Plan as Plan
-    from raydist.run_handle import RunHandle as RunHandle
-    from raydist.spec.decorator import Job as Job, job as job
+    from raydist.runs.handle import RunHandle as RunHandle
     from raydist.spec.job import JobSpec as JobSpec
     from raydist.spec.run_state import RunState as RunState
+    from raydist.spec.settings.decorator import Job as Job, job as job
     from raydist.train_context import TrainContext as TrainContext
 
     __version__: str
@@ -66,15 +66,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Job": "raydist.spec.decorator",
+    "Job": "raydist.spec.settings.decorator",
     "JobSpec": "raydist.spec.job",
     "Plan": "raydist.planning.plan",
-    "RunHandle": "raydist.run_handle",
-    "RunResult": "raydist.controller.result",
+    "RunHandle": "raydist.runs.handle",
+    "RunResult": "raydist.controller.report.result",
     "RunState": "raydist.spec.run_state",
     "TrainContext": "raydist.train_context",
     "attach": "raydist.api",
-    "job": "raydist.spec.decorator",
+    "job": "raydist.spec.settings.decorator",
     "plan": "raydist.api",
     "run": "raydist.api",
     "submit": "raydist.api",

@@ -13,30 +13,33 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from raydist.controller.result import RunResult
+from raydist.controller.report.result import RunResult
 from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
-from raydist.run_handle import RunHandle, ThreadedRun, checked
-from raydist.runtime.address import LOCAL, running_address
-from raydist.runtime.datasets import check_datasets, check_resumed, serialize
+from raydist.runs.handle import RunHandle, ThreadedRun, checked
+from raydist.runtime.cluster.connection import connect
+from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
+from raydist.runtime.host.address import LOCAL, running_address
+from raydist.runtime.host.leftovers import new_owner
+from raydist.runtime.task.code_archive import pack
 from raydist.spec.job import JobSpec, check_run_name
-from raydist.spec.options import find_option
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
-from raydist.spec.run_options import RunOptions, shows_options
 from raydist.spec.run_state import RunState
-from raydist.storage.redaction import redact
+from raydist.spec.settings.options import find_option
+from raydist.spec.settings.run_options import RunOptions, shows_options
+from raydist.storage.files.redaction import redact
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
     from raydist.planning.inventory import Inventory
-    from raydist.runtime.connection import Connection
-    from raydist.storage.run_folder import RunFolder
+    from raydist.runtime.cluster.connection import Connection
+    from raydist.storage.claims.run_folder import RunFolder
 
 EventHook = Callable[[Mapping[str, Any]], None]
 
@@ -78,8 +81,7 @@ def plan(
     )
     if _will_be_embedded(request.job.address):
         return _plan_for(request, this_machine())
-    from raydist.runtime.cluster_inventory import probe_inventory
-    from raydist.runtime.connection import connect
+    from raydist.runtime.cluster.inventory import probe_inventory
 
     with connect(request.job.address) as connection:
         return _plan_for(request, probe_inventory(connection))
@@ -115,7 +117,7 @@ def run(
       config: A YAML file with JobSpec's field names, or its content.
       params: Typed values for the job's params. A job that declares none takes any.
       datasets: `ray.data.Dataset`s by name. `ctx.dataset(name)` is each worker's share of the stream.
-      on_event: Called in this thread with each event, as raydist.controller.journal describes them.
+      on_event: Called in this thread with each event, as raydist.controller.report.journal describes them.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
       **options: Fields of JobSpec, which are the command line's options with `_`. Times are seconds, or
         text such as `90s`, `5m` and `2h`.
@@ -206,12 +208,12 @@ def attach(name: str, *, storage: str | None = None, address: str | None = None)
       MistakeError: There is no such run; the message gives the near names.
       StorageError: Storage cannot be read.
     """
-    from raydist.attached import AttachedRun
-    from raydist.storage.filesystem import Storage
+    from raydist.runs.attached import AttachedRun
+    from raydist.storage.run_storage import open_run
 
     check_run_name(name)
     uri = str(find_option("storage").default) if storage is None else storage
-    home = AttachedRun(Storage.open(uri), name, address=address)
+    home = AttachedRun(open_run(uri, run=name), address=address)
     home.status()  # a run that does not exist is told here
     return RunHandle(name, home, storage=uri)
 
@@ -220,8 +222,6 @@ def _prepare(
     request: Request, stack: contextlib.ExitStack, *, called_at_s: float, on_event: EventHook | None
 ) -> Controller:
     """Does first what a person may have to mend, then connects; `stack` closes what was opened."""
-    from raydist.runtime.code_archive import pack
-
     job, tell = request.job, on_event or _tell_nobody
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
     folder = _open_folder(request)
@@ -230,9 +230,10 @@ def _prepare(
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail
     connection, plan = _connect(request, early_plan, stack, tell)
-    from raydist.assembly import make_controller  # imports ray, which a mistake told so far has not paid for
-    from raydist.runtime.controller_actor import refuse_if_running
-    from raydist.runtime.leftovers import new_owner
+    from raydist.runs.assembly import (
+        make_controller,  # imports ray, which a mistake told so far has not paid for
+    )
+    from raydist.runtime.detach.controller_actor import refuse_if_running
 
     if job.resume:
         # Its controller may only be slow to write, or be brought back by Ray just now.
@@ -259,7 +260,7 @@ def _prepare(
 
 def _open_folder(request: Request) -> RunFolder:
     """Opens the run's folder, which nobody may hold now."""
-    from raydist.storage.run_folder import RunFolder
+    from raydist.storage.claims.run_folder import RunFolder
 
     folder = RunFolder.open(request.job)
     check_resumed(request.job.name, request.datasets, before=folder.datasets)
@@ -275,8 +276,6 @@ def _claim(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 
 def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHook | None) -> RunHandle:
     """Checks here all that can be, so that a person hears of it, and gives the run to the cluster."""
-    from raydist.runtime.code_archive import pack
-
     job, tell = request.job, on_event or _tell_nobody
     if _will_be_embedded(job.address) or _is_embedded_here():
         raise SpecError(_EMBEDDED_CANNOT_DETACH)
@@ -284,8 +283,8 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     with contextlib.ExitStack() as stack:
         connection, plan = _connect(request, None, stack, tell)
-        from raydist.assembly import planned_event
-        from raydist.detached import hand_over
+        from raydist.runs.assembly import planned_event
+        from raydist.runs.detached import hand_over
 
         tell(planned_event(plan, ray=connection.source))
         submitted_at_s = time.time() - (time.monotonic() - called_at_s)
@@ -306,7 +305,7 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
 
 def _attach_to_own(job: JobSpec, connection: Connection) -> RunHandle:
     """Attaches to a run that was accepted, if its controller writes to the storage that is seen here."""
-    from raydist.runtime.controller_actor import request_stop
+    from raydist.runtime.detach.controller_actor import request_stop
 
     try:
         return attach(job.name, storage=job.storage, address=connection.address)
@@ -322,8 +321,7 @@ def _connect(
     request: Request, early_plan: Plan | None, stack: contextlib.ExitStack, tell: EventHook
 ) -> tuple[Connection, Plan]:
     """Connects to Ray. A cluster is asked before it is planned for; an embedded Ray is made to fit."""
-    from raydist.runtime.cluster_inventory import probe_inventory
-    from raydist.runtime.connection import connect
+    from raydist.runtime.cluster.inventory import probe_inventory
 
     address = request.job.address
     if early_plan is not None:
@@ -351,7 +349,7 @@ def _is_embedded_here() -> bool:
     """Whether this process is connected to a Ray that it has started itself, by whichever ray.init."""
     if not _is_connected():
         return False
-    from raydist.runtime.ray_internals import is_started_here
+    from raydist.runtime.cluster.ray_internals import is_started_here
 
     return is_started_here()
 
@@ -365,6 +363,6 @@ def _tell_nobody(event: Mapping[str, Any]) -> None: ...
 
 
 def _pickle(function: object) -> bytes:
-    from raydist.runtime.pickling import pickle_by_value
+    from raydist.runtime.cluster.pickling import pickle_by_value
 
     return pickle_by_value(function)

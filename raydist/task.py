@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 from raydist.data.failures import data_error_in
 from raydist.errors import ClusterError, MistakeError, StorageError
 from raydist.planning.assignment import TaskAssignment
-from raydist.spec.entry_point import load_function
+from raydist.spec.entry.entry_point import load_function
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected

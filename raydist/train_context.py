@@ -84,6 +84,9 @@ class TrainContext(Protocol):
     ) -> dict[str, float]:
         """Returns the loss and metrics of a compiled model over all of `data`, each example counted once.
 
+        Example:
+            print(ctx.evaluate(model, test_data)["loss"])
+
         Every task calls it. `data` are as `train_data` of `fit`; `(x, y)` arrays too.
 
         Args:
@@ -92,6 +95,9 @@ class TrainContext(Protocol):
 
     def predict(self, model: Any, data: Any, *, steps: int | None = None) -> Any:
         """Returns the model's outputs for all of `data`, in their order, as NumPy arrays; in every task.
+
+        Example:
+            labels = ctx.predict(model, images).argmax(axis=-1)
 
         Every task calls it. `data` are a `tf.data.Dataset` batched with the global batch size, a function
         that returns one, or an array.

@@ -63,7 +63,7 @@ def wait_until() -> WaitUntil:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[object]:
     """An embedded Ray with 4 logical CPUs, started once: its start is the cost."""
-    from raydist.runtime.connection import connect
+    from raydist.runtime.cluster.connection import connect
 
     with pytest.MonkeyPatch.context() as patch:
         # Otherwise Ray would write a token into the developer's home, and later Rays would demand it.

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 import raydist
-from raydist.controller.result import RunResult
-from raydist.controller.run_error import RunError
-from raydist.controller.states import RunState
-from raydist.run_handle import RunHandle, ThreadedRun
+from raydist.controller.failures.run_error import RunError
+from raydist.controller.report.result import RunResult, TaskRecord
+from raydist.runs.handle import RunHandle, ThreadedRun
 from raydist.spec.job import Strategy
+from raydist.spec.run_state import RunState
+from raydist.spec.tasks import TaskId
+from raydist.storage.run_storage import open_run
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +135,26 @@ def test_handle_closes_what_it_holds_when_the_run_has_ended() -> None:
     handle.stop()
     handle.result(timeout=30)
     assert closed.is_set()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "chief"),
+    [(("worker/0", "worker/1"), "worker/0"), (("ps/0", "worker/0", "chief/0", "evaluator/0"), "chief/0")],
+)
+def test_handle_shows_the_log_of_the_chief_unless_asked(
+    tasks: tuple[str, ...], chief: str, tmp_path: Path
+) -> None:
+    storage = open_run(str(tmp_path), run="r")
+    found = [TaskId.parse(task) for task in tasks]
+    for task in found:
+        storage.write_text(storage.log_segment(task, attempt=0, seq=0), f"printed by {task}\n")
+    end: Any = ended(RunState.SUCCEEDED, tasks=tuple(TaskRecord(task=task) for task in found))
+    controller: Any = FakeController(end)
+    handle = RunHandle("r", ThreadedRun("r", controller, contextlib.ExitStack()), storage=str(tmp_path))
+    handle.stop()
+    handle.result(timeout_s=30)
+    assert handle.logs() == f"printed by {chief}\n"
+    assert handle.logs(task=tasks[1]) == f"printed by {tasks[1]}\n"
 
 
 def test_failed_run_raises_the_typed_error_with_its_result() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import collections
+import graphlib
 import importlib
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,57 +20,167 @@ from raydist import errors
 
 PACKAGE = Path(raydist.__file__).parent
 
-# What each room may import of raydist, beside itself.
+# The rooms from the bottom to the top, each with what it may import of raydist beside itself. A room is a
+# folder or a module; a module belongs to the room with the longest name that fits.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    # Pure data, and how a person's words become it.
     "spec": {"errors"},
-    "planning": {"errors", "spec"},
-    "storage": {"errors", "spec"},
+    "spec.settings": {"errors", "spec"},
+    "spec.entry": {"errors", "spec", "spec.settings"},
+    "spec.request": {"spec", "spec.entry", "spec.settings"},
+    "planning": {"errors", "spec", "spec.settings"},
+    "storage.files": {"errors"},
+    "storage": {"errors", "spec", "storage.files"},
+    "storage.record": {"errors", "spec", "storage"},
+    "storage.claims": {"errors", "spec", "storage", "storage.record"},
     "metrics": {"errors", "spec", "storage"},
-    "data": {"errors", "spec", "storage"},
+    "data.order": set(),
+    "data": {"errors", "data.order"},
+    "data.sources": {"errors", "spec", "storage", "storage.files", "data", "data.order"},
+    "data.__init__": {"data", "data.sources"},
     "train_context": {"spec"},
-    "strategies": {"errors", "spec", "planning", "storage", "metrics", "data", "train_context"},
-    "controller": {"errors", "spec", "planning"},
-    # `task` is what the actor imports once its environment is set.
-    "runtime": {"errors", "spec", "planning", "controller", "storage", "task"},
-    "task": {"errors", "spec", "planning", "storage", "metrics", "data", "strategies", "train_context"},
-    "run_handle": {"errors", "spec", "storage", "controller"},
-    # Stays when Ray is gone: of the runtime it may import what needs no Ray.
-    "watch": {"errors", "spec", "storage", "controller"},
-    # These four join what decides with what acts.
-    "assembly": {"spec", "planning", "storage", "controller", "runtime"},
-    "detached": {"errors", "spec", "planning", "storage", "controller", "runtime", "assembly"},
-    "attached": {"errors", "spec", "storage", "controller", "runtime"},
+    # Runs TensorFlow in a task.
+    "training.lazy_imports": set(),
+    "training.tf_private": {"errors", "spec"},
+    "training.reporting": {"errors", "spec", "planning", "metrics"},
+    "training.cluster": {"errors", "spec", "planning", "data", "training.tf_private"},
+    "training.replicas": {"training.tf_private", "training.reporting", "training.cluster"},
+    "training.input": {
+        *("errors", "data", "training.tf_private", "training.reporting", "training.cluster"),
+        "training.replicas",
+    },
+    "training.stepping": {
+        *("spec", "metrics", "training.reporting", "training.cluster", "training.replicas"),
+        "training.input",
+    },
+    "training.checkpointing": {
+        *("errors", "spec", "storage", "training.tf_private", "training.reporting", "training.cluster"),
+        "training.replicas",
+    },
+    "training.keras_patches.replacement": {"errors"},
+    "training.keras_patches.keras3": {
+        *("errors", "training.tf_private", "training.cluster", "training.replicas", "training.input"),
+        *("training.stepping", "training.checkpointing", "training.keras_patches.replacement"),
+    },
+    "training.keras_patches.tf_keras": {
+        *("errors", "training.tf_private", "training.cluster", "training.replicas", "training.input"),
+        *("training.stepping", "training.checkpointing", "training.keras_patches.replacement"),
+    },
+    "training.keras_patches": {
+        *("errors", "training.input", "training.stepping", "training.keras_patches.keras3"),
+        "training.keras_patches.tf_keras",
+    },
+    "training.trainers": {
+        *("errors", "planning", "storage", "metrics", "data", "training.tf_private"),
+        *("training.reporting", "training.cluster", "training.replicas", "training.input"),
+        *("training.stepping", "training.checkpointing", "training.keras_patches.keras3"),
+        "training.keras_patches",
+    },
+    "training.parameter_server": {
+        *("errors", "planning", "storage", "data", "data.__init__", "training.tf_private"),
+        *("training.reporting", "training.input", "training.stepping", "training.checkpointing"),
+        *("training.keras_patches", "training.trainers"),
+    },
+    "training.context": {
+        *("errors", "spec", "planning", "metrics", "train_context", "training.cluster"),
+        *("training.input", "training.trainers"),
+    },
+    "training.session": {
+        *("errors", "spec", "planning", "storage", "metrics", "training.tf_private"),
+        *("training.reporting", "training.cluster", "training.replicas", "training.input"),
+        *("training.checkpointing", "training.keras_patches.keras3", "training.keras_patches.tf_keras"),
+        *("training.trainers", "training.parameter_server", "training.context"),
+    },
+    "task": {
+        *("errors", "spec", "spec.entry", "planning", "data", "training.lazy_imports"),
+        *("training.reporting", "training.cluster", "training.parameter_server", "training.session"),
+    },
+    # Decides, and does nothing itself; `task_group` is what it asks of the runtime.
+    "controller.task_group": {"spec", "planning"},
+    "controller.attempt": {"spec", "planning", "controller.task_group"},
+    "controller.failures": {"errors", "spec", "planning", "controller.task_group", "controller.attempt"},
+    "controller.revival": {"errors", "spec", "controller.attempt", "controller.failures"},
+    "controller.events": {"errors", "spec", "planning", "controller.task_group"},
+    "controller.machine": {
+        *("errors", "spec", "planning", "controller.task_group", "controller.attempt"),
+        *("controller.failures", "controller.revival", "controller.events"),
+    },
+    "controller.report": {
+        *("errors", "spec", "controller.attempt", "controller.failures", "controller.machine"),
+    },
+    "controller": {
+        *("errors", "spec", "controller.task_group", "controller.failures", "controller.revival"),
+        *("controller.events", "controller.machine", "controller.report"),
+    },
+    # Acts. `runtime.host` is what a host knows of itself, without Ray.
+    "runtime.host": {"errors", "spec", "storage"},
+    "runtime.cluster": {"errors", "spec", "planning", "runtime.host"},
+    "runtime.task": {"errors", "spec", "planning", "storage", "runtime.host"},
+    "runtime.group": {
+        *("errors", "spec", "planning", "storage", "controller.task_group"),
+        *("runtime.host", "runtime.cluster", "runtime.task"),
+    },
+    "runtime.detach": {"errors", "runtime.host", "runtime.cluster", "runtime.group"},
+    # Stays when Ray is gone.
+    "watch": {
+        *("errors", "spec", "storage", "storage.record", "runtime.host"),
+        *("controller", "controller.failures", "controller.report"),
+    },
+    "runs.handle": {"errors", "spec", "storage", "controller", "controller.report"},
+    # Joins what decides with what acts.
+    "runs": {
+        *("errors", "spec", "planning", "storage", "storage.record", "storage.claims"),
+        *("controller", "controller.failures", "controller.revival", "controller.machine"),
+        *("controller.report", "runtime.host", "runtime.cluster", "runtime.group", "runtime.detach"),
+    },
     "api": {
-        *("errors", "spec", "planning", "storage", "metrics", "controller", "runtime"),
-        *("train_context", "run_handle", "assembly", "detached", "attached", "watch", "__init__"),
+        *("errors", "spec", "spec.settings", "spec.request", "planning"),
+        *("storage", "storage.files", "storage.claims", "controller", "controller.report"),
+        *("runtime.host", "runtime.cluster", "runtime.task", "runtime.detach"),
+        *("watch", "runs.handle", "runs"),
     },
-    "chaos": {"errors", "spec", "storage", "runtime"},
+    "__init__": {
+        *("errors", "spec", "spec.settings", "planning", "controller.report"),
+        *("train_context", "data.__init__", "runs.handle", "api"),
+    },
+    "cli.job_options": {"errors", "spec", "spec.settings"},
+    "cli.screen": {"errors", "spec", "storage", "controller.report", "cli.job_options"},
     "cli": {
-        *("errors", "spec", "planning", "storage", "metrics", "controller"),
-        *("api", "attached", "chaos", "watch", "__init__"),
+        *("errors", "spec", "spec.settings", "spec.request", "runtime.host", "watch", "api", "__init__"),
+        *("cli.job_options", "cli.screen"),
     },
-    "__init__": {"errors", "spec", "planning", "controller", "api", "run_handle", "train_context", "data"},
+    "cli.commands": {
+        *("errors", "spec", "spec.settings", "planning", "storage", "storage.files", "storage.record"),
+        *("metrics", "runtime.host", "runs", "api", "cli.job_options", "cli.screen", "cli"),
+    },
 }
 
-# Of the runtime, what imports no ray: where one may run, which versions are installed, and what is left
-# on a host.
-RAY_FREE = {
-    "raydist.runtime.address",
-    "raydist.runtime.leftovers",
-    "raydist.runtime.session",
-    "raydist.runtime.sweeping",
-    "raydist.runtime.versions",
+# The most modules that a folder may have.
+MAX_MODULES = 15
+
+# What an import inside a function may be for: one of these, or a module of raydist that loads one of these.
+LATE: dict[str, str] = {
+    "numpy": "0.1 s, which `raydist plan` does without",
+    "plotext": "only `metrics --plot` draws",
+    "pyarrow": "0.3 s, which what reads no storage does without",
+    "ray": "a second; and it reads its environment when it is imported",
+    "rich": "0.1 s, which what prints no progress does without",
+    "subprocess": "0.01 s, which a command with a supervisor does without",
+    "tf_keras": "0.1 s, which jobs with Keras 3 do without",
+    "tensorflow": "seconds; and it reads its environment when it is imported",
+    "yaml": "0.05 s, which a job without a config file does without",
 }
 
 # Who may import the heavy or the replaceable ones.
 THIRD_PARTY: dict[str, set[str]] = {
     "ray": {"runtime", "data"},
-    "tensorflow": {"strategies", "task", "data"},
-    "keras": {"strategies", "task", "data"},
-    "tf_keras": {"strategies", "task", "data"},
+    "tensorflow": {"training", "task", "data"},
+    "keras": {"training", "task", "data"},
+    "tf_keras": {"training", "task", "data"},
     "pyarrow": {"storage", "metrics", "data"},
     "pathspec": {"runtime"},
+    "wrapt": {"training"},
     "yaml": {"spec"},
     "click": {"cli"},
     "rich": {"cli"},
@@ -103,57 +216,140 @@ PUBLIC = [
 ]
 
 
-def room_of(module: Path) -> str:
-    return module.relative_to(PACKAGE).with_suffix("").parts[0]
+def name_of(path: Path) -> str:
+    """Returns `data.order.steps` for a module; for a package `data.__init__`."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
-def imports_of(module: Path) -> Iterator[tuple[str, int]]:
-    """Yields (dotted module, line) of every import, those inside functions included."""
-    for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}:{node.lineno} imports relatively"
-            for alias in node.names:
-                # `from raydist import spec` goes to the room, `from raydist.spec import x` to its module.
-                is_room = node.module == "raydist" and alias.name in ROOMS
-                yield f"raydist.{alias.name}" if is_room else str(node.module), node.lineno
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def arrow_is_allowed(room: str, target: str) -> bool:
-    if room in ("cli", "watch") and target in RAY_FREE:
-        return True
-    top, *rest = target.split(".")
-    if top != "raydist":
-        return room in THIRD_PARTY.get(top, {room})
-    target_room = rest[0] if rest else "__init__"
-    return target_room == room or target_room in ROOMS[room]
+def room_of(module: str) -> str:
+    """Returns the room of a module, or its own name where it has none."""
+    return max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len, default=module)
 
 
-MODULES = sorted(PACKAGE.rglob("*.py"))
+class Import(NamedTuple):
+    """One import: of a module of raydist, named as in MODULES, or of another package."""
+
+    target: str
+    is_own: bool
+    is_late: bool
+    is_for_types: bool
+    line: int
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_module_imports_only_along_the_arrows(module: Path) -> None:
+def imports_of(path: Path) -> Iterator[Import]:
+    """Yields every import, those inside functions and under TYPE_CHECKING included."""
+    ahead = [(ast.parse(path.read_text()), False, False)]
+    while ahead:
+        parent, is_late, is_for_types = ahead.pop()
+        is_late = is_late or isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef)
+        is_for_types = is_for_types or (isinstance(parent, ast.If) and is_type_checking(parent.test))
+        for node in ast.iter_child_nodes(parent):
+            ahead.append((node, is_late, is_for_types))
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in names:
+                is_own = name.partition(".")[0] == "raydist"
+                yield Import(own_module(name) if is_own else name, is_own, is_late, is_for_types, node.lineno)
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def own_module(name: str) -> str:
+    """Returns the module that has a name: the name itself, or that of something in it."""
+    inner = name.partition(".")[2]
+    outer = inner.rpartition(".")[0]
+    candidates = (inner, f"{inner}.__init__", outer, f"{outer}.__init__")
+    return next(found for one in candidates if (found := one.lstrip(".")) in MODULES)
+
+
+IMPORTS = {name: list(imports_of(path)) for name, path in MODULES.items()}
+
+
+def arrow_is_allowed(room: str, found: Import) -> bool:
+    if found.is_own:
+        return room_of(found.target) in {room, *ROOMS[room]}
+    allowed = THIRD_PARTY.get(found.target.partition(".")[0])
+    return allowed is None or any(f"{room}.".startswith(f"{one}.") for one in allowed)
+
+
+@pytest.mark.parametrize("module", [name for name, imports in IMPORTS.items() if imports])
+def test_module_imports_only_along_the_arrows(module: str) -> None:
     room = room_of(module)
     assert room in ROOMS, f"{room} is a new room: give it a line in ROOMS and in DESIGN's tree"
     forbidden = [
-        f"{module.relative_to(PACKAGE)}:{line} imports {target}"
-        for target, line in imports_of(module)
-        if not arrow_is_allowed(room, target)
+        f"{module}:{found.line} imports {found.target}"
+        for found in IMPORTS[module]
+        if not arrow_is_allowed(room, found)
     ]
     assert forbidden == []
 
 
+def test_arrows_go_down() -> None:
+    below: set[str] = set()
+    for room, allowed in ROOMS.items():
+        assert allowed - below == set(), f"{room} may import what is not below it"
+        below.add(room)
+
+
+def test_no_modules_import_each_other() -> None:
+    graph = {
+        module: {found.target for found in imports if found.is_own} for module, imports in IMPORTS.items()
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def test_no_folder_is_crowded() -> None:
+    folders = [module.rpartition(".")[0] for module in MODULES if not module.endswith("__init__")]
+    sizes = collections.Counter(folders)
+    assert {folder: size for folder, size in sizes.items() if size > MAX_MODULES} == {}
+
+
+def loads_heavy(found: Import) -> bool:
+    """Whether an import loads one of LATE, if only by what that module imports at its top."""
+    if not found.is_own:
+        return found.target.partition(".")[0] in LATE
+    seen, ahead = {found.target}, [found.target]
+    while ahead:
+        loaded = [one for one in IMPORTS[ahead.pop()] if not (one.is_late or one.is_for_types)]
+        if any(not one.is_own and loads_heavy(one) for one in loaded):
+            return True
+        new = {one.target for one in loaded if one.is_own} - seen
+        seen |= new
+        ahead += new
+    return False
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_only_what_is_heavy_is_imported_inside_functions(module: str) -> None:
+    light = [
+        f"{module}:{found.line} imports {found.target}"
+        for found in IMPORTS[module]
+        if found.is_late and not loads_heavy(found)
+    ]
+    assert light == []
+
+
 def test_runtime_takes_only_its_contract_from_the_controller() -> None:
     taken = {
-        target
-        for module in MODULES
-        if room_of(module) == "runtime"
-        for target, _ in imports_of(module)
-        if target.startswith("raydist.controller")
+        found.target
+        for module, imports in IMPORTS.items()
+        if module.startswith("runtime.")
+        for found in imports
+        if found.target.startswith("controller.")
     }
-    assert taken <= {"raydist.controller.task_group"}
+    assert taken <= {"controller.task_group"}
 
 
 def loaded_after(statement: str, *, suspects: tuple[str, ...]) -> list[str]:
@@ -183,20 +379,19 @@ def test_annotating_and_decorating_a_job_loads_nothing_heavy() -> None:
     assert loaded_after(statement, suspects=("ray", "tensorflow", "keras", "pyarrow", "click")) == []
 
 
-@pytest.mark.parametrize("module", sorted(RAY_FREE))
-def test_ray_free_module_loads_no_ray(module: str) -> None:
-    assert loaded_after(f"import {module}", suspects=("ray", "tensorflow", "pyarrow")) == []
+def loaded_with(*rooms: str, suspects: tuple[str, ...]) -> list[str]:
+    """Returns which of `suspects` a fresh process has loaded after all modules of some rooms."""
+    modules = [f"raydist.{name}" for name in MODULES if name.startswith(rooms) and "__init__" not in name]
+    return loaded_after("import " + ", ".join(modules), suspects=suspects)
 
 
-@pytest.mark.parametrize("room", ["spec", "planning", "controller"])
+def test_what_is_on_a_host_needs_no_ray() -> None:
+    assert loaded_with("runtime.host.", suspects=("ray", "tensorflow", "pyarrow")) == []
+
+
+@pytest.mark.parametrize("room", ["spec.", "planning.", "controller."])
 def test_deciding_rooms_load_neither_ray_nor_tensorflow(room: str) -> None:
-    names = [
-        ".".join(["raydist", *module.relative_to(PACKAGE).with_suffix("").parts])
-        for module in MODULES
-        if room_of(module) == room
-    ]
-    statement = "import " + ", ".join(names)
-    assert loaded_after(statement, suspects=("ray", "tensorflow", "keras", "pyarrow")) == []
+    assert loaded_with(room, suspects=("ray", "tensorflow", "keras", "pyarrow")) == []
 
 
 def test_public_names_are_pinned_and_sorted() -> None:

@@ -1,4 +1,4 @@
-"""The options of a run, made from the one list in raydist.spec.options."""
+"""The options of a run, made from the one list in raydist.spec.settings.options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from raydist.errors import SpecError
 from raydist.spec.duration import parse_duration
-from raydist.spec.options import OPTIONS, Option, OptionKind, find_option
+from raydist.spec.settings.options import OPTIONS, Option, OptionKind, find_option
 
 _STORAGE = find_option("storage")
 _Function = TypeVar("_Function", bound=Callable[..., Any])

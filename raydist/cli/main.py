@@ -10,25 +10,28 @@ from typing import NoReturn
 
 import click
 
-from raydist.cli import output, standard_streams
+import raydist
+from raydist.cli.screen import output, standard_streams
+from raydist.cli.supervision import run_supervised
 from raydist.errors import RaydistError
+from raydist.runtime.host.sweeping import sweep_host
 
 INTERRUPTED = 130
 
 # Loaded when called, because `raydist plan` ends within a second and `status` needs no Ray.
 COMMANDS = {
-    "submit": "raydist.cli.submit",
-    "plan": "raydist.cli.plan",
-    "list": "raydist.cli.list_runs",
-    "status": "raydist.cli.status",
-    "logs": "raydist.cli.logs",
-    "metrics": "raydist.cli.metrics",
-    "checkpoints": "raydist.cli.checkpoints",
-    "resume": "raydist.cli.resume",
-    "stop": "raydist.cli.stop",
-    "chaos": "raydist.cli.chaos",
-    "doctor": "raydist.cli.doctor",
-    "guide": "raydist.cli.guide",
+    "submit": "raydist.cli.commands.submit",
+    "plan": "raydist.cli.commands.plan",
+    "list": "raydist.cli.commands.list_runs",
+    "status": "raydist.cli.commands.status",
+    "logs": "raydist.cli.commands.logs",
+    "metrics": "raydist.cli.commands.metrics",
+    "checkpoints": "raydist.cli.commands.checkpoints",
+    "resume": "raydist.cli.commands.resume",
+    "stop": "raydist.cli.commands.stop",
+    "chaos": "raydist.cli.commands.chaos",
+    "doctor": "raydist.cli.commands.doctor",
+    "guide": "raydist.cli.commands.guide",
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.
@@ -71,9 +74,7 @@ def first_sentence(text: str | None) -> str:
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        from raydist import __version__
-
-        click.echo(f"raydist {__version__}")
+        click.echo(f"raydist {raydist.__version__}")
         ctx.exit()
 
 
@@ -97,8 +98,6 @@ def cli() -> None:
     Example:
       raydist submit jobs/cifar.py --workers 2
     """
-    from raydist.runtime.sweeping import sweep_host
-
     sweep_host()
 
 
@@ -152,8 +151,6 @@ def main() -> NoReturn:
     arguments = sys.argv[1:]
     if arguments[:1] not in _SUPERVISED:
         sys.exit(run(arguments))
-    from raydist.cli.supervision import run_supervised
-
     sys.exit(run_supervised(arguments, run))
 
 

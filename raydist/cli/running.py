@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from raydist.cli import output, run_end, standard_streams
-from raydist.cli.progress import Progress, ProgressView, open_view
-from raydist.spec.params import ParamTexts
+from raydist.cli.screen import output, run_end, standard_streams
+from raydist.cli.screen.progress import Progress, ProgressView, open_view
+from raydist.spec.settings.params import ParamTexts
 
 if TYPE_CHECKING:
     from raydist.spec.request import Config

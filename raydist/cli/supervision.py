@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
+from raydist.cli.screen import output, run_end
+from raydist.errors import ClusterError, RaydistError
 from raydist.watch.messages import Heard
 from raydist.watch.supervisor import DriverEnd, fork_driver
 
@@ -27,9 +29,6 @@ def run_supervised(arguments: Sequence[str], command: Command) -> int:
 def _exit_code(end: DriverEnd, *, is_json: bool) -> int:
     if end.heard.exit_code is not None:
         return end.heard.exit_code
-    from raydist.cli import output
-    from raydist.errors import RaydistError
-
     try:
         return _settle(end.heard, end.code, is_json=is_json)
     except RaydistError as error:
@@ -38,8 +37,6 @@ def _exit_code(end: DriverEnd, *, is_json: bool) -> int:
 
 def _settle(heard: Heard, code: int, *, is_json: bool) -> int:
     """Clears up after a driver that died, tells how its run ended, and returns the exit code."""
-    from raydist.cli import output, run_end
-    from raydist.errors import ClusterError
     from raydist.watch.aftermath import describe_death, settle
 
     how = describe_death(code)

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from raydist.controller import journal
 from raydist.controller.clock import Clock
 from raydist.controller.events import (
     Action,
@@ -33,11 +32,12 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.machine import RunMachine
-from raydist.controller.result import RunPlaces, RunResult, result_of
+from raydist.controller.report import journal
+from raydist.controller.report.result import RunPlaces, RunResult, result_of
 from raydist.controller.revival import Revival
-from raydist.controller.states import RunState
 from raydist.controller.task_group import GroupUpdate, Launcher, TaskGroup
 from raydist.errors import RaydistError, StorageError
+from raydist.spec.run_state import RunState
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from raydist.controller import start_deadline
-from raydist.controller.attempt import Attempt
+from raydist.controller.attempt.attempt import Attempt
+from raydist.controller.attempt.reached import Reached
+from raydist.controller.attempt.replacement import Deaths, replace_dead
+from raydist.controller.attempt.restarts import Cause, Restart, Saving, resumed, wanted
+from raydist.controller.attempt.success import has_succeeded, servers
+from raydist.controller.attempt.watchdog import Watchdog
 from raydist.controller.events import (
     Action,
     AttemptPlanned,
@@ -28,22 +32,18 @@ from raydist.controller.events import (
     StartDeadlinePassed,
     StopGroup,
 )
-from raydist.controller.failure_policy import AttemptEnd
-from raydist.controller.lost_attempts import LostAttempts, Retry
-from raydist.controller.reached import Reached
-from raydist.controller.replacement import Deaths, replace_dead
-from raydist.controller.restarts import Cause, Restart, Saving, resumed, wanted
+from raydist.controller.failures import start_deadline
+from raydist.controller.failures.failure_policy import AttemptEnd
+from raydist.controller.failures.lost_attempts import LostAttempts, Retry
+from raydist.controller.failures.root_cause import RootCause, find_root_cause, is_decisive
+from raydist.controller.failures.run_error import RunError
 from raydist.controller.revival import Revival
-from raydist.controller.root_cause import RootCause, find_root_cause, is_decisive
-from raydist.controller.run_error import RunError
-from raydist.controller.states import RunState
-from raydist.controller.success import has_succeeded, servers
 from raydist.controller.task_group import Explanation, GroupUpdate
-from raydist.controller.watchdog import Watchdog
 from raydist.errors import ClusterError, RaydistError, TrainingError
 from raydist.planning.plan import Plan
+from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState
-from raydist.spec.tasks import TaskId, TaskType
+from raydist.spec.tasks import TaskId, TaskType, chief_of
 
 _EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
 
@@ -101,9 +101,7 @@ class RunMachine:
 
     @property
     def chief(self) -> TaskId:
-        """The task that writes checkpoints and summaries: chief/0, else worker/0."""
-        chief = TaskId(task_type=TaskType.CHIEF, index=0)
-        return chief if chief in self.plan.tasks else TaskId(task_type=TaskType.WORKER, index=0)
+        return chief_of(task.task_type for task in self.plan.tasks)
 
     @property
     def may_resize(self) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raydist.controller.failure_policy import AttemptEnd
-from raydist.controller.reached import Evaluation, Reached
+from raydist.controller.attempt.reached import Evaluation, Reached
+from raydist.controller.failures.failure_policy import AttemptEnd
 from raydist.errors import ClusterError
 from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId

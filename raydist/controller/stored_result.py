@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from raydist.controller.result import RunResult, TaskRecord
+from raydist.controller.failures.run_error import RunError
+from raydist.controller.report.result import RunResult, TaskRecord
 from raydist.controller.revival import evaluation_from, metrics_from
-from raydist.controller.run_error import RunError
-from raydist.controller.states import RunState
+from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
 from raydist.spec.tasks import TaskId
 

@@ -12,22 +12,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raydist.data.arrays import from_arrays as from_arrays
     from raydist.data.batches import Batches as Batches
-    from raydist.data.images import from_images as from_images
-    from raydist.data.parquet import from_parquet as from_parquet
-    from raydist.data.ray_blocks import from_ray_dataset as from_ray_dataset
-    from raydist.data.source import Source as Source
-    from raydist.data.tfrecord import from_tfrecord as from_tfrecord
+    from raydist.data.sources.arrays import from_arrays as from_arrays
+    from raydist.data.sources.images import from_images as from_images
+    from raydist.data.sources.parquet import from_parquet as from_parquet
+    from raydist.data.sources.ray_blocks import from_ray_dataset as from_ray_dataset
+    from raydist.data.sources.source import Source as Source
+    from raydist.data.sources.tfrecord import from_tfrecord as from_tfrecord
 
 _MODULES = {
     "Batches": "batches",
-    "Source": "source",
-    "from_arrays": "arrays",
-    "from_images": "images",
-    "from_parquet": "parquet",
-    "from_ray_dataset": "ray_blocks",
-    "from_tfrecord": "tfrecord",
+    "Source": "sources.source",
+    "from_arrays": "sources.arrays",
+    "from_images": "sources.images",
+    "from_parquet": "sources.parquet",
+    "from_ray_dataset": "sources.ray_blocks",
+    "from_tfrecord": "sources.tfrecord",
 }
 
 __all__ = [

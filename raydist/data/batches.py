@@ -5,51 +5,33 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from isal import isal_zlib
-
-from raydist.data import permutation
-from raydist.data.cached import CachedSource
+from raydist.data.cached import CachedExamples
+from raydist.data.examples import Examples
 from raydist.data.failures import data_error_in
-from raydist.data.reader import Reader
-from raydist.data.source import Source
-from raydist.data.steps import Steps
+from raydist.data.order.steps import Steps
+from raydist.data.recipe import Map, Recipe
 from raydist.errors import DataError
 
 _WINDOW_MB = 64.0
 _WINDOW_EXAMPLES = 1 << 19
-Map = Callable[..., Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batches:
+class Batches(Recipe):
     """Global batches in an order that epoch and seed alone decide, and what is done to each.
 
     Give it to `ctx.fit` or `ctx.train_steps`, which ask it for each worker's part from the step on that a
     run resumes at; or take `dataset()`. Iterating it gives the global batches.
-
-    Attributes:
-      seed: None where the source's order is kept.
-      epochs: After so many the data end; None where they do not.
-      maps: Functions of a batch, in their order.
-      num_prefetched: Batches made ahead, beside those that maps and decoding hold; None for no more.
     """
-
-    source: Source
-    steps: Steps
-    seed: int | None
-    epochs: int | None
-    window_bytes: int
-    maps: tuple[Map, ...] = ()
-    num_prefetched: int | None = None
 
     @classmethod
     def of(
         cls,
-        source: Source,
+        source: Examples,
         *,
         global_batch_size: int,
         seed: int,
@@ -83,19 +65,6 @@ class Batches:
             window_bytes=int(window_mb * 1e6),
         )
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.steps.per_epoch
-
-    @property
-    def global_batch_size(self) -> int:
-        return self.steps.batch_size
-
-    @property
-    def num_steps(self) -> int | None:
-        """The steps of all epochs; None where the data do not end."""
-        return None if self.epochs is None else self.epochs * self.steps_per_epoch
-
     def map(self, function: Map) -> Batches:
         """Returns the recipe with `function` applied to each batch, or to each worker's part of it.
 
@@ -120,30 +89,17 @@ class Batches:
         Unlike `tf.data.Dataset.cache` it freezes no order: each epoch is shuffled anew. A worker that
         has part of each batch comes to hold all examples after some epochs.
         """
-        if isinstance(self.source, CachedSource):
+        if isinstance(self.source, CachedExamples):
             return self
-        return dataclasses.replace(self, source=CachedSource(self.source))
+        return dataclasses.replace(self, source=CachedExamples(self.source))
 
     def for_epochs(self, epochs: int | None) -> Batches:
         """Returns the recipe that ends after so many epochs; None: never."""
         return dataclasses.replace(self, epochs=epochs)
 
-    def fingerprint(self) -> int:
-        """Returns a number, below 2**32, that differs in all likelihood where the batches do."""
-        told = (
-            f"{self.source.fingerprint()} {self.steps} {self.seed} {self.window_bytes} {permutation.VERSION}"
-        )
-        return int(isal_zlib.crc32(told.encode()))
-
     def without_maps(self) -> Batches:
         """Returns the recipe before any `map`, which can be sent to another process."""
         return dataclasses.replace(self, maps=())
-
-    def reader(self) -> Reader:
-        """Returns what reads the examples."""
-        return Reader(
-            self.source, self.steps, seed=self.seed, window_bytes=self.window_bytes, epochs=self.epochs
-        )
 
     def dataset(self, input_context: Any = None, start_step: int = 0) -> Any:
         """Returns a `tf.data.Dataset` of the batches from step `start_step` of the run on.

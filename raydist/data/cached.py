@@ -1,4 +1,4 @@
-"""CachedSource: keeps what was read of another source in memory."""
+"""CachedExamples: keeps what was read in memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from raydist.data.source import Source
-from raydist.data.windows import Piece
+from raydist.data.examples import Examples
+from raydist.data.order.windows import Piece
 
 
-class CachedSource(Source):
-    """A source whose every example is read once in this process."""
+class CachedExamples(Examples):
+    """Examples of which each is read once in this process."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Examples) -> None:
         self._source = source
         self.fields = source.fields
         self.structure = source.structure
@@ -25,8 +25,8 @@ class CachedSource(Source):
         self._taken: list[np.ndarray] = []  # each field of all examples, once the first are read
         self._is_taken = np.zeros(0, bool)
 
-    def __reduce__(self) -> tuple[type[CachedSource], tuple[Source]]:
-        return CachedSource, (self._source,)  # elsewhere it is read again
+    def __reduce__(self) -> tuple[type[CachedExamples], tuple[Examples]]:
+        return CachedExamples, (self._source,)  # elsewhere it is read again
 
     def __len__(self) -> int:
         return len(self._source)

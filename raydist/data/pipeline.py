@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from raydist.data.batches import Batches
-from raydist.data.steps import Steps, cut
+from raydist.data.order.steps import Steps, cut
+from raydist.data.recipe import Recipe
 
 _LAST_BLOCK = 2**63 - 2
 _BLOCK_BYTES = 4e6
@@ -50,7 +50,7 @@ class Blocks:
     size: int
 
     @classmethod
-    def of(cls, recipe: Batches, part: Part) -> Blocks:
+    def of(cls, recipe: Recipe, part: Part) -> Blocks:
         rows = -(-recipe.global_batch_size * part.num_local // part.num_replicas)
         size = int(_BLOCK_BYTES // (rows * recipe.source.num_bytes))
         return cls(recipe.steps, max(1, min(size, _MAX_BLOCK_STEPS, recipe.steps.num_full)))
@@ -83,7 +83,7 @@ class Blocks:
 class BlockReader:
     """Reads one pipeline's part of a block of steps: what the graph calls back."""
 
-    def __init__(self, recipe: Batches, part: Part, *, stands_in: bool) -> None:
+    def __init__(self, recipe: Recipe, part: Part, *, stands_in: bool) -> None:
         """Takes what to read; with `stands_in`, a replica without examples gets the batch's first one."""
         self._recipe = recipe
         self._part = part
@@ -113,7 +113,7 @@ class BlockReader:
         return outputs
 
 
-def dataset(recipe: Batches, part: Part, *, start_step: int) -> tf.data.Dataset:
+def dataset(recipe: Recipe, part: Part, *, start_step: int) -> tf.data.Dataset:
     """Returns the batches of a pipeline's replicas, in turn, from a step on."""
     read = in_this_process(BlockReader(recipe, part, stands_in=False))
     return elements(recipe, part, start_step=start_step, read=read, finish=without_counts)
@@ -125,7 +125,7 @@ def without_counts(batch: Any, num_examples: tf.Tensor, num_global: tf.Tensor) -
 
 
 def elements(
-    recipe: Batches,
+    recipe: Recipe,
     part: Part,
     *,
     start_step: Any,
@@ -216,12 +216,12 @@ def in_this_process(reader: Callable[[Any], Sequence[np.ndarray]]) -> ReadOp:
     return read
 
 
-def has_equal_parts(recipe: Batches, num_replicas: int) -> bool:
+def has_equal_parts(recipe: Recipe, num_replicas: int) -> bool:
     """Whether every replica has as many examples in every step."""
     return recipe.steps.is_uniform and recipe.global_batch_size % num_replicas == 0
 
 
-def _batch_shapes(recipe: Batches, part: Part) -> list[list[int | None]]:
+def _batch_shapes(recipe: Recipe, part: Part) -> list[list[int | None]]:
     is_fixed = has_equal_parts(recipe, part.num_replicas)
     rows = recipe.global_batch_size // part.num_replicas if is_fixed else None
     return [[rows, *field.shape] for field in recipe.source.fields]

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raydist.data.permutation import key_of, permuted
-from raydist.data.source import Source
-from raydist.data.steps import Steps
-from raydist.data.windows import Stretch, Window, WindowedOrder
+from raydist.data.examples import Examples
+from raydist.data.order.permutation import key_of, permuted
+from raydist.data.order.steps import Steps
+from raydist.data.order.windows import Stretch, Window, WindowedOrder
 
 
 class Reader:
     """Reads parts of the global batches of one recipe. Safe to use from several threads."""
 
     def __init__(
-        self, source: Source, steps: Steps, *, seed: int | None, window_bytes: int, epochs: int | None
+        self, source: Examples, steps: Steps, *, seed: int | None, window_bytes: int, epochs: int | None
     ) -> None:
         """Takes what makes the order.
 
@@ -70,7 +70,7 @@ _Key = tuple[int, int, int]
 class _Windows:
     """The windows that are in memory: of each lane the one in use and the one after it."""
 
-    def __init__(self, source: Source, order: WindowedOrder, *, epochs: int | None) -> None:
+    def __init__(self, source: Examples, order: WindowedOrder, *, epochs: int | None) -> None:
         self._source = source
         self._order = order
         self._epochs = epochs
@@ -165,7 +165,7 @@ class _Load:
         """Says that nobody will ask for it: if it still waits to be read ahead, it is not read."""
         self._is_dropped = True
 
-    def run(self, source: Source) -> None:
+    def run(self, source: Examples) -> None:
         """Reads, unless another thread did or does; an error is left to `result`, which tries once more."""
         if self._is_dropped or not self._lock.acquire(blocking=False):
             return
@@ -176,11 +176,11 @@ class _Load:
         finally:
             self._lock.release()
 
-    def result(self, source: Source) -> list[np.ndarray]:
+    def result(self, source: Examples) -> list[np.ndarray]:
         with self._lock:
             return self._read(source)
 
-    def _read(self, source: Source) -> list[np.ndarray]:
+    def _read(self, source: Examples) -> list[np.ndarray]:
         if self._arrays is None:
             arrays, order = source.read(self._window.pieces), self._window.order()
             if order is not None:

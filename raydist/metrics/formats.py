@@ -46,7 +46,7 @@ def json_blocks(table: MetricTable, *, run: str) -> Iterator[bytes]:
 
 
 def text_blocks(table: MetricTable) -> Iterator[bytes]:
-    """Yields aligned columns, the header first, as `cli.output.print_table` prints them."""
+    """Yields aligned columns, the header first, as `cli.screen.output.print_table` prints them."""
     blocks = [[_as_cells(column) for column in block] for block in _blocks(table)]
     names = table.column_names
     widths = [

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 
 from raydist.metrics.records import MetricRow
 from raydist.spec.tasks import TaskId
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import SegmentWriter, next_seq
 
 SCHEMA = pa.schema(
@@ -51,8 +50,7 @@ class MetricsWriter:
     @classmethod
     def open(
         cls,
-        storage: Storage,
-        layout: RunLayout,
+        storage: RunStorage,
         *,
         task: TaskId,
         attempt: int,
@@ -62,11 +60,11 @@ class MetricsWriter:
         return cls(
             SegmentWriter(
                 storage,
-                segment_key=lambda seq: layout.metrics_segment(task, attempt=attempt, seq=seq),
+                segment_key=lambda seq: storage.metrics_segment(task, attempt=attempt, seq=seq),
                 encode=_encode,
                 item_bytes=lambda _: _ROW_BYTES,
                 first_seq=next_seq(
-                    storage, layout.metrics, prefix=layout.metrics_prefix(task, attempt=attempt)
+                    storage, storage.metrics, prefix=storage.metrics_prefix(task, attempt=attempt)
                 ),
                 joined_at=JOINED_AT,
                 clock=clock,

@@ -14,7 +14,7 @@ from raydist.metrics.parquet import SCHEMA
 from raydist.metrics.records import Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 
 # An object store answers slowly, but many requests at once.
 _THREADS = 8
@@ -35,7 +35,7 @@ COLUMNS = pa.schema(
 )
 
 
-def read_columns(storage: Storage, layout: RunLayout, *, scope: Scope) -> pa.Table:
+def read_columns(storage: RunStorage, *, scope: Scope) -> pa.Table:
     """Returns the stored values of one scope, of every attempt and task, with the columns `COLUMNS`.
 
     The rows of one task in one attempt are in the order in which they were reported; one may be there twice.
@@ -45,19 +45,19 @@ def read_columns(storage: Storage, layout: RunLayout, *, scope: Scope) -> pa.Tab
     """
     for _ in range(_LISTINGS - 1):
         try:
-            return _read_listed(storage, layout, scope)
+            return _read_listed(storage, scope)
         except _GoneError:  # joined with others since it was listed
             pass
-    return _read_listed(storage, layout, scope)
+    return _read_listed(storage, scope)
 
 
 class _GoneError(StorageError):
     """A file that was listed is not there any more."""
 
 
-def _read_listed(storage: Storage, layout: RunLayout, scope: Scope) -> pa.Table:
-    names = storage.list_names(layout.metrics)
-    keys = [f"{layout.metrics}/{name}" for name in names if name.endswith(".parquet")]
+def _read_listed(storage: RunStorage, scope: Scope) -> pa.Table:
+    names = storage.list_names(storage.metrics)
+    keys = [f"{storage.metrics}/{name}" for name in names if name.endswith(".parquet")]
     size = max(1, min(_GROUP_FILES, len(keys) // (4 * _THREADS)))
     groups = [keys[start : start + size] for start in range(0, len(keys), size)]
     readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-metrics")
@@ -69,7 +69,7 @@ def _read_listed(storage: Storage, layout: RunLayout, scope: Scope) -> pa.Table:
     try:
         _check_words(rows)
     except (SpecError, UnicodeDecodeError) as error:
-        raise StorageError(f"a file in {storage.uri(layout.metrics)} is damaged: {error}") from error
+        raise StorageError(f"a file in {storage.uri(storage.metrics)} is damaged: {error}") from error
     return rows
 
 

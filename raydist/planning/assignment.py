@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
-from raydist.spec.tasks import ClusterSpec, TaskId, TaskType
+from raydist.spec.tasks import ClusterSpec, TaskId, chief_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,5 @@ class TaskAssignment:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task writes checkpoints and summaries: chief/0, else worker/0."""
-        chief = self.cluster_spec.jobs[0][0] if self.cluster_spec.jobs else TaskType.WORKER
-        return self.task.task_type is chief and self.task.index == 0
+        """Whether this task writes checkpoints and summaries."""
+        return self.task == chief_of(task_type for task_type, _ in self.cluster_spec.jobs)

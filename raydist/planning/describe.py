@@ -8,7 +8,7 @@ from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
 from raydist.spec.job import JobSpec
-from raydist.spec.options import OPTIONS
+from raydist.spec.settings.options import OPTIONS
 from raydist.spec.tasks import TaskId
 
 

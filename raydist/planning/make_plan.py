@@ -11,7 +11,7 @@ from raydist.planning.plan import Plan
 from raydist.planning.roles import Roles, make_roles
 from raydist.planning.strategy import Sources, choose_strategy
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
-from raydist.spec.layers import Source
+from raydist.spec.settings.layers import Source
 
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 

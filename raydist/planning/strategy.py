@@ -10,7 +10,7 @@ from typing import Any
 from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Inventory
 from raydist.spec.job import JobSpec, Strategy, WorkerRange
-from raydist.spec.layers import Source
+from raydist.spec.settings.layers import Source
 
 Sources = Mapping[str, Source]
 """Where each option was set, as `resolve` tells it."""

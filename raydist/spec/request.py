@@ -11,13 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from raydist.spec.config_file import read_config
-from raydist.spec.decorator import Job
+from raydist.spec.entry.job_file import read_job
+from raydist.spec.entry.job_object import define_from_object
 from raydist.spec.job import JobSpec
-from raydist.spec.job_file import read_job
-from raydist.spec.job_object import define_from_object
-from raydist.spec.layers import Source, resolve
-from raydist.spec.options import PARAMS
+from raydist.spec.settings.config_file import read_config
+from raydist.spec.settings.decorator import Job
+from raydist.spec.settings.layers import Source, resolve
+from raydist.spec.settings.options import PARAMS
 
 JobLike = str | os.PathLike[str] | Job[Any, Any] | Callable[..., Any]
 Config = str | os.PathLike[str] | Mapping[str, Any] | None

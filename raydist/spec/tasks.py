@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raydist.errors import SpecError
@@ -39,6 +40,12 @@ class TaskId:
         if task_type not in {member.value for member in TaskType} or not index.isdecimal():
             raise SpecError(f"{text!r} is no task; write TYPE/INDEX, such as worker/0")
         return cls(task_type=TaskType(task_type), index=int(index))
+
+
+def chief_of(task_types: Iterable[TaskType]) -> TaskId:
+    """Returns the task that writes checkpoints and summaries: chief/0 if there is one, else worker/0."""
+    has_chief = TaskType.CHIEF in task_types
+    return TaskId(task_type=TaskType.CHIEF if has_chief else TaskType.WORKER, index=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ from raydist.storage.checkpoint_marker import (
     encode_marker,
     safe_name,
 )
-from raydist.storage.failures import is_full_disk, storage_errors
+from raydist.storage.files.failures import is_full_disk, storage_errors
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +56,8 @@ class RestorePoint:
 class CheckpointStore:
     """The checkpoints of one run. Only the chief commits and prunes; every task may read."""
 
-    def __init__(self, storage: Storage, layout: RunLayout) -> None:
+    def __init__(self, storage: RunStorage) -> None:
         self._storage = storage
-        self._layout = layout
 
     def commit(
         self,
@@ -89,7 +88,7 @@ class CheckpointStore:
             stored = [self._store_file(step, attempt, name, source) for name, source in sorted(files.items())]
             marker = encode_marker(step=step, attempt=attempt, files=stored, info=info or {})
             self._storage.write_bytes(
-                self._layout.checkpoint_marker(step=step, attempt=attempt), marker, is_durable=True
+                self._storage.checkpoint_marker(step=step, attempt=attempt), marker, is_durable=True
             )
         except StorageError as error:
             full = self._describe_full_disk(error, step, attempt, files)  # before there is room again
@@ -111,7 +110,7 @@ class CheckpointStore:
             raise StorageError(self._full_disk_sentence(step, attempt, files, free_bytes or 0))
 
     def _free_bytes(self, step: int, attempt: int) -> int | None:
-        return self._storage.free_bytes(self._layout.checkpoint(step=step, attempt=attempt))
+        return self._storage.free_bytes(self._storage.checkpoint(step=step, attempt=attempt))
 
     def _describe_full_disk(
         self, error: StorageError, step: int, attempt: int, files: Mapping[str, bytes | Path]
@@ -126,7 +125,7 @@ class CheckpointStore:
         self, step: int, attempt: int, files: Mapping[str, bytes | Path], free_bytes: int
     ) -> str:
         needed_bytes = sum(map(_size, files.values()))
-        uri = self._storage.uri(self._layout.checkpoint(step=step, attempt=attempt))
+        uri = self._storage.uri(self._storage.checkpoint(step=step, attempt=attempt))
         return (
             f"no space left for the checkpoint {uri}: it takes {needed_bytes / 1e6:.1f} MB, and "
             f"{free_bytes / 1e6:.1f} MB are free; free some space there, lower --keep, or choose another "
@@ -134,7 +133,7 @@ class CheckpointStore:
         )
 
     def _stored_bytes(self, step: int, attempt: int) -> int:
-        folder = self._layout.checkpoint(step=step, attempt=attempt)
+        folder = self._storage.checkpoint(step=step, attempt=attempt)
         with contextlib.suppress(StorageError):
             return sum(self._storage.size(f"{folder}/{name}") for name in self._storage.list_names(folder))
         return 0
@@ -192,7 +191,7 @@ class CheckpointStore:
                 check(checkpoint)
             except CheckpointError as error:
                 logger.warning("skipped a damaged checkpoint: %s", error)
-                uri = self._storage.uri(self._layout.checkpoint(step=step, attempt=attempt))
+                uri = self._storage.uri(self._storage.checkpoint(step=step, attempt=attempt))
                 damaged.append(DamagedCheckpoint(step=step, attempt=attempt, uri=uri, reason=str(error)))
             else:
                 return RestorePoint(checkpoint=checkpoint, damaged=tuple(damaged))
@@ -218,7 +217,7 @@ class CheckpointStore:
 
     def _folders(self) -> list[tuple[int, int]]:
         """Returns (step, attempt) of each checkpoint folder, committed or not, newest first."""
-        names = map(self._layout.parse_checkpoint, self._storage.list_names(self._layout.checkpoints))
+        names = map(self._storage.parse_checkpoint, self._storage.list_names(self._storage.checkpoints))
         return sorted((name for name in names if name is not None), reverse=True)
 
     def _marked_by_age(self) -> list[tuple[int, int]]:
@@ -228,12 +227,12 @@ class CheckpointStore:
         return [
             (step, attempt)
             for step, attempt in self._folders()
-            if self._storage.exists(self._layout.checkpoint_marker(step=step, attempt=attempt))
+            if self._storage.exists(self._storage.checkpoint_marker(step=step, attempt=attempt))
         ]
 
     def _load(self, step: int, attempt: int) -> Checkpoint:
-        key = self._layout.checkpoint_marker(step=step, attempt=attempt)
-        uri = self._storage.uri(self._layout.checkpoint(step=step, attempt=attempt))
+        key = self._storage.checkpoint_marker(step=step, attempt=attempt)
+        uri = self._storage.uri(self._storage.checkpoint(step=step, attempt=attempt))
         with _missing_is_damage(uri, PurePosixPath(key).name):
             content = self._storage.read_bytes(key)
         try:
@@ -243,7 +242,7 @@ class CheckpointStore:
             raise CheckpointError(f"checkpoint {uri} is damaged: its marker {name} is not whole") from error
 
     def _load_unless_damaged(self, step: int, attempt: int) -> Checkpoint | None:
-        if not self._storage.exists(self._layout.checkpoint_marker(step=step, attempt=attempt)):
+        if not self._storage.exists(self._storage.checkpoint_marker(step=step, attempt=attempt)):
             return None
         try:
             return self._load(step, attempt)
@@ -278,11 +277,11 @@ class CheckpointStore:
 
     def _remove(self, storage: Storage, step: int, attempt: int) -> None:
         # The marker first: a removal that is cut off must not leave a checkpoint that looks whole.
-        storage.delete(self._layout.checkpoint_marker(step=step, attempt=attempt))
-        storage.delete(self._layout.checkpoint(step=step, attempt=attempt))
+        storage.delete(self._storage.checkpoint_marker(step=step, attempt=attempt))
+        storage.delete(self._storage.checkpoint(step=step, attempt=attempt))
 
     def _file_key(self, step: int, attempt: int, name: str) -> str:
-        return f"{self._layout.checkpoint(step=step, attempt=attempt)}/{name}"
+        return f"{self._storage.checkpoint(step=step, attempt=attempt)}/{name}"
 
 
 def _size(source: bytes | Path) -> int:

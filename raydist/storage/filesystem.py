@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import io
@@ -13,17 +14,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raydist.errors import StorageError
-from raydist.storage.failures import is_transient, storage_error, storage_errors
-from raydist.storage.local_files import create_whole, write_aside
-from raydist.storage.redaction import redact
-from raydist.storage.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
-from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, with_limits
+from raydist.storage.files.failures import is_transient, storage_error, storage_errors
+from raydist.storage.files.local_files import create_whole, write_aside
+from raydist.storage.files.redaction import redact
+from raydist.storage.files.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
+from raydist.storage.files.s3 import HASTY, PATIENT, RequestLimits, with_limits
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -73,8 +74,8 @@ class Storage:
         self._uri_query = uri_query
         self._is_local = isinstance(filesystem, pafs.LocalFileSystem)
 
-    @classmethod
-    def open(cls, uri: str) -> Storage:
+    @staticmethod
+    def open(uri: str) -> Storage:
         """Opens a path, `file://`, `s3://`, `gs://` or `hdfs://`; writes nothing and asks no server.
 
         A plain path is taken relative to the current folder and made absolute. S3 takes
@@ -84,30 +85,30 @@ class Storage:
         """
         match = _SCHEME_PATTERN.match(uri)
         if match is None:
-            return cls._open_path(uri)
+            return Storage._open_path(uri)
         if match[1] == "file":
-            return cls._open_file_uri(uri)
-        return cls._open_remote(uri, scheme=match[1])
+            return Storage._open_file_uri(uri)
+        return Storage._open_remote(uri, scheme=match[1])
 
-    @classmethod
-    def _open_path(cls, path: str) -> Storage:
+    @staticmethod
+    def _open_path(path: str) -> Storage:
         if not path or "\0" in path:
             raise StorageError(f"storage is {path!r}; write a path, or a URI such as s3://bucket/runs")
         root = os.path.abspath(os.path.expanduser(path))
-        return cls(filesystem=pafs.LocalFileSystem(), root=root, uri_prefix=root)
+        return Storage(filesystem=pafs.LocalFileSystem(), root=root, uri_prefix=root)
 
-    @classmethod
-    def _open_file_uri(cls, uri: str) -> Storage:
+    @staticmethod
+    def _open_file_uri(uri: str) -> Storage:
         host, slash, path = uri.removeprefix("file://").partition("/")
         if host not in ("", "localhost") or not slash:
             raise StorageError(f"storage is {redact(uri)!r}; write file:/// and an absolute path")
         root = os.path.abspath("/" + urllib.parse.unquote(path))
-        return cls(
+        return Storage(
             filesystem=pafs.LocalFileSystem(), root=root, uri_prefix=f"file://{urllib.parse.quote(root)}"
         )
 
-    @classmethod
-    def _open_remote(cls, uri: str, *, scheme: str) -> Storage:
+    @staticmethod
+    def _open_remote(uri: str, *, scheme: str) -> Storage:
         address, mark, query = uri.partition("?")
         address = urllib.parse.quote(address, safe=":/@%!$&'()*+,;=[]~")  # a space would be no URI
         try:
@@ -119,29 +120,37 @@ class Storage:
             raise storage_error("open", redact(uri), error) from None
         if not root.strip("/") and scheme != "hdfs":
             raise StorageError(f"storage is {redact(uri)!r}; name a bucket, as in {scheme}://bucket/runs")
-        return cls(
+        return Storage(
             filesystem=with_limits(filesystem, HASTY),
             root=root,
             uri_prefix=redact(address),
             uri_query=redact(mark + query),
         )
 
-    def patient(self) -> Storage:
+    def patient(self) -> Self:
         """Returns the same storage for what a run cannot do without: goes on for `PATIENCE_S`."""
         return self._with(PATIENT, PATIENCE_S)
 
-    def hasty(self) -> Storage:
+    def hasty(self) -> Self:
         """Returns the same storage for what is done again in a moment anyway: each call is tried once."""
         return self._with(HASTY, 0.0)
 
-    def _with(self, limits: RequestLimits, patience_s: float) -> Storage:
-        return Storage(
-            filesystem=with_limits(self._filesystem, limits),
-            root=self._root,
-            uri_prefix=self._uri_prefix,
-            uri_query=self._uri_query,
-            retry=dataclasses.replace(self._retry, patience_s=patience_s),
-        )
+    def _with(self, limits: RequestLimits, patience_s: float) -> Self:
+        changed = copy.copy(self)
+        changed._filesystem = with_limits(self._filesystem, limits)
+        changed._retry = dataclasses.replace(self._retry, patience_s=patience_s)
+        return changed
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What `__init__` makes the same storage of."""
+        return {
+            "filesystem": self._filesystem,
+            "root": self._root,
+            "uri_prefix": self._uri_prefix,
+            "uri_query": self._uri_query,
+            "retry": self._retry,
+        }
 
     def __repr__(self) -> str:
         return f"Storage({self.uri()!r})"

@@ -1,9 +1,8 @@
-"""RunLayout: every path name of a run on storage."""
+"""RunLayout: every path name of a run on storage; RunStorage has them too."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from raydist.errors import SpecError
 from raydist.spec.tasks import TaskId
@@ -17,7 +16,6 @@ CLAIMS = "claims"
 _LOG_SEGMENTS_PER_LIFE = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunLayout:
     """Path names of one run. All are keys relative to the storage root, with `/` between parts.
 
@@ -25,7 +23,8 @@ class RunLayout:
       run: The run's name, which is its folder.
     """
 
-    run: str
+    def __init__(self, *, run: str) -> None:
+        self.run = run
 
     @property
     def record(self) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raydist.spec.tasks import TaskId
-from raydist.storage.failures import storage_errors
+from raydist.storage.files.failures import storage_errors
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import SEGMENT_MAX_AGE_S, SEGMENT_MAX_BYTES, segment_numbers
 
 
@@ -31,8 +31,7 @@ class LogUploader:
 
     def __init__(
         self,
-        storage: Storage,
-        layout: RunLayout,
+        storage: RunStorage,
         *,
         task: TaskId,
         attempt: int,
@@ -43,10 +42,9 @@ class LogUploader:
         """Takes whose log it is; `life` counts the processes that the task has had in the attempt."""
         self._storage = storage
         self._hasty_storage = storage.hasty()
-        self._layout = layout
         self._task = task
         self._attempt = attempt
-        self._first_seq = layout.first_log_seq(life)
+        self._first_seq = storage.first_log_seq(life)
         self._spool_path = spool_path
         self._clock = clock
         self._uploaded_at_s: float | None = None
@@ -87,7 +85,7 @@ class LogUploader:
             chunk = _read_chunk(self._spool_path, offset, is_final=is_final)
         if not chunk:
             return False
-        key = self._layout.log_segment(self._task, attempt=self._attempt, seq=seq)
+        key = self._storage.log_segment(self._task, attempt=self._attempt, seq=seq)
         storage.write_bytes(key, chunk)
         with storage_errors("write", str(self._progress_path)):
             self._write_progress(seq + 1, offset + len(chunk))
@@ -113,9 +111,8 @@ class LogUploader:
 class LogReader:
     """Reads one task's log from storage, and then only what was added since."""
 
-    def __init__(self, storage: Storage, layout: RunLayout, *, task: TaskId, attempt: int) -> None:
+    def __init__(self, storage: RunStorage, *, task: TaskId, attempt: int) -> None:
         self._storage = storage
-        self._layout = layout
         self._task = task
         self._attempt = attempt
         self._seq = 0
@@ -124,12 +121,12 @@ class LogReader:
 
     def read_new(self) -> str:
         """Returns what was added since the last call, the whole log at first; "" where there is none."""
-        folder = self._layout.task_logs(self._task, attempt=self._attempt)
+        folder = self._storage.task_logs(self._task, attempt=self._attempt)
         numbers = [number for number in segment_numbers(self._storage, folder) if number >= self._seq]
         return self._decoder.decode(b"".join(map(self._read_segment, numbers)))
 
     def _read_segment(self, seq: int) -> bytes:
-        key = self._layout.log_segment(self._task, attempt=self._attempt, seq=seq)
+        key = self._storage.log_segment(self._task, attempt=self._attempt, seq=seq)
         num_read = self._num_read if seq == self._seq else 0
         if num_read and self._storage.size(key) <= num_read:
             return b""
@@ -138,34 +135,30 @@ class LogReader:
         return data[num_read:]
 
 
-def read_log(
-    storage: Storage, layout: RunLayout, *, task: TaskId, attempt: int, tail_bytes: int | None = None
-) -> str:
+def read_log(storage: RunStorage, *, task: TaskId, attempt: int, tail_bytes: int | None = None) -> str:
     """Returns a task's log, or its whole lines within the last `tail_bytes` (None: all of it)."""
     if tail_bytes is None:
-        return LogReader(storage, layout, task=task, attempt=attempt).read_new()
+        return LogReader(storage, task=task, attempt=attempt).read_new()
     tail = b""
-    numbers = segment_numbers(storage, layout.task_logs(task, attempt=attempt))
+    numbers = segment_numbers(storage, storage.task_logs(task, attempt=attempt))
     while numbers and len(tail) <= tail_bytes:
-        tail = storage.read_bytes(layout.log_segment(task, attempt=attempt, seq=numbers.pop())) + tail
+        tail = storage.read_bytes(storage.log_segment(task, attempt=attempt, seq=numbers.pop())) + tail
     return _last_lines(tail, tail_bytes).decode("utf-8", errors="replace")
 
 
-def list_log_tasks(storage: Storage, layout: RunLayout) -> list[tuple[int, TaskId]]:
+def list_log_tasks(storage: RunStorage) -> list[tuple[int, TaskId]]:
     """Returns (attempt, task) of every log that is stored, by attempt, then by task."""
-    attempts = sorted(int(name) for name in storage.list_names(layout.logs) if name.isdecimal())
+    attempts = sorted(int(name) for name in storage.list_names(storage.logs) if name.isdecimal())
     return [
         (attempt, task)
         for attempt in attempts
-        for task in sorted(
-            _tasks_of(storage, layout, attempt), key=lambda task: (task.task_type.value, task.index)
-        )
+        for task in sorted(_tasks_of(storage, attempt), key=lambda task: (task.task_type.value, task.index))
     ]
 
 
-def _tasks_of(storage: Storage, layout: RunLayout, attempt: int) -> list[TaskId]:
-    names = storage.list_names(f"{layout.logs}/{attempt}")
-    return [task for task in map(layout.parse_task, names) if task is not None]
+def _tasks_of(storage: RunStorage, attempt: int) -> list[TaskId]:
+    names = storage.list_names(f"{storage.logs}/{attempt}")
+    return [task for task in map(storage.parse_task, names) if task is not None]
 
 
 def _read_chunk(path: Path, offset: int, *, is_final: bool) -> bytes:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raydist.storage.redaction import REDACTED, is_secret_key, redact_text
+from raydist.storage.files.redaction import REDACTED, is_secret_key, redact_text
 
 
 def dump_plain_json(value: Any, *, indent: int | None = None) -> str:

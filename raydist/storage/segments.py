@@ -14,6 +14,7 @@ from raydist.errors import StorageError
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.plain_json import dump_plain_json
+from raydist.storage.run_storage import RunStorage
 
 SEGMENT_MAX_AGE_S = 5.0
 SEGMENT_MAX_BYTES = 4 * 1024 * 1024
@@ -144,17 +145,15 @@ class EventWriter:
         self._segments = segments
 
     @classmethod
-    def open(
-        cls, storage: Storage, layout: RunLayout, *, clock: Callable[[], float] = time.monotonic
-    ) -> EventWriter:
+    def open(cls, storage: RunStorage, *, clock: Callable[[], float] = time.monotonic) -> EventWriter:
         """Goes on after the segments that the run has already."""
         return cls(
             SegmentWriter(
                 storage,
-                segment_key=layout.event_segment,
+                segment_key=storage.event_segment,
                 encode=b"".join,
                 item_bytes=len,
-                first_seq=next_seq(storage, layout.events),
+                first_seq=next_seq(storage, storage.events),
                 clock=clock,
             )
         )
@@ -170,12 +169,12 @@ class EventWriter:
         self._segments.flush()
 
 
-def read_events(storage: Storage, layout: RunLayout) -> list[dict[str, Any]]:
+def read_events(storage: RunStorage) -> list[dict[str, Any]]:
     """Returns the events of all segments in the order they were appended; none for a missing run."""
     return [
         event
-        for seq in segment_numbers(storage, layout.events)
-        for event in _parse_lines(storage, layout.event_segment(seq))
+        for seq in segment_numbers(storage, storage.events)
+        for event in _parse_lines(storage, storage.event_segment(seq))
     ]
 
 

@@ -19,8 +19,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import KerasFlavour
 from raydist.spec.tasks import TaskType
 from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import open_run
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
@@ -60,12 +59,11 @@ def open_session(
     progress = progress or TaskProgress(assignment.task)
     strategy = _prepare(assignment)
     with ExitStack() as stack:
-        storage = Storage.open(assignment.job.storage).patient()
-        layout = RunLayout(run=assignment.job.name)
-        metrics = MetricsWriter.open(storage, layout, task=assignment.task, attempt=assignment.attempt)
+        storage = open_run(assignment.job.storage, run=assignment.job.name).patient()
+        metrics = MetricsWriter.open(storage, task=assignment.task, attempt=assignment.attempt)
         stack.enter_context(_ticking(metrics))
         checkpoints = TaskCheckpoints(
-            CheckpointStore(storage, layout),
+            CheckpointStore(storage),
             attempt=assignment.attempt,
             is_chief=assignment.is_chief,
             keep=assignment.job.keep,
@@ -85,10 +83,10 @@ def open_session(
             reporter=reporter,
             checkpoints=checkpoints,
             commands=commands or Commands(),
-            export_folder=ExportFolder(storage, layout) if assignment.job.export else None,
+            export_folder=ExportFolder(storage) if assignment.job.export else None,
         )
         try:
-            yield TaskContext(run, _trainer(run, SourceFolder(storage, layout)))
+            yield TaskContext(run, _trainer(run, SourceFolder(storage)))
             checkpoints.finish()
         except BaseException as error:
             # First: the peers' failure would make the controller end this task, and the next attempt

@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raydist.controller.result import RunResult
-from raydist.controller.run_error import RunError
-from raydist.controller.states import RunState
+from raydist.controller.failures.run_error import RunError
+from raydist.controller.report.result import RunResult
 from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError
-from raydist.runtime.leftovers import clear_here
-from raydist.runtime.session import end_session
+from raydist.runtime.host.leftovers import clear_here
+from raydist.runtime.host.session import end_session
+from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import ENDED, RunRecordStore
+from raydist.storage.record.run_record import ENDED, RunRecordStore
+from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
 from raydist.watch.messages import DrivenRun
 
@@ -59,15 +58,15 @@ def settle(run: DrivenRun, *, how: str) -> RunResult | None:
     clear_here(run.owner, storage_uri=run.storage, run=run.name)
     if run.session is not None:
         end_session(Path(run.session))
-    storage, layout = Storage.open(run.storage), RunLayout(run=run.name)
-    store = RunRecordStore(storage, layout)
+    storage = open_run(run.storage, run=run.name)
+    store = RunRecordStore(storage)
     record = store.read() if store.exists() else {}
     if record.get("driver") != dict(run.driver):  # another one's, which is resumed or has taken the name
         return None
     if record["state"] not in ENDED:
         record = _ended(record, how)
         store.replace(record)
-        events = EventWriter.open(storage, layout)
+        events = EventWriter.open(storage)
         events.append(_state_event(record))
         events.flush()
     return result_from_record(record)
@@ -90,7 +89,7 @@ def _stopped(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _state_event(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what raydist.controller.journal has for the end of a run."""
+    """Returns what raydist.controller.report.journal has for the end of a run."""
     attempt = int(record["attempts"]) - 1
     facts = {"state": record["state"], "error": record["error"]}
     return {"event": "state", "at_s": time.time(), "attempt": attempt, **facts}

@@ -15,7 +15,7 @@ class DrivenRun:
 
     Attributes:
       storage: The storage that holds the runs, absolute.
-      owner: Marks what the run's tasks leave on their hosts (runtime.leftovers).
+      owner: Marks what the run's tasks leave on their hosts (runtime.host.leftovers).
       driver: The process, as raydist.spec.process describes it and run.json has it.
       session: The embedded Ray's folder; None for a Ray that is not the run's own.
     """

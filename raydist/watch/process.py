@@ -7,6 +7,7 @@ import select
 import signal
 import sys
 
+from raydist.errors import StorageError
 from raydist.watch.messages import Heard
 
 # How late the death of a driver is noticed whose other children still hold the pipe.
@@ -23,7 +24,6 @@ def main() -> None:
     if heard.run is None:
         return
     signal.alarm(_CLEAR_UP_S)
-    from raydist.errors import StorageError
     from raydist.watch.aftermath import describe_death, settle
 
     try:

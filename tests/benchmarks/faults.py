@@ -133,12 +133,11 @@ def weights_of(run: raydist.RunResult) -> list[np.ndarray]:
 
 def curve_problems(run: raydist.RunResult) -> list[str]:
     """Returns what is wrong with the losses that `raydist metrics` shows."""
-    from raydist.storage.filesystem import Storage
-    from raydist.storage.layout import RunLayout
+    from raydist.storage.run_storage import open_run
     from tests.support.metric_rows import merge_rows, read_rows
 
     path = Path(run.storage)
-    table = merge_rows(read_rows(Storage.open(str(path.parent)), RunLayout(run=path.name)))
+    table = merge_rows(read_rows(open_run(str(path.parent), run=path.name)))
     rows = [row for row in table if row.name == "loss" and row.scope.value == "global"]
     wanted = [STEPS_PER_EPOCH * (epoch + 1) for epoch in range(EPOCHS)]
     counts = Counter(row.step for row in rows)

@@ -91,7 +91,7 @@ def main() -> int:
         import ray
 
         import raydist
-        from raydist.runtime.connection import connect
+        from raydist.runtime.cluster.connection import connect
 
         with connect(head.address):
             _run(raydist, storage, "warm", head.address)  # what Ray itself keeps is there after one run

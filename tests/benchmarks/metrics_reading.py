@@ -29,9 +29,8 @@ from raydist.metrics import parquet
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import RunRecordStore
+from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_storage import RunStorage, open_run
 
 CHECKOUT = Path(__file__).parents[2]
 NAMES = ("loss", "accuracy", "examples_per_s", "input_wait")
@@ -50,28 +49,25 @@ class Figures:
     memory_mb: float
 
 
-def make_run(storage: Storage, run: str, *, num_rows: int, file_rows: int, joined_at: int | None) -> None:
+def make_run(storage: RunStorage, *, num_rows: int, file_rows: int, joined_at: int | None) -> None:
     """Writes a run's metrics with its own writer, whose clock goes on by 5 s with each file."""
-    layout = RunLayout(run=run)
-    RunRecordStore(storage, layout).replace({"state": "SUCCEEDED", "attempts": NUM_ATTEMPTS})
+    RunRecordStore(storage).replace({"state": "SUCCEEDED", "attempts": NUM_ATTEMPTS})
     num_steps = num_rows // (NUM_TASKS * NUM_ATTEMPTS * len(NAMES))
     parquet.JOINED_AT = joined_at
     for attempt in range(NUM_ATTEMPTS):
         first = attempt * num_steps * 3 // 4
         for index in range(NUM_TASKS):
             task = TaskId.parse(f"worker/{index}")
-            _write(storage, layout, task, attempt, range(first + 1, first + num_steps + 1), file_rows)
+            _write(storage, task, attempt, range(first + 1, first + num_steps + 1), file_rows)
 
 
-def _write(
-    storage: Storage, layout: RunLayout, task: TaskId, attempt: int, steps: range, file_rows: int
-) -> None:
+def _write(storage: RunStorage, task: TaskId, attempt: int, steps: range, file_rows: int) -> None:
     now_s = [0.0]
-    writer = MetricsWriter.open(storage, layout, task=task, attempt=attempt, clock=lambda: now_s[0])
+    writer = MetricsWriter.open(storage, task=task, attempt=attempt, clock=lambda: now_s[0])
     file_steps = file_rows // len(NAMES)
     for start in range(0, len(steps), file_steps):
         for step in steps[start : start + file_steps]:
-            writer.append(_row(layout.run, attempt, task, step, name) for name in NAMES)
+            writer.append(_row(storage.run, attempt, task, step, name) for name in NAMES)
         now_s[0] += 5.0
         writer.tick()
     writer.flush()
@@ -134,11 +130,11 @@ def main() -> None:
     asked = parser.parse_args()
     checkouts = {"this": CHECKOUT, **({"other": asked.against.resolve()} if asked.against else {})}
     with tempfile.TemporaryDirectory() as folder:
-        storage = Storage.open(folder)
         for kind in asked.kinds:
+            storage = open_run(folder, run=kind)
             file_rows, joined_at = KINDS[kind]
-            make_run(storage, kind, num_rows=asked.rows, file_rows=file_rows, joined_at=joined_at)
-            print(f"{kind}: {len(storage.list_names(RunLayout(run=kind).metrics))} files")
+            make_run(storage, num_rows=asked.rows, file_rows=file_rows, joined_at=joined_at)
+            print(f"{kind}: {len(storage.list_names(storage.metrics))} files")
             for way, is_head in [*((way, False) for way in WAYS), ([], True)]:
                 arguments = ["metrics", kind, "--storage", folder, *way]
                 found: dict[str, list[Figures]] = {name: [] for name in checkouts}

@@ -54,11 +54,10 @@ def stored_run(tmp_path: Path) -> dict[str, Any]:
     from raydist.metrics.records import Scope
     from raydist.spec.tasks import TaskId
     from raydist.storage.checkpoints import CheckpointStore
-    from raydist.storage.filesystem import Storage
-    from raydist.storage.layout import RunLayout
-    from raydist.storage.run_record import RunRecordStore
+    from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_storage import open_run
 
-    storage, layout = Storage.open(str(tmp_path / "raydist_runs")), RunLayout(run="digits-1")
+    storage = open_run(str(tmp_path / "raydist_runs"), run="digits-1")
     record = {
         "state": "SUCCEEDED",
         "strategy": "multi_worker_mirrored",
@@ -73,18 +72,18 @@ def stored_run(tmp_path: Path) -> dict[str, Any]:
         "notes": ["trained on digits"],
         "spec": {"name": "digits-1"},
     }
-    RunRecordStore(storage, layout).replace(record)
+    RunRecordStore(storage).replace(record)
     for attempt in (0, 1):
         for index in (0, 1):
             task = TaskId.parse(f"worker/{index}")
-            key = layout.log_segment(task, attempt=attempt, seq=0)
+            key = storage.log_segment(task, attempt=attempt, seq=0)
             storage.write_text(key, f"worker {index} attempt {attempt}\n")
     for attempt, step, loss in ((0, 10, 0.5), (0, 20, 0.4), (1, 20, 0.25)):
-        writer = MetricsWriter.open(storage, layout, task=TaskId.parse("worker/0"), attempt=attempt)
+        writer = MetricsWriter.open(storage, task=TaskId.parse("worker/0"), attempt=attempt)
         writer.append([_row(attempt=attempt, step=step, value=loss, scope=Scope.GLOBAL)])
         writer.append([_row(attempt=attempt, step=step, value=float("nan"), scope=Scope.LOCAL)])
         writer.flush()
-    checkpoints = CheckpointStore(storage, layout)
+    checkpoints = CheckpointStore(storage)
     for step in (10, 20):
         checkpoints.commit(step=step, attempt=0, files={"state.json": b"{}"}, info={"epoch": step // 10})
     return record

@@ -20,8 +20,10 @@ import pytest
 import raydist as public
 import raydist.data
 from raydist import errors
-from raydist.cli import guide, job_options, main, output, run_view
-from raydist.spec.options import OPTIONS, Option
+from raydist.cli import job_options, main
+from raydist.cli.commands import guide
+from raydist.cli.screen import guide_pages, output, run_view
+from raydist.spec.settings.options import OPTIONS, Option
 from raydist.train_context import TrainContext
 from tests.cli.conftest import Run
 
@@ -109,23 +111,23 @@ KNOWN_NAMES = {
 
 
 def test_every_page_is_listed() -> None:
-    assert {page.stem for page in FOLDER.iterdir()} == set(guide.TOPICS)
+    assert {page.stem for page in FOLDER.iterdir()} == set(guide_pages.TOPICS)
 
 
-@pytest.mark.parametrize("topic", guide.TOPICS)
+@pytest.mark.parametrize("topic", guide_pages.TOPICS)
 def test_page_has_a_title_and_says_for_whom_it_is(topic: str) -> None:
-    first, empty, second, *_ = guide.page(topic).splitlines()
+    first, empty, second, *_ = guide_pages.page(topic).splitlines()
     assert re.fullmatch(r"# [A-Z].+", first)
     assert empty == ""
     assert second.startswith("For ")
 
 
-@pytest.mark.parametrize("topic", guide.TOPICS)
+@pytest.mark.parametrize("topic", guide_pages.TOPICS)
 def test_readme_links_to_the_page(topic: str) -> None:
-    assert f"[{guide.title(topic)}](raydist/guide/{topic}.md)" in README.read_text()
+    assert f"[{guide_pages.title(topic)}](raydist/guide/{topic}.md)" in README.read_text()
 
 
-@pytest.mark.parametrize("topic", guide.TOPICS)
+@pytest.mark.parametrize("topic", guide_pages.TOPICS)
 def test_package_holds_the_page(topic: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["raydist"]
@@ -168,7 +170,7 @@ def check_command(page: Path, arguments: list[str], *, is_mention: bool = False)
             return
         pytest.fail(f"{page.name}: raydist {shlex.join(arguments)}: {error}")
     if arguments[0] == "guide":
-        assert context.params["topic"] in (None, "TOPIC", *guide.TOPICS)
+        assert context.params["topic"] in (None, "TOPIC", *guide_pages.TOPICS)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_readme_has_the_two_commands_that_do_all_set_up() -> None:
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_guide_names_every_option(option: Option) -> None:
-    word, text = option.name.replace("_", "-"), guide.page("commands")
+    word, text = option.name.replace("_", "-"), guide_pages.page("commands")
     assert f"--{word}" in text or f"--no-{word}" in text
 
 
@@ -265,15 +267,15 @@ def test_guide_without_a_topic_lists_them(raydist: Run) -> None:
     code, out, err = raydist("guide")
     assert (code, err) == (0, "")
     listed = [line.split()[0] for line in out.partition("\n\n")[0].splitlines()]
-    assert listed == list(guide.TOPICS)
+    assert listed == list(guide_pages.TOPICS)
 
 
-@pytest.mark.parametrize("topic", guide.TOPICS)
+@pytest.mark.parametrize("topic", guide_pages.TOPICS)
 def test_piped_page_is_the_file(raydist: Run, topic: str) -> None:
     assert raydist("guide", topic) == (0, (FOLDER / f"{topic}.md").read_text(), "")
 
 
-@pytest.mark.parametrize("topic", guide.TOPICS)
+@pytest.mark.parametrize("topic", guide_pages.TOPICS)
 def test_page_on_a_terminal_is_rendered(
     topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +283,7 @@ def test_page_on_a_terminal_is_rendered(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main.run(["guide", topic]) == 0
     shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
-    assert guide.title(topic) in shown.splitlines()[0]
+    assert guide_pages.title(topic) in shown.splitlines()[0]
     assert max(map(len, shown.splitlines())) <= 100
     assert "](" not in shown
 
@@ -351,4 +353,4 @@ def test_help_names_pages_that_exist(raydist: Run, command: str) -> None:
     assert code == 0
     named = re.findall(r"`raydist guide ([\w-]+)`", out)
     assert named
-    assert set(named) <= set(guide.TOPICS)
+    assert set(named) <= set(guide_pages.TOPICS)

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from raydist.cli import main, output
-from raydist.cli.grouped_help import GROUPS
-from raydist.spec.options import OPTIONS
+from raydist.cli import main
+from raydist.cli.screen import output
+from raydist.cli.screen.grouped_help import GROUPS
+from raydist.spec.settings.options import OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_table_puts_numbers_right_and_shows_a_dash_for_nothing(capsys: pytest.Ca
 def test_what_others_write_to_stdout_goes_to_stderr_with_json() -> None:
     code = (
         "import os, subprocess, sys\n"
-        "from raydist.cli import output\n"
+        "from raydist.cli.screen import output\n"
         "with output.stdout_kept_for_json(True):\n"
         "    os.write(1, b'from C\\n'); print('from Python'); subprocess.run(['echo', 'from a child'])\n"
         "output.print_json({'state': 'SUCCEEDED'})\n"

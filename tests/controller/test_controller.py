@@ -7,11 +7,11 @@ import pytest
 
 from raydist.controller.controller import GRACE_S, POLL_S, ROOM_EVERY_S, SAVE_S, Controller
 from raydist.controller.machine import RunMachine
-from raydist.controller.states import RunState
 from raydist.controller.task_group import Explanation
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
+from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, Order, TaskState
 from tests.support.fakes import (
     PLACES,

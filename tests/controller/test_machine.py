@@ -19,10 +19,10 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.machine import InvalidTransitionError, RunMachine
-from raydist.controller.states import RunState
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import ClusterError, StorageError
 from raydist.spec.job import Strategy
+from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raydist.controller.attempt.replacement import MAX_QUICK_DEATHS
 from raydist.controller.events import (
     AwaitCheckpoint,
     AwaitCollateral,
@@ -20,10 +21,9 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.machine import RunMachine
-from raydist.controller.replacement import MAX_QUICK_DEATHS
-from raydist.controller.states import RunState
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.spec.job import Strategy
+from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, Order, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 

@@ -12,10 +12,10 @@ import pytest
 from raydist.controller.controller import Controller
 from raydist.controller.machine import RunMachine
 from raydist.controller.revival import Revival, describe_history
-from raydist.controller.states import RunState
 from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError
 from raydist.planning.plan import Plan
+from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind
 from raydist.storage.plain_json import dump_plain_json
 from tests.support.fakes import PLACES, FakeClock, FakeLauncher, FakeTaskGroup, Moment, make_plan

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from raydist.controller.attempt.watchdog import SILENCE_S
 from raydist.controller.events import (
     Action,
     AttemptPlanned,
@@ -22,12 +23,11 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.machine import RunMachine
-from raydist.controller.states import RunState
 from raydist.controller.task_group import GroupUpdate
-from raydist.controller.watchdog import SILENCE_S
 from raydist.planning.elastic import resized
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
+from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, Order, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 

@@ -12,9 +12,9 @@ import pytest
 
 from raydist import data
 from raydist.data.batches import Batches
-from raydist.data.source import Source
-from raydist.data.steps import cut
-from raydist.data.windows import Piece
+from raydist.data.order.steps import cut
+from raydist.data.order.windows import Piece
+from raydist.data.sources.source import Source
 from raydist.errors import DataError
 from tests.conftest import WaitUntil
 from tests.support.numbered_source import NumberedSource

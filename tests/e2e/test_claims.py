@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from raydist.spec.process import this_process
-from raydist.storage.claims import ClaimStore
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.claims.claims import ClaimStore
+from raydist.storage.run_storage import open_run
 from raydist.storage.segments import read_events
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN, RunningRay, status_of
@@ -76,23 +75,23 @@ def test_one_of_several_submits_gets_the_name_and_one_of_several_resumes_takes_i
     job: str, tmp_path: Path
 ) -> None:
     first = winner_of(at_once(tmp_path, "submit", job, "--name", "one"), folder=tmp_path)
-    storage, layout = Storage.open(str(tmp_path / "raydist_runs")), RunLayout(run="one")
-    storage.write_text(layout.record, json.dumps({**status_of(tmp_path, "one"), "state": "RUNNING"}))
-    claim = ClaimStore(storage, layout).newest()
+    storage = open_run(str(tmp_path / "raydist_runs"), run="one")
+    storage.write_text(storage.record, json.dumps({**status_of(tmp_path, "one"), "state": "RUNNING"}))
+    claim = ClaimStore(storage).newest()
     assert claim is not None
     assert claim.holder["pid"] == first
 
     living = dataclasses.replace(claim, holder=this_process())
-    storage.write_text(layout.claim(0), living.dump())
+    storage.write_text(storage.claim(0), living.dump())
     ((code, told),) = at_once(tmp_path, "resume", "one", count=1).values()
     assert code == 2
     assert f"still goes on (RUNNING), driven by process {os.getpid()}" in told["error"]["message"]
 
-    storage.write_text(layout.claim(0), claim.dump())  # whose process has ended
+    storage.write_text(storage.claim(0), claim.dump())  # whose process has ended
     second = winner_of(at_once(tmp_path, "resume", "one"), folder=tmp_path)
     record = status_of(tmp_path, "one")
     assert (record["attempts"], record["driver"]["pid"], record["claim"]) == (2, second, 1)
-    states = [event["state"] for event in read_events(storage, layout) if event["event"] == "state"]
+    states = [event["state"] for event in read_events(storage) if event["event"] == "state"]
     assert states.count("SUCCEEDED") == 2
 
 

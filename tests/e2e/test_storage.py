@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import open_run
 from raydist.storage.segments import read_events
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN, Ended, RunningRay
@@ -88,15 +87,13 @@ def test_run_on_s3_that_answers_503_and_500_succeeds(
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
     proxy.choose = lambda request: None
-    storage, layout = Storage.open(uri), RunLayout(run="shaky")
-    assert told["checkpoint"] == storage.uri(layout.checkpoint(step=12, attempt=0))
-    found = CheckpointStore(storage, layout).latest_whole()
+    storage = open_run(uri, run="shaky")
+    assert told["checkpoint"] == storage.uri(storage.checkpoint(step=12, attempt=0))
+    found = CheckpointStore(storage).latest_whole()
     assert (found.checkpoint and found.checkpoint.step, found.damaged) == (12, ())
-    states = [event["state"] for event in read_events(storage, layout) if event["event"] == "state"]
+    states = [event["state"] for event in read_events(storage) if event["event"] == "state"]
     assert states == ["STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
-    losses = [
-        row.step for row in read_rows(storage, layout) if (row.name, row.scope.value) == ("loss", "global")
-    ]
+    losses = [row.step for row in read_rows(storage) if (row.name, row.scope.value) == ("loss", "global")]
     assert sorted(losses) == [4, 8, 12]
 
 
@@ -127,7 +124,7 @@ def test_outage_that_lasts_ends_the_run_with_one_error(
     pids = [task["pid"] for task in told["tasks"]]
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     proxy.choose = lambda request: None
-    found = CheckpointStore(Storage.open(uri), RunLayout(run="out")).latest_whole()
+    found = CheckpointStore(open_run(uri, run="out")).latest_whole()
     assert (found.checkpoint and found.checkpoint.step, found.damaged) == (4, ())
 
 
@@ -164,8 +161,7 @@ def test_full_disk_ends_the_run_and_resume_goes_on_where_there_is_space(
             f"no space left for the checkpoint {disk}/full/checkpoints/step-12-a0: it takes"
         )
         assert "Traceback" not in ended.err
-        layout = RunLayout(run="full")
-        found = CheckpointStore(Storage.open(str(disk)), layout).latest_whole()
+        found = CheckpointStore(open_run(str(disk), run="full")).latest_whole()
         assert (found.checkpoint and found.checkpoint.step, found.damaged) == (8, ())
         assert _record(disk, "full")["state"] == "FAILED"
         subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)

@@ -8,26 +8,24 @@ import pytest
 
 from raydist.metrics.reading import read_columns
 from raydist.metrics.records import MetricRow, Scope
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.metric_rows import store_rows
 
 Columns = Callable[..., Any]
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage.open(str(tmp_path / "runs"))
+def storage(tmp_path: Path) -> RunStorage:
+    return open_run(str(tmp_path / "runs"), run="first")
 
 
 @pytest.fixture
-def columns(storage: Storage) -> Columns:
+def columns(storage: RunStorage) -> Columns:
     """Stores rows, and reads those of one scope."""
 
     def store_and_read(rows: Iterable[MetricRow], *, scope: Scope = Scope.GLOBAL) -> Any:
-        layout = RunLayout(run="first")
-        storage.delete(layout.metrics)
-        store_rows(storage, layout, rows)
-        return read_columns(storage, layout, scope=scope)
+        storage.delete(storage.metrics)
+        store_rows(storage, rows)
+        return read_columns(storage, scope=scope)
 
     return store_and_read

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raydist.cli import output
+from raydist.cli.screen import output
 from raydist.metrics.formats import csv_blocks, json_blocks, text_blocks
 
 TABLE = pa.table(

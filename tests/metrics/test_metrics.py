@@ -15,63 +15,61 @@ from raydist.metrics.parquet import JOINED_AT, SCHEMA, MetricsWriter
 from raydist.metrics.reading import read_columns
 from raydist.metrics.records import Scope
 from raydist.spec.tasks import TaskId
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 from tests.support.metric_rows import read_rows, row
 
-LAYOUT = RunLayout(run="first")
 TASK = TaskId.parse("worker/0")
 
 
-def test_rows_are_read_back_as_they_were(storage: Storage) -> None:
+def test_rows_are_read_back_as_they_were(storage: RunStorage) -> None:
     rows = [row(step=1, value=0.5, epoch=1, wall_time=1e9), row(step=2, value=-math.inf, scope=Scope.LOCAL)]
-    writer = MetricsWriter.open(storage, LAYOUT, task=TASK, attempt=0)
+    writer = MetricsWriter.open(storage, task=TASK, attempt=0)
     writer.append(rows)
     writer.flush()
-    assert read_rows(storage, LAYOUT) == rows
+    assert read_rows(storage) == rows
 
 
-def test_value_that_is_nan_stays_nan(storage: Storage) -> None:
-    writer = MetricsWriter.open(storage, LAYOUT, task=TASK, attempt=0)
+def test_value_that_is_nan_stays_nan(storage: RunStorage) -> None:
+    writer = MetricsWriter.open(storage, task=TASK, attempt=0)
     writer.append([row(step=1, value=math.nan)])
     writer.flush()
-    assert math.isnan(read_rows(storage, LAYOUT)[0].value)
+    assert math.isnan(read_rows(storage)[0].value)
 
 
-def test_file_has_the_documented_name_and_schema(storage: Storage, tmp_path: Path) -> None:
-    writer = MetricsWriter.open(storage, LAYOUT, task=TASK, attempt=3)
+def test_file_has_the_documented_name_and_schema(storage: RunStorage, tmp_path: Path) -> None:
+    writer = MetricsWriter.open(storage, task=TASK, attempt=3)
     writer.append([row(step=1, value=0.5, attempt=3)])
     writer.flush()
-    assert storage.list_names(LAYOUT.metrics) == ["3-worker-0-000000.parquet"]
+    assert storage.list_names(storage.metrics) == ["3-worker-0-000000.parquet"]
     assert pq.read_schema(tmp_path / "runs/first/metrics/3-worker-0-000000.parquet").equals(SCHEMA)
 
 
-def test_second_writer_goes_on_at_the_next_free_number(storage: Storage) -> None:
+def test_second_writer_goes_on_at_the_next_free_number(storage: RunStorage) -> None:
     for attempt in (0, 0, 1):
-        writer = MetricsWriter.open(storage, LAYOUT, task=TASK, attempt=attempt)
+        writer = MetricsWriter.open(storage, task=TASK, attempt=attempt)
         writer.append([row(step=1, value=0.5, attempt=attempt)])
         writer.flush()
-    assert storage.list_names(LAYOUT.metrics) == [
+    assert storage.list_names(storage.metrics) == [
         "0-worker-0-000000.parquet",
         "0-worker-0-000001.parquet",
         "1-worker-0-000000.parquet",
     ]
 
 
-def test_tick_writes_rows_once_they_are_five_seconds_old(storage: Storage) -> None:
+def test_tick_writes_rows_once_they_are_five_seconds_old(storage: RunStorage) -> None:
     now_s = [0.0]
-    writer = MetricsWriter.open(storage, LAYOUT, task=TASK, attempt=0, clock=lambda: now_s[0])
+    writer = MetricsWriter.open(storage, task=TASK, attempt=0, clock=lambda: now_s[0])
     writer.append([row(step=1, value=0.5)])
     now_s[0] = 4.9
     writer.tick()
-    assert read_rows(storage, LAYOUT) == []
+    assert read_rows(storage) == []
     now_s[0] = 5.0
     writer.tick()
-    assert [stored.step for stored in read_rows(storage, LAYOUT)] == [1]
+    assert [stored.step for stored in read_rows(storage)] == [1]
 
 
-def test_rows_appended_by_several_threads_during_flushes_are_stored_once(storage: Storage) -> None:
-    writer = MetricsWriter.open(storage, LAYOUT, task=TASK, attempt=0)
+def test_rows_appended_by_several_threads_during_flushes_are_stored_once(storage: RunStorage) -> None:
+    writer = MetricsWriter.open(storage, task=TASK, attempt=0)
 
     def report(first_step: int) -> None:
         for step in range(first_step, first_step + 200):
@@ -85,27 +83,27 @@ def test_rows_appended_by_several_threads_during_flushes_are_stored_once(storage
     for thread in threads:
         thread.join()
     writer.flush()
-    assert sorted(stored.step for stored in read_rows(storage, LAYOUT)) == list(range(800))
+    assert sorted(stored.step for stored in read_rows(storage)) == list(range(800))
 
 
-def test_rows_that_could_not_be_written_come_with_the_next_file(storage: Storage) -> None:
-    writer = MetricsWriter.open(storage, LAYOUT, task=TASK, attempt=0)
-    storage.write_bytes(LAYOUT.metrics, b"a file in the way")
+def test_rows_that_could_not_be_written_come_with_the_next_file(storage: RunStorage) -> None:
+    writer = MetricsWriter.open(storage, task=TASK, attempt=0)
+    storage.write_bytes(storage.metrics, b"a file in the way")
     writer.append([row(step=1, value=0.5)])
     with pytest.raises(StorageError):
         writer.flush()
-    storage.delete(LAYOUT.metrics)
+    storage.delete(storage.metrics)
     writer.append([row(step=2, value=0.25)])
     writer.flush()
-    assert [stored.step for stored in read_rows(storage, LAYOUT)] == [1, 2]
+    assert [stored.step for stored in read_rows(storage)] == [1, 2]
 
 
 class TickingWriter:
     """A writer whose clock goes on by 5 s with each row."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: RunStorage) -> None:
         self._now_s = 0.0
-        self.writer = MetricsWriter.open(storage, LAYOUT, task=TASK, attempt=0, clock=lambda: self._now_s)
+        self.writer = MetricsWriter.open(storage, task=TASK, attempt=0, clock=lambda: self._now_s)
 
     def report(self, step: int) -> None:
         self.writer.append([row(step=step, value=step)])
@@ -113,27 +111,27 @@ class TickingWriter:
         self.writer.tick()
 
 
-def test_many_small_files_become_one(storage: Storage) -> None:
+def test_many_small_files_become_one(storage: RunStorage) -> None:
     writer = TickingWriter(storage)
     for step in range(JOINED_AT + 2):
         writer.report(step)
-    assert storage.list_names(LAYOUT.metrics) == [
+    assert storage.list_names(storage.metrics) == [
         f"0-worker-0-{seq:06d}.parquet" for seq in (JOINED_AT, JOINED_AT + 1, JOINED_AT + 2)
     ]
-    assert [stored.step for stored in read_rows(storage, LAYOUT)] == list(range(JOINED_AT + 2))
+    assert [stored.step for stored in read_rows(storage)] == list(range(JOINED_AT + 2))
 
 
 def test_small_files_whose_deletion_fails_are_read_once(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    storage: RunStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(self: Storage, key: str) -> None:
+    def refuse(self: RunStorage, key: str) -> None:
         raise StorageError(f"cannot delete {key}: Access denied")
 
     writer = TickingWriter(storage)
-    monkeypatch.setattr(Storage, "delete", refuse)
+    monkeypatch.setattr(RunStorage, "delete", refuse)
     for step in range(JOINED_AT):
         writer.report(step)
     assert "Access denied" in caplog.text
-    assert len(read_rows(storage, LAYOUT)) == 2 * JOINED_AT
-    merged = merge(read_columns(storage, LAYOUT, scope=Scope.GLOBAL))
+    assert len(read_rows(storage)) == 2 * JOINED_AT
+    merged = merge(read_columns(storage, scope=Scope.GLOBAL))
     assert merged["step"].to_pylist() == list(range(JOINED_AT))

@@ -11,35 +11,33 @@ from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.reading import COLUMNS, read_columns
 from raydist.metrics.records import Scope
 from raydist.spec.tasks import TaskId
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 from tests.support.metric_rows import row
 
-LAYOUT = RunLayout(run="first")
 TASK = TaskId.parse("worker/0")
 
 
-def store(storage: Storage, *, steps: range) -> None:
-    writer = MetricsWriter.open(storage, LAYOUT, task=TASK, attempt=0)
+def store(storage: RunStorage, *, steps: range) -> None:
+    writer = MetricsWriter.open(storage, task=TASK, attempt=0)
     writer.append([row(step=step, value=step) for step in steps])
     writer.flush()
 
 
-def test_values_of_all_files_are_read_in_their_order(storage: Storage) -> None:
+def test_values_of_all_files_are_read_in_their_order(storage: RunStorage) -> None:
     for start in range(0, 300, 2):
         store(storage, steps=range(start, start + 2))
-    rows = read_columns(storage, LAYOUT, scope=Scope.GLOBAL)
+    rows = read_columns(storage, scope=Scope.GLOBAL)
     assert rows.schema.equals(COLUMNS)
     assert rows["step"].to_pylist() == list(range(300))
 
 
-def test_what_is_read_has_no_object_per_row(storage: Storage) -> None:
+def test_what_is_read_has_no_object_per_row(storage: RunStorage) -> None:
     for start in range(0, 60_000, 20_000):
         store(storage, steps=range(start, start + 20_000))
-    read_columns(storage, LAYOUT, scope=Scope.GLOBAL)  # what is imported and kept once
+    read_columns(storage, scope=Scope.GLOBAL)  # what is imported and kept once
     tracemalloc.start()
     try:
-        rows = read_columns(storage, LAYOUT, scope=Scope.GLOBAL)
+        rows = read_columns(storage, scope=Scope.GLOBAL)
         held_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -48,58 +46,58 @@ def test_what_is_read_has_no_object_per_row(storage: Storage) -> None:
 
 
 def test_file_that_was_joined_since_it_was_listed_is_found_in_the_joined_one(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
+    storage: RunStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(storage, steps=range(2))
-    list_names, gone = Storage.list_names, ["0-worker-0-000007.parquet"]
+    list_names, gone = RunStorage.list_names, ["0-worker-0-000007.parquet"]
 
-    def list_with_gone(self: Storage, key: str) -> list[str]:
+    def list_with_gone(self: RunStorage, key: str) -> list[str]:
         return [*list_names(self, key), *([gone.pop()] if gone else [])]
 
-    monkeypatch.setattr(Storage, "list_names", list_with_gone)
-    assert read_columns(storage, LAYOUT, scope=Scope.GLOBAL)["step"].to_pylist() == [0, 1]
+    monkeypatch.setattr(RunStorage, "list_names", list_with_gone)
+    assert read_columns(storage, scope=Scope.GLOBAL)["step"].to_pylist() == [0, 1]
     assert gone == []
 
 
 def test_file_that_is_listed_and_never_there_is_named(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
+    storage: RunStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Storage, "list_names", lambda self, key: ["0-worker-0-000007.parquet"])
+    monkeypatch.setattr(RunStorage, "list_names", lambda self, key: ["0-worker-0-000007.parquet"])
     with pytest.raises(StorageError, match=r"0-worker-0-000007\.parquet"):
-        read_columns(storage, LAYOUT, scope=Scope.GLOBAL)
+        read_columns(storage, scope=Scope.GLOBAL)
 
 
-def test_damaged_file_is_named(storage: Storage) -> None:
-    storage.write_bytes(LAYOUT.metrics_segment(TASK, attempt=0, seq=0), b"no parquet")
+def test_damaged_file_is_named(storage: RunStorage) -> None:
+    storage.write_bytes(storage.metrics_segment(TASK, attempt=0, seq=0), b"no parquet")
     with pytest.raises(StorageError, match=r"0-worker-0-000000\.parquet is damaged"):
-        read_columns(storage, LAYOUT, scope=Scope.GLOBAL)
+        read_columns(storage, scope=Scope.GLOBAL)
 
 
 @pytest.mark.parametrize("column", ["step", "value"])
-def test_file_without_a_column_is_damaged(storage: Storage, column: str) -> None:
+def test_file_without_a_column_is_damaged(storage: RunStorage, column: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"attempt": [0], "other": [column]}), sink)
-    storage.write_bytes(LAYOUT.metrics_segment(TASK, attempt=0, seq=0), sink.getvalue().to_pybytes())
+    storage.write_bytes(storage.metrics_segment(TASK, attempt=0, seq=0), sink.getvalue().to_pybytes())
     with pytest.raises(StorageError, match=r"000000\.parquet is damaged"):
-        read_columns(storage, LAYOUT, scope=Scope.GLOBAL)
+        read_columns(storage, scope=Scope.GLOBAL)
 
 
-def test_flipped_byte_is_found_wherever_values_are(storage: Storage) -> None:
+def test_flipped_byte_is_found_wherever_values_are(storage: RunStorage) -> None:
     store(storage, steps=range(50))
-    key = LAYOUT.metrics_segment(TASK, attempt=0, seq=0)
-    content, whole = storage.read_bytes(key), read_columns(storage, LAYOUT, scope=Scope.GLOBAL)
+    key = storage.metrics_segment(TASK, attempt=0, seq=0)
+    content, whole = storage.read_bytes(key), read_columns(storage, scope=Scope.GLOBAL)
     num_damaged = 0
     for place in range(len(content)):
         storage.write_bytes(key, content[:place] + bytes([content[place] ^ 0x90]) + content[place + 1 :])
         try:
-            assert read_columns(storage, LAYOUT, scope=Scope.GLOBAL).equals(whole), place
+            assert read_columns(storage, scope=Scope.GLOBAL).equals(whole), place
         except StorageError:
             num_damaged += 1
     assert num_damaged > len(content) / 2
 
 
-def test_run_without_metrics_has_none(storage: Storage) -> None:
-    assert read_columns(storage, LAYOUT, scope=Scope.GLOBAL).num_rows == 0
+def test_run_without_metrics_has_none(storage: RunStorage) -> None:
+    assert read_columns(storage, scope=Scope.GLOBAL).num_rows == 0

@@ -9,8 +9,8 @@ from raydist.planning.inventory import Host, Inventory
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
-from raydist.spec.layers import Source
-from raydist.spec.options import OPTIONS
+from raydist.spec.settings.layers import Source
+from raydist.spec.settings.options import OPTIONS
 
 LAPTOP = Inventory(hosts=(Host(name="this machine", num_cpus=2),), is_embedded=True)
 

@@ -7,8 +7,8 @@ import pytest
 from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Host, Inventory
 from raydist.spec.job import KerasFlavour, Strategy, WorkerRange
-from raydist.spec.layers import Source
 from raydist.spec.partitioner import Partitioner
+from raydist.spec.settings.layers import Source
 from raydist.spec.tasks import Resources, Role, TaskType
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 

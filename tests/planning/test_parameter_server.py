@@ -11,8 +11,8 @@ from raydist.planning.environment import static_environment
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.job import KerasFlavour, Strategy, WorkerRange
-from raydist.spec.layers import Source
 from raydist.spec.partitioner import Partitioner
+from raydist.spec.settings.layers import Source
 from raydist.spec.tasks import Resources, Role, TaskType
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 

@@ -9,8 +9,8 @@ from raydist.errors import ClusterError, RaydistError, SpecError
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.strategy import StrategyChoice, choose_strategy
 from raydist.spec.job import EntryPoint, JobSpec, Strategy, WorkerRange
-from raydist.spec.layers import Source
-from raydist.spec.options import OPTIONS
+from raydist.spec.settings.layers import Source
+from raydist.spec.settings.options import OPTIONS
 
 MWM, MIRRORED, PS = Strategy.MULTI_WORKER_MIRRORED, Strategy.MIRRORED, Strategy.PARAMETER_SERVER
 

@@ -10,8 +10,8 @@ from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import cluster_spec, make_assignments, placeholder_addresses, tf_config
 from raydist.spec.job import EntryPoint, JobSpec, Strategy, WorkerRange
-from raydist.spec.layers import Source
-from raydist.spec.options import OPTIONS
+from raydist.spec.settings.layers import Source
+from raydist.spec.settings.options import OPTIONS
 from raydist.spec.tasks import ClusterSpec, TaskId, TaskType
 
 SINGLE_HOST = [strategy for strategy in Strategy if strategy.is_single_host]

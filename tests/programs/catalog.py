@@ -65,8 +65,8 @@ PROGRAMS = {
         Program(name="clipping", expected=BOTH),
         Program(name="convnet", expected=BOTH),
         Program(name="custom_loop", expected=BOTH),
-        Program(name="dcgan", expected=TOLD_BY_TF_KERAS, told=REDUCTION),
-        Program(name="distillation", expected=TOLD_BY_TF_KERAS, told=REDUCTION, kill_after=11),  # 2nd fit
+        Program(name="dcgan", expected=BOTH),
+        Program(name="distillation", expected=BOTH, kill_after=11),  # 2nd fit
         Program(name="efficient_embeddings", expected=BOTH, is_slow=True),
         Program(name="ema", expected=BOTH, is_slow=True),
         Program(name="endpoint_layer", expected=TOLD_BY_TF_KERAS, told=REDUCTION),

@@ -26,9 +26,9 @@ from raydist.spec import (
     WorkerRange,
 )
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.logs import read_log
 from raydist.storage.proof import StorageProof
+from raydist.storage.run_storage import RunStorage
 
 COUNTING = "tests.support.bodies:CountingBody"
 
@@ -101,13 +101,13 @@ class Drive:
 
     def log(self, task: str) -> str:
         storage = Storage.open(str(self._storage_path))
-        return read_log(storage, RunLayout(run="run"), task=TaskId.parse(task), attempt=0)
+        return read_log(RunStorage(storage, run="run"), task=TaskId.parse(task), attempt=0)
 
 
 @pytest.fixture
 def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable[..., Drive]]:
     """Starts a group of counting bodies on the session's Ray; stops it at the end."""
-    from raydist.runtime.group import RayTaskGroup
+    from raydist.runtime.group.group import RayTaskGroup
 
     with ExitStack() as stack:
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from raydist.spec.tasks import TaskId, TaskType
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage, open_run
 
 
 class FakeClock:
@@ -39,18 +38,13 @@ def storage_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def storage(storage_uri: str) -> Storage:
-    return Storage.open(storage_uri)
+def storage(storage_uri: str) -> RunStorage:
+    return open_run(storage_uri, run="first")
 
 
 @pytest.fixture
-def local_storage(tmp_path: Path) -> Storage:
-    return Storage.open(str(tmp_path / "runs"))
-
-
-@pytest.fixture
-def layout() -> RunLayout:
-    return RunLayout(run="first")
+def local_storage(tmp_path: Path) -> RunStorage:
+    return open_run(str(tmp_path / "runs"), run="first")
 
 
 @pytest.fixture

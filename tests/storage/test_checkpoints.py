@@ -13,22 +13,22 @@ from raydist.errors import CheckpointError, StorageError
 from raydist.storage.checkpoint_marker import STATE_FILE, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 
 FILES = {"optimizer.npz": b"momenta" * 100, STATE_FILE: b'{"epoch": 1}', "weights.npz": b"weights" * 1000}
 
 
 @pytest.fixture
-def store(local_storage: Storage, layout: RunLayout) -> CheckpointStore:
-    return CheckpointStore(local_storage, layout)
+def store(local_storage: RunStorage) -> CheckpointStore:
+    return CheckpointStore(local_storage)
 
 
 def _names(store: CheckpointStore) -> list[str]:
     return [f"{checkpoint.step}-a{checkpoint.attempt}" for checkpoint in store.committed()]
 
 
-def test_committed_files_and_info_are_read_back(storage: Storage, layout: RunLayout, tmp_path: Path) -> None:
-    store = CheckpointStore(storage, layout)
+def test_committed_files_and_info_are_read_back(storage: RunStorage, tmp_path: Path) -> None:
+    store = CheckpointStore(storage)
     big = tmp_path / "big.npz"
     big.write_bytes(bytes(range(256)) * 50_000)
     store.commit(step=10, attempt=2, files={"big.npz": big, **FILES}, info={"epoch": 1, "loss": math.inf})
@@ -38,8 +38,8 @@ def test_committed_files_and_info_are_read_back(storage: Storage, layout: RunLay
     assert store.read(checkpoint) == {"big.npz": big.read_bytes(), **FILES}
 
 
-def test_fetched_files_equal_the_committed(storage: Storage, layout: RunLayout, tmp_path: Path) -> None:
-    store = CheckpointStore(storage, layout)
+def test_fetched_files_equal_the_committed(storage: RunStorage, tmp_path: Path) -> None:
+    store = CheckpointStore(storage)
     checkpoint = store.commit(step=1, attempt=0, files={"sub/a.bin": b"nested", **FILES})
     store.fetch(checkpoint, tmp_path / "new" / "folder")
     fetched = {name: (tmp_path / "new" / "folder" / name).read_bytes() for name in ("sub/a.bin", *FILES)}
@@ -52,8 +52,8 @@ def test_committed_is_highest_step_first_then_highest_attempt(store: CheckpointS
     assert _names(store) == ["100-a0", "10-a10", "10-a2", "10-a0", "9-a0"]
 
 
-def test_run_without_checkpoints_has_no_restore_point(storage: Storage, layout: RunLayout) -> None:
-    store = CheckpointStore(storage, layout)
+def test_run_without_checkpoints_has_no_restore_point(storage: RunStorage) -> None:
+    store = CheckpointStore(storage)
     assert store.committed() == []
     assert store.latest_whole().checkpoint is None
     store.prune(keep=1)
@@ -87,11 +87,11 @@ def test_state_that_json_cannot_hold_is_refused() -> None:
 
 @pytest.mark.parametrize("num_files", range(len(FILES) + 1))
 def test_commit_cut_off_after_any_file_is_never_seen(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout, num_files: int
+    store: CheckpointStore, local_storage: RunStorage, num_files: int
 ) -> None:
     store.commit(step=10, attempt=0, files=FILES)
     for name, content in sorted(FILES.items())[:num_files]:
-        local_storage.write_bytes(f"{layout.checkpoint(step=20, attempt=0)}/{name}", content)
+        local_storage.write_bytes(f"{local_storage.checkpoint(step=20, attempt=0)}/{name}", content)
     assert _names(store) == ["10-a0"]
     restore_point = store.latest_whole()
     assert restore_point.checkpoint is not None
@@ -148,12 +148,12 @@ DAMAGES = [
 @pytest.mark.parametrize("name", sorted(FILES))
 @pytest.mark.parametrize(("damage", "reason"), DAMAGES)
 def test_damaged_file_is_named_and_the_one_before_is_restored(
-    storage: Storage, layout: RunLayout, tmp_path: Path, name: str, damage: Damage, reason: str
+    storage: RunStorage, tmp_path: Path, name: str, damage: Damage, reason: str
 ) -> None:
-    store = CheckpointStore(storage, layout)
+    store = CheckpointStore(storage)
     for step in (10, 20):
         store.commit(step=step, attempt=0, files=FILES, info={"step": step})
-    damage(storage, f"{layout.checkpoint(step=20, attempt=0)}/{name}")
+    damage(storage, f"{storage.checkpoint(step=20, attempt=0)}/{name}")
     restore_point = store.latest_whole(fetch_to=tmp_path / "restored")
     assert restore_point.checkpoint is not None
     assert restore_point.checkpoint.info == {"step": 10}
@@ -172,10 +172,10 @@ def test_damaged_file_is_named_and_the_one_before_is_restored(
 
 @pytest.mark.parametrize("access", ["read", "verify", "fetch"])
 def test_every_way_to_read_refuses_damage_and_leaves_no_file(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout, tmp_path: Path, access: str
+    store: CheckpointStore, local_storage: RunStorage, tmp_path: Path, access: str
 ) -> None:
     checkpoint = store.commit(step=20, attempt=0, files=FILES)
-    _flip_a_byte(local_storage, f"{layout.checkpoint(step=20, attempt=0)}/weights.npz")
+    _flip_a_byte(local_storage, f"{local_storage.checkpoint(step=20, attempt=0)}/weights.npz")
     arguments = [tmp_path / "fetched"] if access == "fetch" else []
     with pytest.raises(CheckpointError, match=r"step-20-a0 is damaged: weights\.npz has a wrong checksum"):
         getattr(store, access)(checkpoint, *arguments)
@@ -185,26 +185,26 @@ def test_every_way_to_read_refuses_damage_and_leaves_no_file(
 @pytest.mark.parametrize("part", [0.0, 0.5, 1.0], ids=["begun", "half", "whole"])
 @pytest.mark.parametrize("num_files", range(len(FILES)))
 def test_commit_cut_off_within_a_file_is_never_restored(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout, num_files: int, part: float
+    store: CheckpointStore, local_storage: RunStorage, num_files: int, part: float
 ) -> None:
     """As a store would leave it that does not write whole files or nothing."""
     before = store.commit(step=10, attempt=0, files=FILES)
     contents = sorted(FILES.items())
     torn_name, torn = contents[num_files]
     for name, content in [*contents[:num_files], (torn_name, torn[: round(part * len(torn))])]:
-        local_storage.write_bytes(f"{layout.checkpoint(step=20, attempt=0)}/{name}", content)
+        local_storage.write_bytes(f"{local_storage.checkpoint(step=20, attempt=0)}/{name}", content)
     assert store.latest_whole().checkpoint == before
     assert store.read(store.commit(step=20, attempt=0, files={"a": b"new"})) == {"a": b"new"}
 
 
 def test_several_damaged_ones_are_all_named_newest_first(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout
+    store: CheckpointStore, local_storage: RunStorage
 ) -> None:
     for step in (10, 20, 30, 40):
         store.commit(step=step, attempt=0, files=FILES)
-    _remove(local_storage, f"{layout.checkpoint(step=20, attempt=0)}/weights.npz")
-    _truncate(local_storage, layout.checkpoint_marker(step=30, attempt=0))
-    _flip_a_byte(local_storage, f"{layout.checkpoint(step=40, attempt=0)}/optimizer.npz")
+    _remove(local_storage, f"{local_storage.checkpoint(step=20, attempt=0)}/weights.npz")
+    _truncate(local_storage, local_storage.checkpoint_marker(step=30, attempt=0))
+    _flip_a_byte(local_storage, f"{local_storage.checkpoint(step=40, attempt=0)}/optimizer.npz")
     found = store.latest_whole()
     assert found.checkpoint is not None
     assert found.checkpoint.step == 10
@@ -220,13 +220,11 @@ def test_what_a_chief_that_was_cut_off_commits_late_is_not_gone_on_from(store: C
     assert (newest.step, newest.attempt) == (25, 1)
 
 
-def test_marker_without_files_is_skipped(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout
-) -> None:
+def test_marker_without_files_is_skipped(store: CheckpointStore, local_storage: RunStorage) -> None:
     store.commit(step=10, attempt=0, files=FILES)
     store.commit(step=20, attempt=0, files=FILES)
     for name in FILES:
-        local_storage.delete(f"{layout.checkpoint(step=20, attempt=0)}/{name}")
+        local_storage.delete(f"{local_storage.checkpoint(step=20, attempt=0)}/{name}")
     restore_point = store.latest_whole()
     assert restore_point.checkpoint is not None
     assert restore_point.checkpoint.step == 10
@@ -234,10 +232,10 @@ def test_marker_without_files_is_skipped(
 
 
 def test_marker_with_any_byte_flipped_or_cut_off_is_not_trusted(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout
+    store: CheckpointStore, local_storage: RunStorage
 ) -> None:
     checkpoint = store.commit(step=20, attempt=0, files={"a": b"1"}, info={"epoch": 1, "loss": 0.25})
-    key = layout.checkpoint_marker(step=20, attempt=0)
+    key = local_storage.checkpoint_marker(step=20, attempt=0)
     whole = local_storage.read_bytes(key)
     versions = [whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :] for index in range(len(whole))]
     versions += [whole[:length] for length in range(len(whole))]
@@ -251,11 +249,11 @@ def test_marker_with_any_byte_flipped_or_cut_off_is_not_trusted(
 
 
 def test_marker_copied_from_another_checkpoint_is_not_trusted(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout
+    store: CheckpointStore, local_storage: RunStorage
 ) -> None:
     store.commit(step=20, attempt=0, files=FILES)
-    marker = local_storage.read_bytes(layout.checkpoint_marker(step=20, attempt=0))
-    local_storage.write_bytes(layout.checkpoint_marker(step=30, attempt=0), marker)
+    marker = local_storage.read_bytes(local_storage.checkpoint_marker(step=20, attempt=0))
+    local_storage.write_bytes(local_storage.checkpoint_marker(step=30, attempt=0), marker)
     assert _names(store) == ["20-a0"]
 
 
@@ -265,18 +263,16 @@ def test_file_name_that_leads_out_of_the_checkpoint_is_refused(store: Checkpoint
 
 
 def test_damaged_marker_is_replaced_by_a_new_commit(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout
+    store: CheckpointStore, local_storage: RunStorage
 ) -> None:
     store.commit(step=1, attempt=0, files=FILES)
-    _truncate(local_storage, layout.checkpoint_marker(step=1, attempt=0))
+    _truncate(local_storage, local_storage.checkpoint_marker(step=1, attempt=0))
     assert store.read(store.commit(step=1, attempt=0, files={"a": b"new"})) == {"a": b"new"}
 
 
-def test_storage_that_fails_is_no_damage(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout
-) -> None:
+def test_storage_that_fails_is_no_damage(store: CheckpointStore, local_storage: RunStorage) -> None:
     store.commit(step=1, attempt=0, files={"a": b"1"})
-    key = f"{layout.checkpoint(step=1, attempt=0)}/a"
+    key = f"{local_storage.checkpoint(step=1, attempt=0)}/a"
     local_storage.delete(key)
     local_storage.write_bytes(f"{key}/b", b"a folder where the file was cannot be read")
     with pytest.raises(StorageError) as caught:
@@ -303,33 +299,35 @@ def test_prune_keeps(
     assert _names(store) == expected
 
 
-def test_prune_leaves_no_file_of_what_it_removes(storage: Storage, layout: RunLayout) -> None:
-    store = CheckpointStore(storage, layout)
+def test_prune_leaves_no_file_of_what_it_removes(storage: RunStorage) -> None:
+    store = CheckpointStore(storage)
     for step in (10, 20):
         store.commit(step=step, attempt=0, files=FILES)
     store.prune(keep=1)
-    assert storage.list_names(layout.checkpoints) == ["step-20-a0"]
+    assert storage.list_names(storage.checkpoints) == ["step-20-a0"]
 
 
 def test_prune_takes_the_new_attempts_checkpoint_for_newer_than_a_damaged_higher_step(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout
+    store: CheckpointStore, local_storage: RunStorage
 ) -> None:
     for step, attempt in ((20, 0), (30, 0), (25, 1)):
         store.commit(step=step, attempt=attempt, files=FILES)
-    _flip_a_byte(local_storage, f"{layout.checkpoint(step=30, attempt=0)}/weights.npz")
+    _flip_a_byte(local_storage, f"{local_storage.checkpoint(step=30, attempt=0)}/weights.npz")
     store.prune(keep=1)
     assert _names(store) == ["25-a1"]
 
 
 def test_prune_removes_leftovers_of_earlier_attempts_only(
-    store: CheckpointStore, local_storage: Storage, layout: RunLayout
+    store: CheckpointStore, local_storage: RunStorage
 ) -> None:
     for attempt in (0, 1, 2):
-        local_storage.write_bytes(f"{layout.checkpoint(step=50, attempt=attempt)}/weights.npz", b"half")
-    local_storage.write_bytes(f"{layout.checkpoints}/notes.txt", b"not ours")
+        local_storage.write_bytes(
+            f"{local_storage.checkpoint(step=50, attempt=attempt)}/weights.npz", b"half"
+        )
+    local_storage.write_bytes(f"{local_storage.checkpoints}/notes.txt", b"not ours")
     store.commit(step=40, attempt=1, files=FILES)
     store.prune(keep=3)
-    assert local_storage.list_names(layout.checkpoints) == [
+    assert local_storage.list_names(local_storage.checkpoints) == [
         "notes.txt",
         "step-40-a1",
         "step-50-a1",

@@ -12,9 +12,9 @@ from raydist.errors import StorageError
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.logs import LogUploader, read_log
-from raydist.storage.run_record import RunRecordStore
+from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter, read_events
 from tests.support.faulty_http import Choice, Fault, FaultyProxy, HttpRequest
 
@@ -41,8 +41,8 @@ def always(fault: Fault, *, method: str | None = None, path_end: str = "") -> Ch
 
 
 @pytest.fixture
-def faulty_storage(proxy: FaultyProxy, s3_uri: str) -> Storage:
-    return Storage.open(s3_uri).patient()
+def faulty_storage(proxy: FaultyProxy, s3_uri: str) -> RunStorage:
+    return open_run(s3_uri, run="first").patient()
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_every_verb_survives_faults(
 
 
 def test_writers_of_a_run_survive_a_share_of_faults(
-    faulty_storage: Storage, proxy: FaultyProxy, layout: RunLayout, task: TaskId, tmp_path: Path
+    faulty_storage: RunStorage, proxy: FaultyProxy, task: TaskId, tmp_path: Path
 ) -> None:
     proxy.choose = every(3, [Fault.SLOW_DOWN, Fault.INTERNAL_ERROR, Fault.LOST_ANSWER, Fault.DROPPED])
-    store = CheckpointStore(faulty_storage, layout)
-    events, record = EventWriter.open(faulty_storage, layout), RunRecordStore(faulty_storage, layout)
+    store = CheckpointStore(faulty_storage)
+    events, record = EventWriter.open(faulty_storage), RunRecordStore(faulty_storage)
     spool = tmp_path / "log"
-    log = LogUploader(faulty_storage, layout, task=task, attempt=0, spool_path=spool)
+    log = LogUploader(faulty_storage, task=task, attempt=0, spool_path=spool)
     for number in range(3):
         events.append({"number": number})
         events.flush()
@@ -87,19 +87,19 @@ def test_writers_of_a_run_survive_a_share_of_faults(
         store.commit(step=number, attempt=0, files=FILES)
     store.prune(keep=2)
     record.replace({"state": "SUCCEEDED"})
-    assert [event["number"] for event in read_events(faulty_storage, layout)] == [0, 1, 2]
-    assert read_log(faulty_storage, layout, task=task, attempt=0) == "line 0\nline 1\nline 2\n"
+    assert [event["number"] for event in read_events(faulty_storage)] == [0, 1, 2]
+    assert read_log(faulty_storage, task=task, attempt=0) == "line 0\nline 1\nline 2\n"
     assert [store.read(checkpoint) for checkpoint in store.committed()] == [FILES, FILES]
     assert record.read()["state"] == "SUCCEEDED"
     assert min(proxy.faults.values()) >= 3
 
 
 def test_segments_of_an_outage_come_once_and_in_order_afterwards(
-    faulty_storage: Storage, proxy: FaultyProxy, layout: RunLayout, task: TaskId, tmp_path: Path, clock
+    faulty_storage: RunStorage, proxy: FaultyProxy, task: TaskId, tmp_path: Path, clock
 ) -> None:
-    events = EventWriter.open(faulty_storage, layout, clock=clock)
+    events = EventWriter.open(faulty_storage, clock=clock)
     spool = tmp_path / "log"
-    log = LogUploader(faulty_storage, layout, task=task, attempt=0, spool_path=spool, clock=clock)
+    log = LogUploader(faulty_storage, task=task, attempt=0, spool_path=spool, clock=clock)
     outages = [Fault.SLOW_DOWN, None, Fault.LOST_ANSWER, Fault.CUT_UPLOAD, None]
     for number, fault in enumerate(outages):
         proxy.choose = lambda request, fault=fault: fault
@@ -113,17 +113,17 @@ def test_segments_of_an_outage_come_once_and_in_order_afterwards(
             else:
                 with pytest.raises(StorageError):
                     writer.tick()
-    assert [event["number"] for event in read_events(faulty_storage, layout)] == [0, 1, 2, 3, 4]
-    assert faulty_storage.list_names(layout.events) == ["000000.jsonl", "000001.jsonl"]
+    assert [event["number"] for event in read_events(faulty_storage)] == [0, 1, 2, 3, 4]
+    assert faulty_storage.list_names(faulty_storage.events) == ["000000.jsonl", "000001.jsonl"]
     lines = [f"line {number}\n" for number in range(len(outages))]
-    assert read_log(faulty_storage, layout, task=task, attempt=0) == "".join(lines)
+    assert read_log(faulty_storage, task=task, attempt=0) == "".join(lines)
 
 
 def test_outage_that_lasts_is_one_error_and_the_checkpoint_before_stays(
-    proxy: FaultyProxy, s3_uri: str, layout: RunLayout
+    proxy: FaultyProxy, s3_uri: str
 ) -> None:
-    storage = Storage.open(s3_uri)
-    store = CheckpointStore(storage, layout)
+    storage = open_run(s3_uri, run="first")
+    store = CheckpointStore(storage)
     before = store.commit(step=10, attempt=0, files=FILES)
     proxy.choose = always(Fault.SLOW_DOWN, method="PUT", path_end="weights.npz")
     with pytest.raises(
@@ -134,7 +134,7 @@ def test_outage_that_lasts_is_one_error_and_the_checkpoint_before_stays(
     proxy.choose = lambda request: None
     assert store.latest_whole().checkpoint == before
     assert store.latest_whole().damaged == ()
-    assert storage.list_names(layout.checkpoints) == ["step-10-a0"]
+    assert storage.list_names(storage.checkpoints) == ["step-10-a0"]
     store.commit(step=20, attempt=0, files=FILES)
     assert [checkpoint.step for checkpoint in store.committed()] == [20, 10]
 
@@ -142,7 +142,7 @@ def test_outage_that_lasts_is_one_error_and_the_checkpoint_before_stays(
 def test_upload_that_is_cut_for_good_leaves_the_old_object(
     proxy: FaultyProxy, s3_uri: str, tmp_path: Path
 ) -> None:
-    storage = Storage.open(s3_uri).hasty()
+    storage = open_run(s3_uri, run="first").hasty()
     storage.write_bytes("run/big", b"old")
     (tmp_path / "big").write_bytes(BIG)
     proxy.choose = always(Fault.CUT_UPLOAD, method="PUT")
@@ -153,14 +153,14 @@ def test_upload_that_is_cut_for_good_leaves_the_old_object(
 
 
 def test_store_that_never_answers_is_an_error(proxy: FaultyProxy, s3_uri: str) -> None:
-    storage = Storage.open(s3_uri).hasty()
+    storage = open_run(s3_uri, run="first").hasty()
     proxy.choose = always(Fault.HANGING)
     with pytest.raises(StorageError, match=r"NETWORK_CONNECTION .*check that this host reaches the store"):
         storage.read_bytes("run/small")
 
 
 def test_missing_bucket_is_asked_for_once(proxy: FaultyProxy, s3_uri: str) -> None:
-    storage = Storage.open(s3_uri.replace("bucket-", "other-")).patient()
+    storage = open_run(s3_uri.replace("bucket-", "other-"), run="first").patient()
     with pytest.raises(StorageError, match="create the bucket first"):
         storage.write_bytes("run/small", b"x")
     assert proxy.num_requests == 1

@@ -15,8 +15,8 @@ from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.logs import LogUploader, read_log
+from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter, read_events
 from tests.support.disks import mounted_disk
 from tests.support.metric_rows import read_rows
@@ -31,8 +31,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def storage(disk: Path) -> Storage:
-    return Storage.open(str(disk))
+def storage(disk: Path) -> RunStorage:
+    return open_run(str(disk), run="first")
 
 
 def fill(disk: Path) -> Path:
@@ -57,14 +57,13 @@ def as_local_files(folder: Path) -> dict[str, bytes | Path]:
 @pytest.mark.parametrize("files", [as_bytes, as_local_files])
 def test_checkpoint_that_does_not_fit_is_one_error_and_the_one_before_stays_whole(
     disk: Path,
-    storage: Storage,
-    layout: RunLayout,
+    storage: RunStorage,
     tmp_path: Path,
     files: Callable[[Path], dict[str, bytes | Path]],
     fills_under_way: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = CheckpointStore(storage, layout)
+    store = CheckpointStore(storage)
     store.commit(step=10, attempt=0, files=files(tmp_path))
     files_before = sorted(disk.rglob("*"))
     if fills_under_way:
@@ -87,9 +86,9 @@ def test_checkpoint_that_does_not_fit_is_one_error_and_the_one_before_stays_whol
 
 
 def test_checkpoint_that_cannot_fit_takes_no_space_from_other_writers(
-    disk: Path, storage: Storage, layout: RunLayout, monkeypatch: pytest.MonkeyPatch
+    disk: Path, storage: RunStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = CheckpointStore(storage, layout)
+    store = CheckpointStore(storage)
     store.commit(step=10, attempt=0, files=FILES)
     monkeypatch.setattr(Storage, "write_bytes", lambda *_, **__: pytest.fail("written"))
     with pytest.raises(StorageError, match="no space left for the checkpoint"):
@@ -97,12 +96,12 @@ def test_checkpoint_that_cannot_fit_takes_no_space_from_other_writers(
 
 
 def test_space_is_asked_for_where_the_checkpoint_goes(
-    disk: Path, storage: Storage, layout: RunLayout, tmp_path: Path
+    disk: Path, storage: RunStorage, tmp_path: Path
 ) -> None:
     (tmp_path / "larger").mkdir()
-    (disk / layout.run).symlink_to(tmp_path / "larger")  # as users move a run to another disk
+    (disk / storage.run).symlink_to(tmp_path / "larger")  # as users move a run to another disk
     fill(disk)
-    store = CheckpointStore(storage, layout)
+    store = CheckpointStore(storage)
     assert store.read(store.commit(step=10, attempt=0, files=FILES)) == FILES
 
 
@@ -112,10 +111,10 @@ def test_space_is_asked_for_where_the_checkpoint_goes(
     ids=["no-size", "cannot-look"],
 )
 def test_checkpoint_is_stored_where_nothing_tells_what_fits(
-    storage: Storage, layout: RunLayout, monkeypatch: pytest.MonkeyPatch, found: Callable[..., int | None]
+    storage: RunStorage, monkeypatch: pytest.MonkeyPatch, found: Callable[..., int | None]
 ) -> None:
     monkeypatch.setattr(Storage, "free_bytes", found)
-    store = CheckpointStore(storage, layout)
+    store = CheckpointStore(storage)
     assert store.read(store.commit(step=10, attempt=0, files=FILES)) == FILES
 
 
@@ -124,8 +123,8 @@ def test_file_system_without_a_size_has_no_limit(tmp_path: Path) -> None:
         assert Storage.open(str(ram)).free_bytes("run/x") is None
 
 
-def test_checkpoint_fits_again_once_there_is_space(disk: Path, storage: Storage, layout: RunLayout) -> None:
-    filler, store = fill(disk), CheckpointStore(storage, layout)
+def test_checkpoint_fits_again_once_there_is_space(disk: Path, storage: RunStorage) -> None:
+    filler, store = fill(disk), CheckpointStore(storage)
     with pytest.raises(StorageError, match="no space left for the checkpoint"):
         store.commit(step=10, attempt=0, files=FILES)
     filler.unlink()
@@ -133,12 +132,12 @@ def test_checkpoint_fits_again_once_there_is_space(disk: Path, storage: Storage,
 
 
 def test_writers_keep_what_does_not_fit_and_store_it_once_afterwards(
-    disk: Path, storage: Storage, layout: RunLayout, task: TaskId, tmp_path: Path
+    disk: Path, storage: RunStorage, task: TaskId, tmp_path: Path
 ) -> None:
     (tmp_path / "log").write_text("a line\n" * 1000)
-    events = EventWriter.open(storage, layout)
-    metrics = MetricsWriter.open(storage, layout, task=task, attempt=0)
-    log = LogUploader(storage, layout, task=task, attempt=0, spool_path=tmp_path / "log")
+    events = EventWriter.open(storage)
+    metrics = MetricsWriter.open(storage, task=task, attempt=0)
+    log = LogUploader(storage, task=task, attempt=0, spool_path=tmp_path / "log")
     row = MetricRow(
         run="first", attempt=0, task=task, step=1, epoch=None, wall_time=1.0, scope=Scope.GLOBAL, name="loss",
         value=0.5,
@@ -153,16 +152,14 @@ def test_writers_keep_what_does_not_fit_and_store_it_once_afterwards(
     for writer in (events, metrics, log):
         writer.flush()
         writer.flush()
-    assert read_events(storage, layout) == [{"text": "x" * 5000}]
-    assert read_rows(storage, layout) == [row]
-    assert read_log(storage, layout, task=task, attempt=0) == "a line\n" * 1000
+    assert read_events(storage) == [{"text": "x" * 5000}]
+    assert read_rows(storage) == [row]
+    assert read_log(storage, task=task, attempt=0) == "a line\n" * 1000
     assert list(disk.rglob(".*.tmp")) == []
 
 
-def test_restore_onto_a_full_local_disk_names_that_disk(
-    disk: Path, layout: RunLayout, local_storage: Storage
-) -> None:
-    store = CheckpointStore(local_storage, layout)
+def test_restore_onto_a_full_local_disk_names_that_disk(disk: Path, local_storage: RunStorage) -> None:
+    store = CheckpointStore(local_storage)
     store.commit(step=10, attempt=0, files=FILES)
     fill(disk)
     with pytest.raises(StorageError, match=rf"cannot write {disk}/.*: No space left on device"):

@@ -8,9 +8,8 @@ import pytest
 
 from raydist.errors import StorageError
 from raydist.spec.tasks import TaskId
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.logs import LogReader, LogUploader, list_log_tasks, read_log
+from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import SEGMENT_MAX_BYTES
 from tests.storage.conftest import FakeClock
 
@@ -18,11 +17,10 @@ from tests.storage.conftest import FakeClock
 class Spool:
     """A task's local log with its uploaders and readers."""
 
-    def __init__(self, storage: Storage, path: Path, clock: FakeClock) -> None:
+    def __init__(self, storage: RunStorage, path: Path, clock: FakeClock) -> None:
         self.storage = storage
         self.path = path
         self.clock = clock
-        self.layout = RunLayout(run="first")
         self.task = TaskId.parse("worker/1")
 
     def write(self, text: str) -> None:
@@ -32,7 +30,6 @@ class Spool:
     def uploader(self, *, life: int = 0) -> LogUploader:
         return LogUploader(
             self.storage,
-            self.layout,
             task=self.task,
             attempt=0,
             life=life,
@@ -41,21 +38,21 @@ class Spool:
         )
 
     def reader(self) -> LogReader:
-        return LogReader(self.storage, self.layout, task=self.task, attempt=0)
+        return LogReader(self.storage, task=self.task, attempt=0)
 
     def stored(self, tail_bytes: int | None = None) -> str:
-        return read_log(self.storage, self.layout, task=self.task, attempt=0, tail_bytes=tail_bytes)
+        return read_log(self.storage, task=self.task, attempt=0, tail_bytes=tail_bytes)
 
     def segment_names(self) -> list[str]:
-        return self.storage.list_names(self.layout.task_logs(self.task, attempt=0))
+        return self.storage.list_names(self.storage.task_logs(self.task, attempt=0))
 
 
 @pytest.fixture
-def spool(local_storage: Storage, tmp_path: Path, clock: FakeClock) -> Spool:
+def spool(local_storage: RunStorage, tmp_path: Path, clock: FakeClock) -> Spool:
     return Spool(local_storage, tmp_path / "worker-1.log", clock)
 
 
-def test_log_is_read_back_over_segments(storage: Storage, tmp_path: Path, clock: FakeClock) -> None:
+def test_log_is_read_back_over_segments(storage: RunStorage, tmp_path: Path, clock: FakeClock) -> None:
     spool = Spool(storage, tmp_path / "worker 1.log", clock)
     uploader = spool.uploader()
     for line in ("eins\n", "zwei ✓\n", "no line end"):
@@ -102,7 +99,8 @@ def test_large_log_is_cut_at_line_ends(spool: Spool) -> None:
     spool.write(line * 9000)
     spool.uploader().flush()
     contents = [
-        spool.storage.read_bytes(spool.layout.log_segment(spool.task, attempt=0, seq=seq)) for seq in range(3)
+        spool.storage.read_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=seq))
+        for seq in range(3)
     ]
     assert [len(content) % 1000 for content in contents] == [0, 0, 0]
     assert spool.stored() == line * 9000
@@ -140,11 +138,11 @@ def test_task_killed_between_upload_and_note_repeats_no_byte(spool: Spool) -> No
 
 def test_upload_that_failed_is_made_up_for(spool: Spool) -> None:
     uploader = spool.uploader()
-    spool.storage.write_bytes(spool.layout.logs, b"a file in the way")
+    spool.storage.write_bytes(spool.storage.logs, b"a file in the way")
     spool.write("one\n")
     with pytest.raises(StorageError):
         uploader.tick()
-    spool.storage.delete(spool.layout.logs)
+    spool.storage.delete(spool.storage.logs)
     spool.write("two\n")
     uploader.tick()
     assert spool.stored() == "one\ntwo\n"
@@ -165,18 +163,18 @@ def test_reader_returns_only_what_is_new(spool: Spool) -> None:
 
 def test_reader_sees_a_last_segment_that_a_salvage_made_longer(spool: Spool) -> None:
     reader = spool.reader()
-    spool.storage.write_bytes(spool.layout.log_segment(spool.task, attempt=0, seq=0), b"one\ntw")
+    spool.storage.write_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=0), b"one\ntw")
     assert reader.read_new() == "one\ntw"
-    spool.storage.write_bytes(spool.layout.log_segment(spool.task, attempt=0, seq=0), b"one\ntwo\nthree\n")
+    spool.storage.write_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=0), b"one\ntwo\nthree\n")
     assert reader.read_new() == "o\nthree\n"
 
 
 def test_character_cut_in_two_by_segments_is_joined(spool: Spool) -> None:
     reader = spool.reader()
     first, second = "✓".encode()[:1], "✓".encode()[1:]
-    spool.storage.write_bytes(spool.layout.log_segment(spool.task, attempt=0, seq=0), first)
+    spool.storage.write_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=0), first)
     assert reader.read_new() == ""
-    spool.storage.write_bytes(spool.layout.log_segment(spool.task, attempt=0, seq=1), second)
+    spool.storage.write_bytes(spool.storage.log_segment(spool.task, attempt=0, seq=1), second)
     assert reader.read_new() == "✓"
 
 
@@ -200,11 +198,11 @@ def test_tail_begins_at_a_line_start(spool: Spool, tail_bytes: int, expected: st
     assert spool.stored(tail_bytes) == expected
 
 
-def test_logs_are_listed_by_attempt_and_task(storage: Storage, layout: RunLayout) -> None:
+def test_logs_are_listed_by_attempt_and_task(storage: RunStorage) -> None:
     for attempt, name in ((10, "worker/0"), (2, "worker/10"), (2, "worker/9"), (2, "chief/0")):
-        storage.write_bytes(layout.log_segment(TaskId.parse(name), attempt=attempt, seq=0), b"x")
-    storage.write_bytes(f"{layout.logs}/2/notes.txt", b"no task")
-    listed = [(attempt, str(task)) for attempt, task in list_log_tasks(storage, layout)]
+        storage.write_bytes(storage.log_segment(TaskId.parse(name), attempt=attempt, seq=0), b"x")
+    storage.write_bytes(f"{storage.logs}/2/notes.txt", b"no task")
+    listed = [(attempt, str(task)) for attempt, task in list_log_tasks(storage)]
     assert listed == [(2, "chief/0"), (2, "worker/9"), (2, "worker/10"), (10, "worker/0")]
 
 

@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 from raydist.planning.assignment import TaskAssignment
-from raydist.runtime.ports import PortLease
+from raydist.runtime.task.ports import PortLease
 from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 

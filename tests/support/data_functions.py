@@ -10,7 +10,7 @@ import numpy as np
 
 from raydist import data
 from raydist.data.failures import data_error_in
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
 from raydist.errors import DataError
 from tests.support.inside import progress_of, run_of
 from tests.support.numbered_source import NumberedSource

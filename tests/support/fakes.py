@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from raydist.controller.result import RunPlaces
+from raydist.controller.report.result import RunPlaces
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.planning.elastic import resized
 from raydist.planning.inventory import Host, Inventory

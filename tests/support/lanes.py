@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raydist.data.batches import Batches
-from raydist.data.windows import WindowedOrder
+from raydist.data.order.windows import WindowedOrder
 
 
 def num_lanes(recipe: Batches) -> int:

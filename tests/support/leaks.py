@@ -22,7 +22,7 @@ class Snapshot:
         import ray
         from ray._private import state
 
-        from raydist.runtime.scratch import scratch_root
+        from raydist.runtime.host.scratch import scratch_root
 
         groups = ray.util.placement_group_table().items()
         root = scratch_root()

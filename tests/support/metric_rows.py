@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 from raydist.metrics.parquet import SCHEMA, MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 
 Line = tuple[int | float | str | None, ...]
 
@@ -42,19 +41,19 @@ def row(
     )
 
 
-def read_rows(storage: Storage, layout: RunLayout) -> list[MetricRow]:
+def read_rows(storage: RunStorage) -> list[MetricRow]:
     """Returns every stored row of every attempt, in the order of the files' names."""
-    keys = [f"{layout.metrics}/{name}" for name in storage.list_names(layout.metrics)]
+    keys = [f"{storage.metrics}/{name}" for name in storage.list_names(storage.metrics)]
     return [_as_row(record) for key in keys for record in _records(storage.read_bytes(key))]
 
 
-def store_rows(storage: Storage, layout: RunLayout, rows: Iterable[MetricRow]) -> None:
+def store_rows(storage: RunStorage, rows: Iterable[MetricRow]) -> None:
     """Writes rows as their tasks do: a file for each task and attempt, the rows in their order."""
     files: dict[tuple[TaskId, int], list[MetricRow]] = {}
     for row in rows:
         files.setdefault((row.task, row.attempt), []).append(row)
     for (task, attempt), reported in files.items():
-        writer = MetricsWriter.open(storage, layout, task=task, attempt=attempt)
+        writer = MetricsWriter.open(storage, task=task, attempt=attempt)
         writer.append(reported)
         writer.flush()
 

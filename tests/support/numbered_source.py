@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from raydist.data.fields import Field
-from raydist.data.source import GroupedSource
-from raydist.data.windows import Piece
+from raydist.data.order.windows import Piece
+from raydist.data.sources.source import GroupedSource
 
 
 class NumberedSource(GroupedSource):

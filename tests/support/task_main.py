@@ -15,7 +15,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import assignment_environment, static_environment
 from raydist.planning.tf_config import cluster_spec
 from raydist.spec import EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, TaskType
-from raydist.spec.options import find_option
+from raydist.spec.settings.options import find_option
 
 SERVERS = (TaskType.WORKER, TaskType.PS)
 

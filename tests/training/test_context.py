@@ -13,8 +13,7 @@ import pytest
 
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoint_marker import Checkpoint
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import open_run
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 FUNCTIONS = "tests.support.train_functions"
@@ -83,7 +82,7 @@ def test_metrics_hold_one_global_value_per_epoch(undisturbed: Undisturbed) -> No
     from tests.support.metric_rows import merge_rows, read_rows
 
     [first, _], storage = undisturbed(Cluster(**TWO_WORKERS))
-    rows = merge_rows(read_rows(Storage.open(str(storage)), RunLayout(run="test")))
+    rows = merge_rows(read_rows(open_run(str(storage), run="test")))
     losses = [row for row in rows if row.scope is Scope.GLOBAL and row.name == "loss"]
     assert [(row.step, row.epoch, row.task) for row in losses] == [
         (7 * epoch, epoch, TaskId.parse("worker/0")) for epoch in (1, 2, 3, 4, 5)

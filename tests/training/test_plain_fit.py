@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import open_run
 from tests.support.processes import Cluster, run_function, run_in_turn
 
 FUNCTIONS = "tests.support.plain_functions"
@@ -65,5 +64,5 @@ def global_losses(storage: Path) -> list[float]:
     from raydist.metrics.records import Scope
     from tests.support.metric_rows import merge_rows, read_rows
 
-    rows = merge_rows(read_rows(Storage.open(str(storage)), RunLayout(run="test")))
+    rows = merge_rows(read_rows(open_run(str(storage), run="test")))
     return [row.value for row in rows if row.scope is Scope.GLOBAL and row.name == "loss"]

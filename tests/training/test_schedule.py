@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raydist.spec.job import CheckpointEvery
-from raydist.spec.options import find_option
+from raydist.spec.settings.options import find_option
 from raydist.training.checkpointing.schedule import CheckpointSchedule
 
 

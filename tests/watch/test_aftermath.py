@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from raydist.runtime.scratch import scratch_root
+from raydist.runtime.host.scratch import scratch_root
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import RunRecordStore, read_record
+from raydist.storage.record.run_record import RunRecordStore, read_record
+from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import read_events
 from raydist.watch.aftermath import describe_death, settle
 from raydist.watch.messages import DrivenRun, Heard, begun, exiting, over
@@ -50,7 +50,7 @@ def driven(storage: Storage) -> Write:
         tasks += [{"task": "worker/1", "state": "FINISHED", **_TASK}]
         record = {"state": "RUNNING", "strategy": "mirrored", "keras": "3", "attempts": 2, "tasks": tasks}
         driver = this_process()
-        RunRecordStore(storage, RunLayout(run="r")).replace({**record, "driver": driver, **facts})
+        RunRecordStore(RunStorage(storage, run="r")).replace({**record, "driver": driver, **facts})
         return DrivenRun(name="r", storage=storage.uri(), owner="0a1b2c3d", driver=driver)
 
     return write
@@ -63,7 +63,7 @@ def test_record_of_a_run_that_went_on_ends_with_what_to_do(
     run = driven(state=state, checkpoint="/runs/r/checkpoints/step-20-a1", spec={"name": "r"})
     result = settle(run, how=describe_death(1))
     assert result is not None
-    record = read_record(storage, "r")
+    record = read_record(RunStorage(storage, run="r"))
     assert (record["state"], record["error"]["type"], record["error"]["attempt"]) == (
         "FAILED",
         "ClusterError",
@@ -74,7 +74,7 @@ def test_record_of_a_run_that_went_on_ends_with_what_to_do(
     assert [task["state"] for task in record["tasks"]] == ["STOPPED", "FINISHED"]
     assert record["spec"] == {"name": "r"}  # which `resume` reads
     assert (result.exit_code, result.as_dict()["error"]) == (3, record["error"])
-    [event] = read_events(storage, RunLayout(run="r"))
+    [event] = read_events(RunStorage(storage, run="r"))
     assert (event["event"], event["state"], event["error"]) == ("state", "FAILED", record["error"])
 
 
@@ -91,14 +91,14 @@ def test_run_without_a_checkpoint_begins_anew(driven: Write) -> None:
 def test_run_that_has_ended_keeps_its_end(driven: Write, storage: Storage) -> None:
     result = settle(driven(state="SUCCEEDED"), how=describe_death(1))
     assert result is not None
-    assert (result.exit_code, read_record(storage, "r")["state"]) == (0, "SUCCEEDED")
-    assert read_events(storage, RunLayout(run="r")) == []
+    assert (result.exit_code, read_record(RunStorage(storage, run="r"))["state"]) == (0, "SUCCEEDED")
+    assert read_events(RunStorage(storage, run="r")) == []
 
 
 def test_record_of_another_driver_is_left_alone(driven: Write, storage: Storage) -> None:
     run = driven(driver={"host": "there", "pid": 1, "start": 2})
     assert settle(run, how=describe_death(1)) is None
-    assert read_record(storage, "r")["state"] == "RUNNING"
+    assert read_record(RunStorage(storage, run="r"))["state"] == "RUNNING"
 
 
 def test_run_that_has_no_record_yet_gets_none(storage: Storage) -> None:
@@ -200,8 +200,8 @@ _SCRIPT = """
 import os, sys
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
-from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_storage import RunStorage
+from raydist.storage.record.run_record import RunRecordStore
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched
 
@@ -209,7 +209,7 @@ with watched() as watcher:
     driver, storage = this_process(), Storage.open(sys.argv[1])
     children = open(f"/proc/self/task/{os.getpid()}/children").read()
     if sys.argv[2] != "before":
-        RunRecordStore(storage, RunLayout(run="r")).replace({"state": "RUNNING", "driver": driver})
+        RunRecordStore(RunStorage(storage, run="r")).replace({"state": "RUNNING", "driver": driver})
         watcher.begin(DrivenRun(name="r", storage=storage.uri(), owner="0a1b2c3d", driver=driver))
     if sys.argv[2] == "forked" and os.fork() == 0:  # holds the pipe, as a data loader's process does
         os.close(1); os.close(2)
@@ -240,4 +240,4 @@ def test_watcher_process_outlives_the_driver_only_to_clear_up(
     assert done.returncode == 1
     assert done.stderr.startswith(f"raydist: run r ({tmp_path}/runs/r): the process that drove the run died")
     assert "`raydist resume r`" in done.stderr
-    assert read_record(storage, "r")["state"] == "FAILED"
+    assert read_record(RunStorage(storage, run="r"))["state"] == "FAILED"

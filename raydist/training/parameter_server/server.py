@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from raydist.errors import ClusterError
 from raydist.planning.assignment import TaskAssignment
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import open_run
 from raydist.training.parameter_server.sources import SourceFolder
 
 
@@ -19,8 +18,7 @@ def start_server(assignment: TaskAssignment) -> tf.distribute.Server:
     Raises:
       ClusterError: The port is taken.
     """
-    storage = Storage.open(assignment.job.storage).patient()
-    SourceFolder(storage, RunLayout(run=assignment.job.name)).serve()
+    SourceFolder(open_run(assignment.job.storage, run=assignment.job.name).patient()).serve()
     num_peers = sum(len(addresses) for _, addresses in assignment.cluster_spec.jobs)
     try:
         return tf.distribute.Server(

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from raydist.errors import DataError, StorageError
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 from raydist.training import tf_private
 
 if TYPE_CHECKING:
@@ -32,15 +31,14 @@ _FUNCTION = "raydist_read_block"
 class SourceFolder:
     """The run's sources/ on storage."""
 
-    def __init__(self, storage: Storage, layout: RunLayout) -> None:
+    def __init__(self, storage: RunStorage) -> None:
         self._storage = storage
-        self._layout = layout
 
     def publish(self, recipe: Batches) -> ReadOp:
         """Stores what workers need to read `recipe`, and returns the op that reads it in any of them."""
         content = pickle.dumps(recipe.without_maps(), protocol=5)
         key = hashlib.sha256(content).hexdigest()
-        path = self._layout.source(key)
+        path = self._storage.source(key)
         if not self._storage.exists(path):
             self._storage.write_bytes(path, content)
 
@@ -51,15 +49,14 @@ class SourceFolder:
 
     def serve(self) -> None:
         """Lets functions that peers run in this process read. Call it before the server starts."""
-        tf_private.register(_FUNCTION, _Readers(self._storage, self._layout))
+        tf_private.register(_FUNCTION, _Readers(self._storage))
 
 
 class _Readers:
     """What the op calls: one reader for each recipe."""
 
-    def __init__(self, storage: Storage, layout: RunLayout) -> None:
+    def __init__(self, storage: RunStorage) -> None:
         self._storage = storage
-        self._layout = layout
         self._readers: dict[bytes, BlockReader] = {}
 
     def __call__(self, key: bytes, block: Any) -> list[Any]:
@@ -79,5 +76,5 @@ class _Readers:
         # Here, because a worker that comes back shall not wait for it.
         from raydist.data.pipeline import BlockReader, Part
 
-        recipe = pickle.loads(self._storage.read_bytes(self._layout.source(key)))
+        recipe = pickle.loads(self._storage.read_bytes(self._storage.source(key)))
         return BlockReader(recipe, Part(), stands_in=False)

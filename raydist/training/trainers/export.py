@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
+from raydist.storage.run_storage import RunStorage
 from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.keras_patches.adapters import adapter_of
@@ -28,19 +27,18 @@ logger = logging.getLogger(__name__)
 class ExportFolder:
     """The run's export/ on storage."""
 
-    def __init__(self, storage: Storage, layout: RunLayout) -> None:
+    def __init__(self, storage: RunStorage) -> None:
         self._storage = storage
-        self._layout = layout
 
     def replace(self, model: Path, saved_model: Path) -> str:
         """Stores a .keras file and a SavedModel's folder in place of what is there; returns the URI."""
-        self._storage.delete(self._layout.export)
+        self._storage.delete(self._storage.export)
         for path in saved_model.rglob("*"):
             if path.is_file():
                 name = path.relative_to(saved_model).as_posix()
-                self._storage.upload(path, f"{self._layout.exported_saved_model}/{name}")
-        self._storage.upload(model, self._layout.exported_model)
-        return self._storage.uri(self._layout.export)
+                self._storage.upload(path, f"{self._storage.exported_saved_model}/{name}")
+        self._storage.upload(model, self._storage.exported_model)
+        return self._storage.uri(self._storage.export)
 
 
 def export(

@@ -1,0 +1,89 @@
+"""`raydist doctor`: what raydist finds on this machine, for when something does not work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.screen import output
+from raydist.errors import RaydistError, StorageError
+from raydist.planning.this_machine import this_machine
+from raydist.runtime.host.address import accepts_tcp, running_address, split_address
+from raydist.runtime.host.versions import installed_versions
+
+# The version whose private functions raydist mends, as pyproject bounds it.
+_MENDED_KERAS = "3.15."
+_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
+
+
+@click.command("doctor", epilog="More: `raydist guide on-a-cluster`.")
+@storage_option
+@json_option
+def command(storage: str, is_json: bool) -> int:
+    """Check versions, Ray, storage and environment variables. Starts nothing."""
+    found = [*_versions(), _machine(), _ray(), _storage(storage), *_environment(os.environ)]
+    if is_json:
+        output.print_json({"is_ok": all(each["is_ok"] for each in found), "findings": found})
+    else:
+        for each in found:
+            click.echo(f"{'ok ' if each['is_ok'] else 'BAD'}  {each['what'].ljust(12)}  {each['text']}")
+    bad = [each["exit_code"] for each in found if not each["is_ok"]]
+    return bad[0] if bad else 0
+
+
+def _finding(what: str, text: str, *, is_ok: bool = True, exit_code: int = 3) -> dict[str, Any]:
+    return {"what": what, "text": text, "is_ok": is_ok, "exit_code": 0 if is_ok else exit_code}
+
+
+def _versions() -> list[dict[str, Any]]:
+    found = []
+    for name, version in installed_versions().items():
+        is_mended = name != "keras" or version.startswith(_MENDED_KERAS)
+        text = version if is_mended else f"{version}: not mended, raydist knows {_MENDED_KERAS}x only"
+        found.append(_finding(name, text, is_ok=is_mended and version != "none"))
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    inventory = this_machine()
+    tpu = f", TPU {inventory.tpu_name}" if inventory.tpu_name else ""
+    return _finding("machine", f"{inventory.num_cpus:g} cores, {inventory.num_gpus} GPUs{tpu}")
+
+
+def _ray() -> dict[str, Any]:
+    address = running_address()
+    if address is None:
+        return _finding("Ray", "none runs here: each run starts one of its own")
+    try:
+        host, port = split_address(address)
+    except RaydistError as error:
+        return _finding("Ray", f"RAY_ADDRESS: {error}", is_ok=False)
+    is_up = accepts_tcp(host, port, timeout_s=3.0)
+    return _finding("Ray", f"{address} {'answers' if is_up else 'does not answer'}", is_ok=is_up)
+
+
+def _storage(uri: str) -> dict[str, Any]:
+    from raydist.storage.filesystem import Storage
+
+    try:
+        storage = Storage.open(uri)
+        storage.check_writable()
+    except StorageError as error:
+        return _finding("storage", str(error), is_ok=False, exit_code=error.exit_code)
+    return _finding("storage", f"{storage.uri()} can be written")
+
+
+def _environment(environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Tells which variables a task sets anew, as they would break its servers or choose its Keras."""
+    proxies = [name for name in (*_PROXIES, *map(str.upper, _PROXIES)) if environ.get(name)]
+    found = []
+    if proxies:
+        found.append(_finding("proxies", f"{', '.join(proxies)} set; tasks do not use them for each other"))
+    for name in ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "KERAS_BACKEND"):
+        if environ.get(name):
+            found.append(_finding(name, f"set to {environ[name]!r}; tasks get their own value"))
+    return found

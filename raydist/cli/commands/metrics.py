@@ -1,0 +1,74 @@
+"""`raydist metrics RUN`: the curve of a run, over all its attempts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.screen import run_view
+from raydist.cli.screen.curves import charts
+from raydist.metrics.records import Scope
+
+if TYPE_CHECKING:
+    from raydist.metrics.merge import MetricTable
+
+_MAX_WIDTH = 120
+_CHART_HEIGHT = 15
+_POINTS_PER_COLUMN = 2  # of a braille character
+
+
+@click.command("metrics")
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print it."
+)
+@click.option(
+    "--local", is_flag=True, help="Each task's own running values, not those of all replicas together."
+)
+@click.option("--plot", is_flag=True, help="Draw each metric over the steps instead.")
+@storage_option
+@json_option
+def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json: bool) -> None:
+    """Print the metrics of a run, a line per step."""
+    if plot and (is_json or form != "table"):
+        other = "--json" if is_json else f"--format {form}"
+        raise click.UsageError(f"--plot draws for a terminal, {other} prints for programs; give one of them.")
+    from raydist.metrics import formats
+    from raydist.metrics.merge import as_table
+    from raydist.metrics.reading import read_columns
+    from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_storage import open_run
+
+    run_view.check_name(run)
+    opened = open_run(storage, run=run)
+    read_record(opened)  # tells a run that does not exist from one without metrics
+    scope = Scope.LOCAL if local else Scope.GLOBAL
+    table = as_table(read_columns(opened, scope=scope))
+    if is_json or form == "json":
+        _print_blocks(formats.json_blocks(table, run=run))
+    elif form == "csv":
+        _print_blocks(formats.csv_blocks(table))
+    elif not table.num_rows:
+        click.echo(f"no metrics of {run} are stored yet")
+    elif plot:
+        _draw(table)
+    else:
+        _print_blocks(formats.text_blocks(table))
+
+
+def _draw(table: MetricTable) -> None:
+    from raydist.metrics.curves import curves
+
+    width = min(shutil.get_terminal_size().columns, _MAX_WIDTH)
+    drawn = charts(curves(table, num_buckets=_POINTS_PER_COLUMN * width), width=width, height=_CHART_HEIGHT)
+    click.echo("\n\n".join(drawn) or "there are no numbers to draw; see the table")
+
+
+def _print_blocks(blocks: Iterable[bytes]) -> None:
+    """Prints each block before the next is made: `| head` waits for the first alone."""
+    for block in blocks:
+        click.echo(block, nl=False)

@@ -1,0 +1,84 @@
+"""`raydist plan JOB`: what would be launched, and why; starts nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from raydist.cli.job_options import given_options, job_options, json_option
+from raydist.cli.screen import output
+from raydist.cli.screen.grouped_help import RunCommand
+from raydist.planning.batch_sizes import batch_sizes_of
+from raydist.planning.describe import describe_plan, placeholder_tf_configs
+from raydist.spec.job import Strategy
+from raydist.spec.settings.params import ParamTexts
+
+if TYPE_CHECKING:
+    from raydist.planning.plan import Plan
+
+
+@click.command("plan", cls=RunCommand, epilog="More: `raydist guide strategies`.")
+@click.argument("job", metavar="JOB")
+@job_options()
+@json_option
+def command(
+    job: str, config: Path | None, param_texts: tuple[str, ...], is_json: bool, **options: object
+) -> None:
+    """Show what submit would launch, and why. Starts nothing.
+
+    JOB is path/to/file.py[:function] or package.module:function.
+
+    \b
+    Example:
+      raydist plan jobs/cifar.py --strategy parameter_server --workers 3 --ps 2
+    """
+    from raydist import api
+
+    plan = api.plan(job, config=config, params=ParamTexts.parse(param_texts), **given_options(options))
+    if is_json:
+        output.print_json(describe_plan(plan))
+    else:
+        _print(plan)
+
+
+def _print(plan: Plan) -> None:
+    click.echo(f"job        {plan.job.entry_point}")
+    click.echo(f"inventory  {_inventory(plan)}")
+    click.echo(f"strategy   {plan.strategy.value}: {plan.reason}")
+    click.echo(f"keras      {plan.keras.value}: {plan.keras_reason}")
+    for role in plan.roles:
+        each = " each" if role.num_tasks > 1 else ""
+        click.echo(f"role       {role.num_tasks} x {role.task_type.value}, {role.resources}{each}")
+    click.echo(f"placement  {_placement(plan)}")
+    if plan.devices is not None:
+        click.echo(f"devices    {plan.devices} logical CPU devices per task")
+    if (sizes := batch_sizes_of(plan)) is not None:
+        click.echo(f"batch      {sizes}")
+        if sizes.rate is not None:
+            click.echo(f"rate       {sizes.rate}")
+    for note in plan.notes:
+        click.echo(f"note: {note}")
+    click.echo("the addresses below stand for those that the tasks will lease:")
+    for task, config in placeholder_tf_configs(plan):
+        click.echo(f"{task} TF_CONFIG={config}" if config else f"{task} without TF_CONFIG")
+
+
+def _placement(plan: Plan) -> str:
+    if len(plan.tasks) == 1:
+        return "on one host"
+    if plan.strategy is Strategy.PARAMETER_SERVER:
+        return "ps on as many hosts as there are, all tasks or none"
+    return "on as few hosts as they fit on, all or none"
+
+
+def _inventory(plan: Plan) -> str:
+    inventory = plan.inventory
+    hosts = f"{len(inventory.hosts)} host{'' if len(inventory.hosts) == 1 else 's'}"
+    has = f"{inventory.source}: {hosts}, {inventory.num_cpus:g} CPUs, {inventory.num_gpus} GPUs"
+    return (
+        has
+        if plan.embedded_cpus is None
+        else f"{has}; Ray is embedded, with {plan.embedded_cpus} logical CPUs"
+    )

@@ -1,0 +1,75 @@
+"""`raydist resume RUN`: goes on from a run, with what it was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from raydist.cli import running
+from raydist.cli.job_options import default_storage, given_options, job_options, json_option
+from raydist.cli.screen import run_view
+from raydist.cli.screen.grouped_help import RunCommand
+from raydist.errors import MistakeError
+from raydist.spec.settings.options import OPTIONS, PARAMS
+from raydist.storage.files.redaction import REDACTED
+
+# Where and what the run is; what each resume decides anew.
+_NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage"}
+
+
+@click.command("resume", cls=RunCommand, epilog="More: `raydist guide failures`.")
+@click.argument("run", metavar="RUN")
+@job_options(without=("name", "resume"))
+@json_option
+def command(
+    run: str, config: Path | None, param_texts: tuple[str, ...], is_json: bool, **options: object
+) -> int:
+    """Go on from a run, with the options and params that it had.
+
+    Options that are given here or in a config file take precedence over those of the run.
+
+    \b
+    Example:
+      raydist resume cifar-20261121-093012-1f3a --workers 2 --max-failures 10
+    """
+    from raydist.spec.settings.config_file import read_config
+    from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_storage import open_run
+
+    run_view.check_name(run)
+    given = given_options(options)
+    record = read_record(open_run(given.get("storage", default_storage()), run=run))
+    layer = _settings(record["spec"])
+    if config is not None:
+        in_file = read_config(config)
+        layer = {**layer, **in_file, PARAMS: {**layer[PARAMS], **in_file.get(PARAMS, {})}}
+    return running.run_job(
+        _job_of(run, record["spec"]),
+        config=layer,
+        param_texts=param_texts,
+        options={"working_dir": record["spec"].get("working_dir"), **given, "name": run, "resume": True},
+        is_json=is_json,
+    )
+
+
+def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
+    taken_over = {option.name for option in OPTIONS} - _NOT_TAKEN_OVER
+    # A secret is not kept: the job's own default, or -p, has to give it again.
+    params = {name: value for name, value in spec.get(PARAMS, {}).items() if value != REDACTED}
+    return {**{name: value for name, value in spec.items() if name in taken_over}, PARAMS: params}
+
+
+def _job_of(run: str, spec: Mapping[str, Any]) -> str:
+    entry_point = spec.get("entry_point", {})
+    file, module, function = (entry_point.get(name) for name in ("file", "module", "function"))
+    if file:
+        return f"{Path(spec.get('working_dir') or '.') / file}:{function}"
+    if module:
+        return f"{module}:{function}"
+    raise MistakeError(
+        f"run {run} was started from Python with a function that is kept nowhere; "
+        f'go on from it with raydist.run(function, name="{run}", resume=True)'
+    )

@@ -1,0 +1,68 @@
+"""`raydist stop RUN`: ends a run that goes on in a Ray cluster, or in another process of this host."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from raydist.cli.job_options import DurationType, json_option, storage_option
+from raydist.cli.screen import output, run_view
+from raydist.errors import ClusterError
+from raydist.spec.settings.options import find_option
+
+if TYPE_CHECKING:
+    from raydist.runs.attached import AttachedRun
+
+_ADDRESS = find_option("address")
+# A controller that was brought back since has not heard that its run is to stop.
+_ASK_AGAIN_S = 10.0
+
+
+@click.command("stop")
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="DURATION",
+    type=DurationType(),
+    default="60s",
+    show_default=True,
+    help="How long to wait: seconds, or 90s, 5m, 2h.",
+)
+@click.option(
+    "--address",
+    metavar=_ADDRESS.metavar,
+    help="Ray that a detached run is in; the one it was submitted to when omitted.",
+)
+@storage_option
+@json_option
+def command(run: str, timeout_s: float, address: str | None, storage: str, is_json: bool) -> None:
+    """Stop a run and wait for its end.
+
+    It ends as with Ctrl-C in its own shell. A detached run is stopped from any host that reaches its Ray; any
+    other run on the host of the process that submitted it.
+    """
+    from raydist.runs.attached import AttachedRun
+    from raydist.storage.run_storage import open_run
+
+    run_view.check_name(run)
+    attached = AttachedRun(open_run(storage, run=run), address=address)
+    with output.stdout_kept_for_json(is_json):
+        _stop(attached, run, timeout_s=timeout_s)
+    result = attached.status().as_dict()
+    if is_json:
+        output.print_json({key: result[key] for key in ("run", "state", "steps", "checkpoint", "storage")})
+    else:
+        click.echo(f"run {run}: {run_view.how_far(result['state'], result['steps'])}")
+
+
+def _stop(attached: AttachedRun, run: str, *, timeout_s: float) -> None:
+    attached.request_stop()
+    deadline_s = time.monotonic() + timeout_s
+    while not attached.wait(min(_ASK_AGAIN_S, max(0.0, deadline_s - time.monotonic()))):
+        if time.monotonic() >= deadline_s:
+            raise ClusterError(f"run {run} did not end within {timeout_s:g} s; {attached.where()}")
+        if attached.is_detached:  # another Ctrl-C would make a process stop at once
+            attached.request_stop()

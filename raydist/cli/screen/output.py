@@ -1,0 +1,100 @@
+"""What every command prints alike: one JSON object, a table, an error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from raydist.cli.screen import guide_pages
+from raydist.errors import RaydistError
+from raydist.storage.plain_json import dump_plain_json
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Prints the one object that `--json` promises. NaN and infinities become null: JSON has none."""
+    click.echo(dump_plain_json(data, indent=2))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Prints aligned columns; numbers stand at the right of theirs."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(line[index]) for line in [list(headers), *cells]) for index in range(len(headers))]
+    is_number = [
+        bool(rows) and all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
+        for index in range(len(headers))
+    ]
+    for line in [list(headers), *cells]:
+        columns = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, is_number, strict=True)
+        ]
+        click.echo("  ".join(columns).rstrip())
+
+
+def print_raydist_error(error: RaydistError, *, is_json: bool) -> int:
+    """Prints an error that raydist raised on purpose, and returns its exit code."""
+    return print_error(
+        str(error),
+        type_name=type(error).__name__,
+        code=error.exit_code,
+        is_json=is_json,
+        task=error.task,
+        attempt=error.attempt,
+        log=error.log,
+    )
+
+
+def print_error(
+    message: str, *, type_name: str, code: int, is_json: bool, state: str = "FAILED", **where: object
+) -> int:
+    """Prints one error: a sentence to stderr, and with `--json` an object to stdout. Returns `code`."""
+    places = {"task": None, "attempt": None, "log": None, **where}
+    if is_json:
+        described = {"type": type_name, "message": message, **places, "exit_code": code}
+        print_json({"state": state, "error": described})
+    known = [f"{name} {value}" for name, value in places.items() if value is not None]
+    if (page := guide_pages.command_about(type_name, code)) is not None:
+        known.append(f"see `{page}`")
+    click.echo(f"raydist: {message}" + (f" ({', '.join(known)})" if known else ""), err=True)
+    return code
+
+
+@contextlib.contextmanager
+def stdout_kept_for_json(is_json: bool) -> Iterator[None]:
+    """Sends to stderr, while open, what anything in this process and its children writes to stdout.
+
+    Ray and TensorFlow write to the file descriptor itself, which `sys.stdout` cannot see. A daemon that
+    outlives the run does not hold the pipe of `raydist … --json | jq` open either.
+    """
+    if not is_json:
+        yield
+        return
+    sys.stdout.flush()
+    with contextlib.redirect_stdout(sys.stderr), _descriptor_1_on_2():
+        yield
+
+
+@contextlib.contextmanager
+def _descriptor_1_on_2() -> Iterator[None]:
+    try:
+        kept = os.dup(1)
+    except OSError:  # closed by whoever started this process
+        yield
+        return
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

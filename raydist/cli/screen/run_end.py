@@ -1,0 +1,65 @@
+"""What is printed when a run has ended, or was accepted by a cluster."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Collection
+from typing import TYPE_CHECKING, TextIO
+
+from raydist.cli.job_options import default_storage
+from raydist.cli.screen import run_view
+from raydist.cli.screen.progress import duration, metrics_line
+
+if TYPE_CHECKING:
+    from raydist.controller.report.result import RunResult
+
+
+def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> None:
+    """Prints how a run ended.
+
+    Args:
+      said: The notes that were printed while it went on.
+    """
+    for note in result.notes:
+        if note not in said:
+            print(f"note: {note}", file=stream)
+    if result.traceback:
+        print(f"\n{result.traceback.rstrip()}\n", file=stream)
+    if result.error is not None and result.error.log_end:
+        lines = "\n".join(f"  {line}" for line in result.error.log_end.splitlines())
+        print(f"\nthe end of {result.error.task}'s log:\n{lines}\n", file=stream)
+    if result.error is not None:
+        run_view.print_stored_error(result.error.as_dict(), stream=stream)
+    total_s = result.timings.get("total") or 0.0
+    attempts = "" if result.attempts == 1 else f", {result.attempts} attempts"
+    how_far = run_view.how_far(result.state.value, result.steps)
+    print(f"{how_far}, {duration(total_s)}{attempts}", file=stream)
+    facts = {
+        "metrics": metrics_line(result.metrics),
+        "checkpoint": result.checkpoint,
+        "storage": result.storage,
+    }
+    for name, value in facts.items():
+        if value:
+            print(f"  {name.ljust(10)}  {value}", file=stream)
+    third = "metrics" if result.exit_code == 0 else "resume"
+    print(f"next: {_next_commands(result, 'status', 'logs', third)}", file=stream)
+
+
+def print_acceptance(result: RunResult, *, stream: TextIO) -> None:
+    """Prints where a detached run is found from now on."""
+    print(f"run {result.run} goes on in the cluster, whatever becomes of this shell", file=stream)
+    print(f"  storage     {result.storage}", file=stream)
+    print(f"next: {_next_commands(result, 'status', 'logs -f', 'stop')}", file=stream)
+
+
+def _next_commands(result: RunResult, *commands: str) -> str:
+    return "  ".join(f"raydist {command} {_named(result)}" for command in commands)
+
+
+def _named(result: RunResult) -> str:
+    """Returns what another command is to be given to find this run from this folder."""
+    root = result.storage.removesuffix(f"/{result.run}")
+    is_default = os.path.abspath(default_storage()) == root
+    return result.run if is_default else f"{result.run} --storage {shlex.quote(root)}"

@@ -1,0 +1,1 @@
+"""Why an attempt failed, what that costs, and whether another one follows."""

@@ -1,0 +1,68 @@
+"""The attempts that a run has lost, and what follows each: another one, or the run's end."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from raydist.controller.attempt.attempt import Attempt
+from raydist.controller.failures.failure_policy import AttemptEnd, Decision, decide
+from raydist.controller.failures.host_record import HostRecord
+from raydist.controller.failures.root_cause import RootCause
+from raydist.controller.failures.run_error import RunError
+from raydist.errors import ClusterError
+from raydist.spec.status import FailureKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """Another attempt follows; `note` says why the one before was lost."""
+
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostAttempts:
+    """What ended the attempts of this submit. Immutable.
+
+    Attributes:
+      ends: What ended those that count, the oldest first.
+      hosts: Which hosts were to blame.
+    """
+
+    max_failures: int
+    ends: tuple[AttemptEnd, ...] = ()
+    hosts: HostRecord = field(default_factory=HostRecord)
+
+    def with_cause(
+        self, cause: RootCause, attempt: Attempt, *, at_s: float
+    ) -> tuple[LostAttempts, Retry | RunError]:
+        """Takes in an attempt that a task's failure ended; returns what follows too."""
+        failure, number = cause.failure, attempt.number
+        lost = dataclasses.replace(self, hosts=self.hosts.with_failure(failure, attempt, at_s=at_s))
+        sentence = cause.sentence(attempt=number)
+        if failure.kind is FailureKind.LOST and failure.task in attempt.told_to_leave:
+            return lost, Retry(note=f"{sentence}; retried: it had to leave, not counted")
+        lost, decision = lost._decide(failure, attempt)
+        if decision.is_retry:
+            return lost, Retry(note=f"{sentence}; retried: {decision.reason}")
+        # That a mistake is final, or an exception of the first attempt, needs no explanation.
+        is_plain = failure.kind is FailureKind.USER and len(lost.ends) == 1
+        is_mistake = failure.kind in (FailureKind.MISTAKE, FailureKind.STORAGE)
+        suffix = "" if is_plain or is_mistake else f"; not retried: {decision.reason}"
+        return lost, RunError.from_cause(cause, attempt=number, suffix=suffix)
+
+    def with_silence(self, error: ClusterError, attempt: Attempt) -> tuple[LostAttempts, Retry | RunError]:
+        """Takes in an attempt of which nothing can be heard any more; returns what follows too."""
+        number = attempt.number
+        lost, decision = self._decide(error, attempt)
+        if decision.is_retry:
+            return lost, Retry(note=f"attempt {number} was lost: {error}; retried: {decision.reason}")
+        suffix = f"; not retried: {decision.reason}"
+        return lost, RunError.from_exception(error, attempt=number, suffix=suffix)
+
+    def _decide(self, end: AttemptEnd, attempt: Attempt) -> tuple[LostAttempts, Decision]:
+        decision = decide(
+            end, restored_step=attempt.restored_step, history=self.ends, max_failures=self.max_failures
+        )
+        return dataclasses.replace(self, ends=(*self.ends, end)), decision

@@ -1,0 +1,149 @@
+"""Which task of an attempt failed first, when all of them fail together."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+
+from raydist.controller.attempt.attempt import Attempt, name_tasks
+from raydist.errors import StartTimeoutError
+from raydist.spec.status import FailureKind, TaskFailure
+from raydist.spec.tasks import TaskId, TaskType
+
+# What TensorFlow says in a task whose peer failed; the error's class varies (TF_NOTES.md 4.5).
+_ABORT_MARKERS: tuple[str, ...] = (
+    "Collective ops is aborted by",
+    "[type.googleapis.com/tensorflow.CoordinationServiceError",
+    "Error reported from /job:",
+    "stopped sending heartbeats",
+    "Coordination service agent is already in error state",
+)
+_PEER_GONE = (
+    "AbortedError",
+    "CancelledError",
+    "DeadlineExceededError",
+    "PSUnavailableError",
+    "UnavailableError",
+)
+# A user's own download may say these too, so they count only in an error of TensorFlow's.
+_MARKERS_BY_ERROR: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (
+        (*_PEER_GONE, "InternalError", "UnknownError"),
+        (
+            "Connection refused",
+            "Connection reset by peer",
+            "Socket closed",
+            "failed to connect to all addresses",
+        ),
+    ),
+    # The other types have it as well where the user's own function failed in a worker.
+    (_PEER_GONE, ("error information from remote target /job:",)),
+    # A server that was replaced before anybody saw it go (cluster_coordinator.py, _is_ps_failure).
+    (("InvalidArgumentError",), ("Unable to find the relevant tensor remote_handle",)),
+)
+# What the program itself did, which TensorFlow then reports to all tasks as it does a lost peer.
+_PROGRAM_MARKERS = ("Shape mismatch in the collective instance",)
+# The coordinator's ClosureInputError and ClosureAbortedError hold the error of the closure before.
+_WRAPPERS = ("ClosureAbortedError", "ClosureInputError")
+_WRAPPED_ERROR = re.compile(r"original exception is (\w+)\(")
+_BARRIER_MARKER = "Barrier timed out"
+_BARRIER_CULPRITS = re.compile(r"timed out task names:(.*)", re.DOTALL)
+_TASK_NAME = re.compile(r"/job:(chief|worker|ps|evaluator)/replica:\d+/task:(\d+)")
+
+# The train function's own exception explains the rest; a dead process explains what its peers saw.
+_RANKS = {
+    FailureKind.USER: 0,
+    FailureKind.MISTAKE: 0,
+    FailureKind.STORAGE: 0,
+    FailureKind.LOST: 1,
+    FailureKind.STALLED: 2,
+    FailureKind.START: 3,
+    FailureKind.COLLATERAL: 4,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootCause:
+    """Why an attempt ended.
+
+    Attributes:
+      failure: The first failure, with its kind corrected by what its text shows.
+      collateral: The tasks that ended because of it.
+    """
+
+    failure: TaskFailure
+    collateral: tuple[TaskId, ...] = ()
+
+    def sentence(self, *, attempt: int) -> str:
+        """Returns `worker/1 failed first (attempt 0): ValueError: …; also stopped: worker/0`.
+
+        Mistakes and storage errors are sentences already, alike in every task.
+        """
+        failure = self.failure
+        if failure.kind in (FailureKind.MISTAKE, FailureKind.STORAGE):
+            return failure.message
+        what = f"{failure.error_type}: {failure.message}"
+        if not self.collateral:
+            return f"{failure.task} failed (attempt {attempt}): {what}"
+        also = name_tasks(self.collateral)
+        return f"{failure.task} failed first (attempt {attempt}): {what}; also stopped: {also}"
+
+
+def find_root_cause(attempt: Attempt) -> RootCause:
+    """Returns the root cause of an attempt in which at least one task failed."""
+    failures = [_with_true_kind(failure, attempt) for failure in attempt.failures]
+    if not any(map(is_decisive, failures)):
+        # The death of a task that is about to be replaced may be what the others could not cope with.
+        failures += attempt.absent.values()
+    first = min(failures, key=lambda failure: (_RANKS[failure.kind], failure.at_s))
+    return RootCause(failure=first, collateral=attempt.unfinished_besides(first.task))
+
+
+def is_decisive(failure: TaskFailure) -> bool:
+    """Whether `failure` explains itself, so that nothing is gained by hearing of others."""
+    return kind_of(failure) not in (FailureKind.COLLATERAL, FailureKind.START)
+
+
+def kind_of(failure: TaskFailure) -> FailureKind:
+    """Returns the kind of a failure, also where a task took a consequence for an exception of its own."""
+    if failure.kind not in (FailureKind.USER, FailureKind.COLLATERAL):
+        return failure.kind
+    # The traceback too: a train function may catch TensorFlow's error and raise its own from it.
+    text = f"{failure.message}\n{failure.traceback or ''}"
+    if _BARRIER_MARKER in text:
+        return FailureKind.START
+    if any(marker in text for marker in _PROGRAM_MARKERS):
+        return FailureKind.USER
+    is_consequence = any(marker in text for marker in _markers_for(failure))
+    return FailureKind.COLLATERAL if is_consequence else failure.kind
+
+
+def _markers_for(failure: TaskFailure) -> tuple[str, ...]:
+    wrapped = _WRAPPED_ERROR.search(failure.message) if failure.error_type in _WRAPPERS else None
+    error_type = wrapped[1] if wrapped else failure.error_type
+    by_error = (marker for types, found in _MARKERS_BY_ERROR if error_type in types for marker in found)
+    return (*_ABORT_MARKERS, *by_error)
+
+
+def _with_true_kind(failure: TaskFailure, attempt: Attempt) -> TaskFailure:
+    kind = kind_of(failure)
+    if kind is not FailureKind.START or failure.kind is FailureKind.START:
+        return dataclasses.replace(failure, kind=kind)
+    # TensorFlow's barrier fails in those that came to it, and names those that did not.
+    missing = _tasks_missing_at_barrier(failure.message)
+    named = ", ".join(map(attempt.describe, missing)) or failure.message
+    return dataclasses.replace(
+        failure,
+        kind=kind,
+        task=missing[0] if missing else failure.task,
+        error_type=StartTimeoutError.__name__,
+        message=f"not at TensorFlow's start-up barrier in time: {named}",
+        traceback=None,
+    )
+
+
+def _tasks_missing_at_barrier(message: str) -> tuple[TaskId, ...]:
+    match = _BARRIER_CULPRITS.search(message)
+    names = _TASK_NAME.findall(match[1]) if match else []
+    return tuple(TaskId(task_type=TaskType(task_type), index=int(index)) for task_type, index in names)

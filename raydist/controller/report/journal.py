@@ -1,0 +1,122 @@
+"""What a run tells while it goes on: dicts of plain values, for the events log and for the screen.
+
+`event` says which. Kept are `state`; `task_failed`; for a task that died and its attempt went on, `task_back`
+or `task_given_up`; `restarting`, and once the next attempt trains `restarted`; `note`, for an attempt that
+was lost, changed its size or left something behind. `progress` comes with every poll, for the screen alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from raydist.controller.attempt.replacement import Death, Deaths
+from raydist.controller.attempt.restarts import Restart
+from raydist.controller.failures.run_error import RunError
+from raydist.controller.machine import RunMachine
+from raydist.spec.run_state import RunState
+from raydist.spec.status import TaskFailure, TaskState
+
+PROGRESS = "progress"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What has been told of a run already."""
+
+    failures: tuple[TaskFailure, ...]
+    deaths: Deaths
+    restarts: tuple[Restart, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, machine: RunMachine) -> Known:
+        return cls(
+            failures=machine.attempt.failures,
+            deaths=machine.deaths,
+            restarts=machine.restarts,
+            notes=machine.notes,
+        )
+
+
+def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[str, Any]]:
+    """Returns the failures, deaths, restarts and notes that are not `known` yet."""
+    deaths, before = machine.deaths.all, known.deaths.all
+    new = deaths[len(before) :]
+    ended = [death for old, death in zip(before, deaths, strict=False) if death is not old]
+    failures = [failure for failure in machine.attempt.failures if failure not in known.failures]
+    failures += [death.failure for death in new]
+    restarts = [each for each in machine.restarts if each not in known.restarts]
+    return [
+        *(_failure_event(machine, failure, at_s) for failure in failures),
+        *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
+        *(_restart_event(machine, restart, at_s) for restart in restarts),
+        *(_event("note", machine, at_s, message=note) for note in machine.notes[len(known.notes) :]),
+    ]
+
+
+def state_event(machine: RunMachine, *, at_s: float, error: RunError | None) -> dict[str, Any]:
+    return _event("state", machine, at_s, state=machine.state.value, error=error and error.as_dict())
+
+
+def progress_event(machine: RunMachine, *, at_s: float, run_s: float) -> dict[str, Any]:
+    """Returns what a line of progress needs, as the chief sees it: phase, step, epoch, rate, metrics."""
+    chief = machine.attempt.statuses.get(machine.chief)
+    return _event(
+        PROGRESS,
+        machine,
+        at_s,
+        phase=_phase(machine),
+        epoch=chief and chief.epoch,
+        num_epochs=chief and chief.num_epochs,
+        step=chief.step if chief else 0,
+        num_steps=chief and chief.num_steps,
+        steps_per_s=chief and chief.steps_per_s,
+        metrics={**chief.metrics, **chief.local_metrics} if chief else {},
+        run_s=run_s,
+    )
+
+
+def _failure_event(machine: RunMachine, failure: TaskFailure, at_s: float) -> dict[str, Any]:
+    return _event(
+        "task_failed",
+        machine,
+        at_s,
+        task=str(failure.task),
+        kind=failure.kind.value,
+        type=failure.error_type,
+        message=failure.message,
+        step=failure.step,
+    )
+
+
+def _outcome_event(machine: RunMachine, death: Death, at_s: float) -> dict[str, Any]:
+    name = "task_given_up" if death.is_given_up else "task_back"
+    after_s, message = death.back_after_s, death.sentence()
+    return _event(name, machine, at_s, task=str(death.task), after_s=after_s, message=message)
+
+
+def _restart_event(machine: RunMachine, restart: Restart, at_s: float) -> dict[str, Any]:
+    return _event(
+        "restarting" if restart.step is None else "restarted",
+        machine,
+        at_s,
+        tasks=[str(task) for task in restart.cause.tasks],
+        step=restart.step,
+        pause_s=restart.pause_s,
+        message=restart.sentence(),
+    )
+
+
+def _event(name: str, machine: RunMachine, at_s: float, **facts: Any) -> dict[str, Any]:
+    return {"event": name, "at_s": at_s, "attempt": machine.attempt.number, **facts}
+
+
+def _phase(machine: RunMachine) -> str:
+    states = list(machine.attempt.states.values())
+    if machine.state is not RunState.STARTING:
+        return machine.state.name.lower()
+    if not machine.attempt.is_placed:
+        return f"waiting for room for {len(states)} {'task' if len(states) == 1 else 'tasks'}"
+    num_ready = sum(state not in (TaskState.PENDING, TaskState.STARTING) for state in states)
+    return f"starting tasks ({num_ready} of {len(states)} ready)"

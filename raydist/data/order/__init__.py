@@ -1,0 +1,1 @@
+"""One global order of examples: NumPy alone."""

@@ -1,0 +1,1 @@
+"""Where examples are read from."""

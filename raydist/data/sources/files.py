@@ -1,0 +1,185 @@
+"""DataFiles: the files of a source, which must not change while they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import pyarrow as pa
+from isal import isal_zlib
+
+from raydist.errors import DataError, StorageError
+from raydist.storage.files.failures import is_transient
+from raydist.storage.files.redaction import redact
+from raydist.storage.filesystem import FoundFile, Storage
+
+_SECOND_NS = 10**9
+
+Result = TypeVar("Result")
+# A file or a folder, or several of these, as a source takes them.
+Uri = str | os.PathLike[str]
+Uris = Uri | Sequence[Uri]
+
+
+class DataFiles:
+    """Files below some URIs, numbered in the order of the URIs and of the names below each.
+
+    Holds no connection, so that it can be sent to another process.
+    """
+
+    def __init__(self, uris: Uris, *, what: str, is_wanted: Callable[[str], bool] = lambda key: True) -> None:
+        """Looks for the files.
+
+        Args:
+          uris: Files and folders, as paths or URIs.
+          what: The function that was called, for messages.
+          is_wanted: Whether a file of a folder, by its key below it, is one of the data.
+
+        Raises:
+          DataError: There are none, a URI cannot be listed, or is neither text nor a path.
+          StorageError: Storage does not answer.
+        """
+        self._uris = _as_texts(uris, what)
+        self._files: list[tuple[int, FoundFile]] = []
+        self._storages: dict[int, Storage] = {}
+        for number, uri in enumerate(self._uris):
+            found = _listed(uri, what)
+            wanted = [file for file in found if not file.key or is_wanted(file.key)]
+            if not wanted:
+                raise DataError(
+                    f"{what} found no files at {redact(uri)}; give a file, or a folder that holds some"
+                )
+            self._files += [(number, file) for file in wanted]
+        if not self._files:
+            raise DataError(f"{what} got no URI; give a file, or a folder that holds some")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_storages": {}}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def key(self, number: int) -> str:
+        """Returns a file's name below its URI; "" for a URI that is a file."""
+        return self._files[number][1].key
+
+    def size(self, number: int) -> int:
+        """Returns the size in bytes."""
+        return self._files[number][1].size_bytes
+
+    def version(self, number: int) -> tuple[int, int | None]:
+        """Returns what changes with the content: size, and time of change in nanoseconds since 1970."""
+        return self.size(number), self._files[number][1].modified_ns
+
+    def fingerprint(self) -> int:
+        """Returns a number for the names and sizes of all files, below 2**32."""
+        told = "\n".join(f"{self.key(number)} {self.size(number)}" for number in range(len(self)))
+        return int(isal_zlib.crc32(told.encode()))
+
+    def uri(self, number: int) -> str:
+        storage, file = self._files[number]
+        return self._storage(storage).uri(file.key)
+
+    def open(self, number: int) -> Any:
+        """Opens a file for random access (a `pyarrow.NativeFile`).
+
+        Raises:
+          DataError: It is gone, or has changed since it was found.
+          StorageError: Storage does not answer.
+        """
+        self.check(number)
+        storage, file = self._files[number]
+        try:
+            return self._storage(storage).open_input(file.key)
+        except StorageError as error:
+            _raise_as_data_error(error)
+
+    def reading(self, number: int, read: Callable[[], Result]) -> Result:
+        """Returns what `read` returns, which opens a file and reads it; called again while storage is away.
+
+        Raises StorageError where storage stays away; other errors are what `read` raises.
+        """
+        storage, file = self._files[number]
+        return self._storage(storage).reading(file.key, read)
+
+    def content(self, number: int, first: int = 0, end: int | None = None) -> bytes:
+        """Returns a file's bytes from `first` to `end`, or fewer where it has no more.
+
+        Raises DataError or StorageError, as `open` does.
+        """
+
+        def read() -> bytes:
+            with self.open(number) as file:
+                file.seek(first)
+                content: bytes = file.read() if end is None else file.read(end - first)
+                return content
+
+        try:
+            return self.reading(number, read)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"cannot read the input {self.uri(number)}: {first_line(error)}") from error
+
+    def check(self, number: int) -> None:
+        """Raises DataError where a file is gone, or has changed since it was found."""
+        storage, file = self._files[number]
+        try:
+            now = self._storage(storage).look_at(file.key)
+        except StorageError as error:
+            _raise_as_data_error(error)
+        if now is None:
+            raise DataError(
+                f"input file {self.uri(number)} is gone since the run began; put it back, and resume"
+            )
+        if not _is_the_same(file, now):
+            raise DataError(
+                f"input file {self.uri(number)} has changed since it was opened: it had {file.size_bytes} "
+                f"bytes, and has {now.size_bytes} written later; the order of examples holds only for data "
+                "that stay the same"
+            )
+
+    def _storage(self, number: int) -> Storage:
+        if number not in self._storages:
+            self._storages[number] = Storage.open(self._uris[number]).patient()
+        return self._storages[number]
+
+
+def first_line(error: BaseException) -> str:
+    """Returns what pyarrow says, without the places in its source."""
+    return str(error).strip().partition("\n")[0]
+
+
+def _as_texts(uris: Any, what: str) -> list[str]:
+    is_several = isinstance(uris, Iterable) and not isinstance(uris, str | bytes | os.PathLike)
+    texts = []
+    for uri in uris if is_several else [uris]:
+        text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else None
+        if not isinstance(text, str):
+            raise DataError(f"{what} got {uri!r} as a URI; give text or a pathlib.Path, or a list of these")
+        texts.append(text)
+    return texts
+
+
+def _listed(uri: str, what: str) -> list[FoundFile]:
+    try:
+        return Storage.open(uri).find_files()
+    except StorageError as error:
+        _raise_as_data_error(error, what)
+
+
+def _is_the_same(before: FoundFile, now: FoundFile) -> bool:
+    if before.size_bytes != now.size_bytes:
+        return False
+    if before.modified_ns is None or now.modified_ns is None:
+        return True
+    if before.modified_ns % _SECOND_NS and now.modified_ns % _SECOND_NS:
+        return before.modified_ns == now.modified_ns
+    # S3 has milliseconds in a list (MinIO fills them in), and none in what it says of one object.
+    return before.modified_ns // _SECOND_NS == now.modified_ns // _SECOND_NS
+
+
+def _raise_as_data_error(error: StorageError, what: str = "the input") -> NoReturn:
+    """Raises what storage says of one file as a DataError, unless it may pass by itself."""
+    if error.__cause__ is not None and is_transient(error.__cause__):
+        raise error
+    raise DataError(f"{what} {error}") from error

@@ -1,0 +1,190 @@
+"""from_images: image files in a folder for each class."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from raydist.data.failures import asserted
+from raydist.data.fields import Field
+from raydist.data.sources.files import DataFiles, Uri
+from raydist.data.sources.source import TakenSource
+from raydist.errors import DataError
+
+_MAGIC = {b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM"}
+_READ_THREADS = 8
+_BMP_HEADER_BYTES = 32
+
+
+class ImageSource(TakenSource):
+    """Images and their labels.
+
+    Attributes:
+      class_names: The folders, sorted; a label is a number in this list.
+    """
+
+    fields = (
+        Field("image", (), np.dtype(object)),
+        Field("path", (), np.dtype(object)),
+        Field("label", (), np.dtype(np.int64)),
+    )
+    structure = (0, 1, 2)
+
+    def __init__(self, uri: Uri, *, size: tuple[int, int] | None, channels: int) -> None:
+        if channels not in (1, 3, 4):
+            raise DataError(f"from_images got channels={channels!r}; give 1, 3 or 4")
+        if size is not None and not _is_size(size):
+            raise DataError(f"from_images got size={size!r}; give size=(height, width), two ints above 0")
+        self._files = DataFiles(uri, what="from_images", is_wanted=lambda key: "/" in key)
+        if not self._files.key(0):
+            raise DataError(
+                f"from_images got the file {self._files.uri(0)}; give a folder that holds one for each class"
+            )
+        self._size = size
+        self._channels = channels
+        folders = [self._files.key(number).partition("/")[0] for number in range(len(self._files))]
+        self.class_names = sorted(set(folders))
+        places = {name: label for label, name in enumerate(self.class_names)}
+        self._labels = np.array([places[name] for name in folders], np.int64)
+        self._shape: tuple[int, int, int] | None = None
+        if size is not None:
+            self._shape = (*size, channels)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def num_bytes(self) -> int:
+        return max(1, sum(map(self._files.size, range(len(self)))) // len(self))
+
+    def fingerprint(self) -> int:
+        return self._files.fingerprint()
+
+    def take(self, rows: np.ndarray) -> list[np.ndarray]:
+        with ThreadPoolExecutor(_READ_THREADS, "raydist-images") as pool:
+            found = list(pool.map(self._content, rows.tolist()))
+        contents, paths = np.empty(len(rows), object), np.empty(len(rows), object)
+        contents[:] = found
+        paths[:] = [self._files.uri(row).encode() for row in rows.tolist()]
+        return [contents, paths, self._labels[rows]]
+
+    @property
+    def decodes(self) -> bool:
+        return True
+
+    def decode(self, values: Sequence[Any]) -> Any:
+        import tensorflow as tf
+
+        contents, paths, labels = values
+        if self._shape is None:
+            self._shape = self._shape_of_first()
+        shape = self._shape
+
+        def one(content_and_path: Any) -> Any:
+            content, path = content_and_path
+            image = tf.io.decode_image(content, channels=self._channels, expand_animations=False)
+            if self._size is not None:
+                image.set_shape([None, None, self._channels])
+                resized = tf.image.resize(image, self._size, antialias=True)
+                return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, 255.0), tf.uint8)
+            is_alike = tf.reduce_all(tf.equal(tf.shape(image), shape))
+            other = tf.strings.format("{}", tf.shape(image))
+            first = f", and not {list(shape)} as the first one; give from_images(size=(height, width))"
+            message = tf.strings.join([asserted("image "), path, " has the shape ", other, first])
+            with tf.control_dependencies([tf.Assert(is_alike, [message])]):
+                return tf.ensure_shape(image, shape)
+
+        spec = tf.TensorSpec(shape, tf.uint8)
+        return tf.map_fn(one, (contents, paths), fn_output_signature=spec), labels
+
+    def _shape_of_first(self) -> tuple[int, int, int]:
+        import tensorflow as tf
+
+        with tf.init_scope():  # where a graph is being made: the image itself is looked at
+            image = tf.io.decode_image(self._content(0), channels=self._channels, expand_animations=False)
+            height, width, channels = image.shape
+        return int(height), int(width), int(channels)
+
+    def _content(self, row: int) -> bytes:
+        content = self._files.content(row)
+        if not any(content.startswith(magic) for magic in _MAGIC):
+            raise DataError(f"{self._files.uri(row)} is no PNG, JPEG, GIF or BMP; move it out of the folder")
+        if not _is_whole(content):
+            raise DataError(
+                f"image {self._files.uri(row)} is cut off or damaged; write it again, or remove it"
+            )
+        return content
+
+
+def _is_size(size: Any) -> bool:
+    is_pair = isinstance(size, Sequence) and len(size) == 2
+    return is_pair and all(isinstance(one, int | np.integer) and one > 0 for one in size)
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether a PNG's checksums are right, and others have their end; TensorFlow would not name the file."""
+    if content.startswith(b"\x89PNG"):
+        return _is_whole_png(content)
+    if content.startswith(b"GIF8"):
+        return _has_gif_end(content)
+    if content.startswith(b"BM"):
+        # The size that its header tells, and the smallest that TensorFlow takes.
+        return len(content) >= max(_BMP_HEADER_BYTES, int.from_bytes(content[2:6], "little"))
+    return _has_jpeg_end(content)
+
+
+def _is_whole_png(content: bytes) -> bool:
+    at, kind = 8, b""
+    while kind != b"IEND":
+        if len(content) < at + 12:
+            return False
+        length = int.from_bytes(content[at : at + 4], "big")
+        kind, end = content[at + 4 : at + 8], at + 8 + length
+        if zlib.crc32(memoryview(content)[at + 4 : end]) != int.from_bytes(content[end : end + 4], "big"):
+            return False
+        at = end + 4
+    return True
+
+
+def _has_jpeg_end(content: bytes) -> bool:
+    at = 2
+    # Segments, each with its length, up to the first scan; a thumbnail in one has an end of its own.
+    while content[at : at + 1] == b"\xff" and content[at + 1 : at + 2] != b"\xda":
+        is_fill = content[at + 1 : at + 2] == b"\xff"
+        at += 1 if is_fill else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return content.find(b"\xff\xd9", at) >= 0
+
+
+def _has_gif_end(content: bytes) -> bool:
+    """Walks block by block to the trailer, as its byte may stand anywhere within a block."""
+    at = 13 + _color_bytes(content[10:11])
+    while (kind := content[at : at + 1]) in (b"!", b","):
+        # An extension has a label; an image its place, flags, maybe colors, and the size of its codes.
+        at += 2 if kind == b"!" else 11 + _color_bytes(content[at + 9 : at + 10])
+        while content[at : at + 1] > b"\0":
+            at += 1 + content[at]
+        at += 1
+    return kind == b";"
+
+
+def _color_bytes(flags: bytes) -> int:
+    """Returns the length of the table of colors that the flags of a GIF or of an image in it tell of."""
+    return 3 << ((flags[0] & 7) + 1) if flags and flags[0] & 0x80 else 0
+
+
+def from_images(uri: Uri, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:
+    """Returns a source of `(image, label)`: uint8 `[height, width, channels]` and the class as int64.
+
+    Args:
+      uri: A folder, as text or `pathlib.Path`, that holds one folder for each class, with PNG, JPEG, GIF or
+        BMP files; the labels number the folders by their sorted names.
+      size: Height and width to which each image is resized; None where all have one size.
+
+    Raises:
+      DataError: There are no such files, or `size` is no pair of ints.
+    """
+    return ImageSource(uri, size=size, channels=channels)

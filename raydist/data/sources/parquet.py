@@ -1,0 +1,182 @@
+"""from_parquet: Parquet files, read row group by row group."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raydist.data.sources.arrow import ArrowSource
+from raydist.data.sources.columns import Column, Layout
+from raydist.data.sources.files import DataFiles, Uris, first_line
+from raydist.data.sources.selection import Selection
+from raydist.errors import DataError
+
+_FOOTER_THREADS = 16
+# Of the footers that are kept, as they are in the files; parsed they take nine times as much.
+_FOOTERS_BYTES = 2e6
+
+
+class ParquetSource(ArrowSource):
+    """The rows of Parquet files."""
+
+    def __init__(self, uris: Uris, selection: Selection) -> None:
+        self._files = DataFiles(uris, what="from_parquet", is_wanted=_is_parquet)
+        self._forget()
+        with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self._files)), "raydist-footers") as pool:
+            footers = list(pool.map(self._footer, range(len(self._files))))
+        layout = Layout.of(footers[0].schema.to_arrow_schema(), selection, where=self._files.uri(0))
+        for number, footer in enumerate(footers):
+            _check_footer(footer, layout.columns, uri=self._files.uri(number))
+        self._groups = [
+            (number, group)
+            for number, footer in enumerate(footers)
+            for group in range(footer.num_row_groups)
+            if footer.row_group(group).num_rows
+        ]
+        if not self._groups:
+            raise DataError(
+                f"from_parquet found no rows in {len(self._files)} files, {self._files.uri(0)} first"
+            )
+        metadata = [footers[number].row_group(group) for number, group in self._groups]
+        sizes = [group.num_rows for group in metadata]
+        super().__init__(layout, sizes, text_bytes=_bytes_of(set(layout.texts), metadata) // sum(sizes))
+
+    def _forget(self) -> None:
+        # A ParquetFile is not to be read by two threads at once: who reads takes it out of `_opened`.
+        self._lock = threading.Lock()
+        self._opened: tuple[int, pq.ParquetFile] | None = None
+        # Of the files that were opened last, by number: the groups of a window come from any file, and a
+        # footer may be as slow to parse as a group. One at least, as one of many groups is tens of MB.
+        self._footers: dict[int, pq.FileMetaData] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = ("_lock", "_opened", "_footers")
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def fingerprint(self) -> int:
+        return self._files.fingerprint()
+
+    def _table(self, group: int, names: Sequence[str]) -> pa.Table:
+        number, group_in_file = self._groups[group]
+
+        def read() -> pa.Table:
+            with self._lock:
+                opened, self._opened = self._opened, None
+            if opened is not None and opened[0] == number:
+                self._files.check(number)
+            else:
+                # One at a time: the groups of a window come file by file only where they are not mixed.
+                opened = number, self._open(number)
+            table = opened[1].read_row_group(group_in_file, columns=list(names))
+            self._opened = opened  # only now: after an error it is opened anew
+            return table
+
+        try:
+            table = self._files.reading(number, read)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"cannot read {self._where(group)}: {first_line(error)}") from error
+        if table.num_rows != self.group_sizes[group]:
+            raise DataError(
+                f"{self._where(group)} has {table.num_rows} rows, not {self.group_sizes[group]} as before"
+            )
+        return table
+
+    def _open(self, number: int) -> pq.ParquetFile:
+        file = pq.ParquetFile(self._files.open(number), metadata=self._footers.get(number), pre_buffer=True)
+        kept = {**self._footers, number: file.metadata}
+        while len(kept) > 1 and sum(footer.serialized_size for footer in kept.values()) > _FOOTERS_BYTES:
+            del kept[next(iter(kept))]
+        self._footers = kept
+        return file
+
+    def _footer(self, number: int) -> pq.FileMetaData:
+        def read() -> pq.FileMetaData:
+            with self._files.open(number) as file:
+                return pq.ParquetFile(file).metadata
+
+        try:
+            return self._files.reading(number, read)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self._files.uri(number)} is no Parquet file: {first_line(error)}") from error
+
+    def _where(self, group: int) -> str:
+        number, group_in_file = self._groups[group]
+        return f"row group {group_in_file} of {self._files.uri(number)}"
+
+
+def from_parquet(
+    uri: Uris,
+    *,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    dtype: Any = "float32",
+    defaults: Mapping[str, Any] | None = None,
+) -> ParquetSource:
+    """Returns a source of the rows of Parquet files.
+
+    With `features` an example is `(x, y)`: `x` of shape `[len(features)]` (or, of a single column of lists,
+    of their length), `y` the label's value; without `label` it is `x`. With `columns` it is a dict of a value
+    for each, and with `label` beside them `(dict, y)`. With neither it is a dict of all but the label.
+    Columns hold numbers, booleans, text or bytes, or lists of numbers of one length.
+
+    Args:
+      uri: A file, or a folder of which all `.parquet` files are read, or several of these; a path (text
+        or `pathlib.Path`), or what pyarrow.fs opens, such as `s3://bucket/train`.
+      dtype: Of the stacked features; other columns keep their types.
+      defaults: What stands in for nulls, by column; a null in another column is an error.
+
+    Raises:
+      DataError: No files, no Parquet, a missing column, a type that is no tensor's, a null without a
+        default; names file, row group and column.
+    """
+    selection = Selection(
+        what="from_parquet",
+        features=features,
+        label=label,
+        columns=columns,
+        dtype=dtype,
+        defaults=dict(defaults or {}),
+    )
+    return ParquetSource(uri, selection)
+
+
+def _bytes_of(names: Collection[str], groups: Iterable[pq.RowGroupMetaData]) -> int:
+    """Returns the bytes of some columns before compression, by what the footers say of their chunks."""
+    if not names:
+        return 0
+    return sum(
+        int(chunk.total_uncompressed_size)
+        for group in groups
+        for chunk in map(group.column, range(group.num_columns))
+        if chunk.path_in_schema in names
+    )
+
+
+def _check_footer(footer: pq.FileMetaData, columns: Sequence[Column], *, uri: str) -> None:
+    """Raises DataError unless a file has the columns, and no nulls where none may be, as far as it says."""
+    schema = footer.schema.to_arrow_schema()
+    for column in columns:
+        column.check(schema, where=uri)
+    places = {footer.schema.column(place).path: place for place in range(len(footer.schema))}
+    for column in columns:
+        place = places.get(column.name)
+        if place is None or column.default is not None:
+            continue
+        for group in range(footer.num_row_groups):
+            statistics = footer.row_group(group).column(place).statistics
+            if statistics is not None and statistics.has_null_count and statistics.null_count:
+                column.refuse_nulls(statistics.null_count, where=f"row group {group} of {uri}")
+
+
+def _is_parquet(key: str) -> bool:
+    return key.endswith((".parquet", ".parq", ".pq"))

@@ -1,0 +1,72 @@
+"""Source: examples that a user names, and the recipe of batches that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raydist.data.batches import Batches
+from raydist.data.examples import Examples
+from raydist.data.order.windows import Piece
+
+
+class Source(Examples):
+    """Examples that batches can be made of."""
+
+    def batches(
+        self,
+        *,
+        global_batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        epochs: int | None = None,
+        drop_remainder: bool = False,
+        window_mb: float | None = None,
+    ) -> Batches:
+        """Returns the recipe of global batches: epoch and seed alone decide their order.
+
+        Args:
+          global_batch_size: Examples per step, over all replicas.
+          shuffle: False keeps the source's own order in every epoch.
+          epochs: After so many the data end; None lets them go on for ever.
+          seed: An int of 64 bits, alike in every task.
+          drop_remainder: Leaves out the examples of an epoch that do not fill a batch, other ones in
+            each epoch where they are shuffled. Otherwise an epoch's last batch is smaller, and weighs
+            what it holds.
+          window_mb: How much a source in groups (Parquet, TFRecord, Ray Data) mixes at once, in MB of
+            examples in memory; twice as much is held, as the next window is read ahead. At least one
+            group, whatever its size. None: 64 MB, or less where that is more than half a million
+            examples, as a run that resumes waits for its windows.
+
+        Raises:
+          DataError: The source has fewer examples than one batch, or an argument is out of its range.
+        """
+        return Batches.of(
+            self,
+            global_batch_size=global_batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            epochs=epochs,
+            drop_remainder=drop_remainder,
+            window_mb=window_mb,
+        )
+
+
+class TakenSource(Source):
+    """A source without groups."""
+
+    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        raise NotImplementedError(f"{type(self).__name__} has no groups")
+
+
+class GroupedSource(Source):
+    """A source in groups."""
+
+    group_sizes: np.ndarray
+
+    def __len__(self) -> int:
+        return int(self.group_sizes.sum())
+
+    def take(self, rows: np.ndarray) -> list[np.ndarray]:
+        raise NotImplementedError(f"{type(self).__name__} is read in groups")

@@ -1,0 +1,268 @@
+"""from_tfrecord: TFRecord files, whose records are found by an index that is built once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raydist.data.failures import asserted
+from raydist.data.fields import Field
+from raydist.data.order.windows import Piece
+from raydist.data.sources.files import DataFiles, Uris
+from raydist.data.sources.source import GroupedSource
+from raydist.errors import DataError
+from raydist.storage.files.local_files import write_aside
+
+# A record: its length (uint64), a checksum of that (uint32), the content, and a checksum of it (uint32);
+# tensorflow/core/lib/io/record_writer.h.
+_HEADER = struct.Struct("<QI")
+_FOOTER_BYTES = 4
+_GROUP_BYTES = 1 << 20
+_GROUP_RECORDS = 4096
+_READ_BYTES = 8 << 20
+
+
+class TFRecordSource(GroupedSource):
+    """The records of TFRecord files, parsed by TensorFlow.
+
+    A record's place is its first byte in all files laid end to end.
+    """
+
+    structure = 0
+    fields = (Field("record", (), np.dtype(object)), Field("place", (), np.dtype(np.int64)))
+
+    def __init__(self, uris: Uris, *, parse: Callable[[Any], Any] | None) -> None:
+        self._files = DataFiles(uris, what="from_tfrecord")
+        self._parse = parse
+        self._signature: Any = None
+        starts, groups = [], []
+        for number in range(len(self._files)):
+            own = _index_of(self._files, number)
+            starts.append(own)
+            groups += [(number, first, end) for first, end in _groups_of(own)]
+        if not groups:
+            raise DataError(f"from_tfrecord found no records in {self._files.uri(0)}")
+        # Of each file: where its records begin, and where the last one ends.
+        self._starts = starts
+        self._groups = groups
+        self._file_ends = np.cumsum([own[-1] for own in starts])
+        self.group_sizes = np.array([end - first for _, first, end in groups], np.int64)
+        self._num_bytes = max(1, int(self._file_ends[-1] // self.group_sizes.sum()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Parsing is part of the graph, and the user's function may be one that cannot be sent.
+        return {**self.__dict__, "_parse": None, "_signature": None}
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_bytes
+
+    def fingerprint(self) -> int:
+        return self._files.fingerprint()
+
+    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        records: list[bytes] = []
+        places = [np.empty(0, np.int64)]
+        for piece in pieces:
+            number, first, _ = self._groups[piece.group]
+            starts = self._starts[number][first + piece.first : first + piece.end + 1]
+            records += self._records(number, starts)
+            places.append(starts[:-1] + (self._file_ends[number] - self._starts[number][-1]))
+        array = np.empty(len(records), object)
+        array[:] = records
+        return [array, np.concatenate(places)]
+
+    @property
+    def decodes(self) -> bool:
+        return True
+
+    def decode(self, values: Sequence[Any]) -> Any:
+        import tensorflow as tf
+
+        records, places = values
+        if self._parse is None:
+            return records
+        if self._signature is None:
+            traced = tf.function(self._parse).get_concrete_function(tf.TensorSpec([], tf.string))
+            self._signature = tf.nest.map_structure(_spec_of, traced.structured_outputs)
+        signature = self._signature
+        # A tf.function, so that autograph reads it, as in `tf.data.Dataset.map`.
+        parse = tf.function(self._parse)
+        if all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(signature)):
+            return tf.map_fn(parse, records, fn_output_signature=signature)
+
+        def parsed() -> Any:
+            shapes = [tf.shape(value) for value in tf.nest.flatten(parse(records[0]))]
+
+            def one(record_and_place: Any) -> Any:
+                record, place = record_and_place
+                return self._of_shapes(parse(record), shapes, place)
+
+            return tf.map_fn(one, (records, places), fn_output_signature=signature)
+
+        # A part without examples, of which map_fn would have to know the shape.
+        is_empty = tf.equal(tf.size(records), 0)
+        return tf.cond(is_empty, lambda: tf.nest.map_structure(_empty, signature), parsed)
+
+    def _of_shapes(self, parsed: Any, shapes: Sequence[Any], place: Any) -> Any:
+        """Returns what became of a record; in the graph a DataError where a shape is not the one given."""
+        import tensorflow as tf
+
+        values = tf.nest.flatten(parsed)
+        checks = []
+        for value, shape in zip(values, shapes, strict=True):
+            if not value.shape.is_fully_defined():
+                checks.append(self._shape_check(tf.shape(value), shape, place))
+        with tf.control_dependencies(checks):
+            return tf.nest.pack_sequence_as(parsed, [tf.identity(value) for value in values])
+
+    def _shape_check(self, shape: Any, first: Any, place: Any) -> Any:
+        import tensorflow as tf
+
+        # Of another rank they are unequal, or of a size that is stretched to the other one's.
+        is_equal = tf.raw_ops.Equal(x=shape, y=first, incompatible_shape_error=False)
+        is_alike = tf.logical_and(tf.equal(tf.size(shape), tf.size(first)), tf.reduce_all(is_equal))
+
+        def refuse() -> Any:
+            number = tf.searchsorted(self._file_ends, [place], side="right")[0]
+            begin = tf.gather(np.concatenate([[0], self._file_ends[:-1]]), number)
+            uri = tf.gather([self._files.uri(number) for number in range(len(self._files))], number)
+            record = tf.strings.format("byte {} of ", place - begin)
+            shapes = tf.strings.format("{}, and not {} as another one of its batch", (shape, first))
+            told = [asserted("parse makes of the record at "), record, uri, " a tensor of the shape ", shapes]
+            message = tf.strings.join([*told, "; give all one shape in parse, by padding or cutting"])
+            with tf.control_dependencies([tf.Assert(is_alike, [message])]):
+                return tf.identity(is_alike)
+
+        return tf.cond(is_alike, lambda: is_alike, refuse)
+
+    def _records(self, number: int, starts: np.ndarray) -> list[bytes]:
+        begin, end = int(starts[0]), int(starts[-1])
+        content = self._files.content(number, begin, end)
+        records = []
+        for start, stop in zip(starts[:-1] - begin, starts[1:] - begin, strict=True):
+            length = int(stop - start) - _HEADER.size - _FOOTER_BYTES
+            if len(content) < stop or _HEADER.unpack_from(content, start)[0] != length:
+                raise DataError(
+                    f"the record at byte {begin + int(start)} of {self._files.uri(number)} is not whole; "
+                    "the file changed, or was cut off"
+                )
+            records.append(content[start + _HEADER.size : stop - _FOOTER_BYTES])
+        return records
+
+
+def from_tfrecord(uri: Uris, *, parse: Callable[[Any], Any] | None = None) -> TFRecordSource:
+    """Returns a source of the records of TFRecord files.
+
+    The first time that a host sees a file, the places of its records are looked up and kept below
+    `RAYDIST_CACHE` (default `~/.cache/raydist`). The checksums of the records are not looked at. A window
+    of `batches(window_mb=…)` is counted in records of the mean size, over all files.
+
+    Args:
+      uri: A file, or a folder of which all files are read, or several of these; text or `pathlib.Path`.
+      parse: Turns one record (scalar `tf.string`) into a structure of tensors, as with
+        `tf.data.Dataset.map`; None leaves the bytes. All records have to become tensors of one shape.
+
+    Raises:
+      DataError: No files, or one that holds no TFRecords; names it.
+    """
+    return TFRecordSource(uri, parse=parse)
+
+
+def _groups_of(starts: np.ndarray) -> list[tuple[int, int]]:
+    """Cuts a file's records into groups that are read at once."""
+    groups = []
+    first, num_records = 0, len(starts) - 1
+    while first < num_records:
+        end = int(np.searchsorted(starts, starts[first] + _GROUP_BYTES, side="right")) - 1
+        end = min(max(end, first + 1), first + _GROUP_RECORDS, num_records)
+        groups.append((first, end))
+        first = end
+    return groups
+
+
+def _index_of(files: DataFiles, number: int) -> np.ndarray:
+    """Returns where each record of a file begins, and where the last one ends, int64 `[records + 1]`."""
+    place = _cache_place(files.uri(number), files.version(number))
+    if place is not None and (kept := _kept(place, files.size(number))) is not None:
+        return kept
+    starts = _scan(files, number)
+    if place is not None:
+        # Where it cannot be written to, the index is built again the next time.
+        with suppress(OSError):
+            write_aside(place, lambda file: np.save(file, starts), is_durable=False)
+    return starts
+
+
+def _kept(place: Path, size: int) -> np.ndarray | None:
+    try:
+        with place.open("rb") as file:
+            kept: np.ndarray = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    is_whole = kept.dtype == np.int64 and kept.ndim == 1 and len(kept) and kept[-1] == size
+    return kept if is_whole else None
+
+
+def _cache_place(uri: str, version: tuple[int, int | None]) -> Path | None:
+    folder = os.environ.get("RAYDIST_CACHE")
+    if not folder:
+        try:
+            folder = str(Path.home() / ".cache" / "raydist")
+        except RuntimeError:  # a user without a home, as containers have
+            return None
+    name = hashlib.sha256(f"{uri} {version}".encode()).hexdigest()[:32]
+    return Path(folder) / "tfrecord" / f"{name}.npy"
+
+
+def _scan(files: DataFiles, number: int) -> np.ndarray:
+    size, uri = files.size(number), files.uri(number)
+    starts, at = [0], 0
+    begin, content = 0, b""
+    while at < size:
+        if not begin <= at <= begin + len(content) - _HEADER.size:
+            begin, content = at, files.content(number, at, at + _READ_BYTES)
+        if len(content) < at - begin + _HEADER.size:
+            raise DataError(_no_record(uri, at))
+        length, _ = _HEADER.unpack_from(content, at - begin)
+        at += _HEADER.size + length + _FOOTER_BYTES
+        if at > size:
+            raise DataError(_no_record(uri, starts[-1]))
+        starts.append(at)
+    return np.array(starts, np.int64)
+
+
+def _no_record(uri: str, at: int) -> str:
+    if at:
+        return f"{uri} is cut off, or damaged: the record at byte {at} does not end in it; write it again"
+    return (
+        f"{uri} does not begin with a TFRecord; is it one, and not compressed? Compressed files cannot be "
+        "read from the middle: write them without, or as Parquet"
+    )
+
+
+def _empty(spec: Any) -> Any:
+    import tensorflow as tf
+
+    shape = [] if spec.shape.rank is None else [size or 0 for size in spec.shape]
+    return tf.zeros([0, *shape], spec.dtype)
+
+
+def _spec_of(value: Any) -> Any:
+    import tensorflow as tf
+
+    if isinstance(value, tf.Tensor | tf.TensorSpec):
+        return tf.TensorSpec(value.shape, value.dtype)
+    kind = type(value).__name__.removesuffix("Spec")
+    told = f" of {value.dtype.name} {value.shape}" if hasattr(value, "dtype") else ""
+    raise DataError(
+        f"parse of from_tfrecord returns a {kind}{told}; return tensors of one shape for all records, as "
+        "tf.sparse.to_dense or to_tensor(shape=…) make them, padded or cut"
+    )

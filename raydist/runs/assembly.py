@@ -1,0 +1,90 @@
+"""Puts a run's controller together, out of what decides and what acts, wherever it is to live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raydist.controller.clock import SystemClock
+from raydist.controller.controller import Controller
+from raydist.controller.machine import RunMachine
+from raydist.controller.report.journal import PROGRESS
+from raydist.controller.report.result import RunPlaces
+from raydist.controller.revival import Revival, describe_history
+from raydist.planning.describe import describe_job, describe_plan
+from raydist.planning.plan import Plan
+from raydist.runtime.cluster.connection import Connection
+from raydist.runtime.cluster.datasets import Datasets
+from raydist.runtime.group.launcher import RayLauncher
+from raydist.storage.claims.run_folder import RunFolder
+from raydist.storage.segments import EventWriter
+
+EventHook = Callable[[Mapping[str, Any]], None]
+
+
+def make_controller(
+    plan: Plan,
+    connection: Connection,
+    code: bytes | None,
+    folder: RunFolder,
+    events: EventWriter,
+    *,
+    driver: Mapping[str, Any],
+    tell: EventHook,
+    ray_s: float = 0.0,
+    revival: Revival | None = None,
+    owner: str | None = None,
+    body: str | None = None,
+    datasets: Datasets | None = None,
+) -> Controller:
+    """Returns the controller of a run that nothing is started of.
+
+    Args:
+      code: What `code_archive.pack` returned; None ships nothing.
+      driver: Who drives the run, as raydist.spec.process describes it.
+      tell: Called with each event, as raydist.controller.report.journal describes them.
+      ray_s: Seconds that the call had taken already, when Ray was connected.
+      revival: Where a run goes on whose controller died; None for one that begins.
+      owner: As `RayTaskGroup.start` has it; `body` and `datasets` likewise.
+    """
+
+    def record(facts: Mapping[str, Any]) -> None:
+        folder.write_record({**facts, **constants, "failures": describe_history(machine.history)})
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        tell(event)
+        if event["event"] == PROGRESS:
+            events.tick()
+        else:
+            events.append(event)
+
+    constants = {
+        "spec": describe_job(plan.job),
+        "plan": describe_plan(plan),
+        "driver": dict(driver),
+        "datasets": sorted(datasets or ()),  # a resume has to give them again
+    }
+    machine = (
+        RunMachine(plan, first_attempt=folder.first_attempt)
+        if revival is None
+        else RunMachine.revived(plan, revival)
+    )
+    on_event(planned_event(plan, ray=connection.source))
+    return Controller(
+        machine,
+        launcher=RayLauncher(
+            plan, connection, code=code, run_uri=folder.uri, owner=owner, body=body, datasets=datasets
+        ),
+        clock=SystemClock(),
+        places=RunPlaces(storage=folder.uri, task_logs=folder.task_logs),
+        record=record,
+        on_event=on_event,
+        ray_s=ray_s,
+        revival=revival,
+    )
+
+
+def planned_event(plan: Plan, *, ray: str) -> dict[str, Any]:
+    """Returns the event that tells what is going to be launched, and on which Ray."""
+    return {"event": "planned", "at_s": time.time(), "ray": ray, **describe_plan(plan)}

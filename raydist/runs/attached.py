@@ -1,0 +1,166 @@
+"""AttachedRun: a run that something else drives, seen through storage and reached where it lives."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from raydist.controller.report.result import RunResult
+from raydist.controller.stored_result import result_from_record
+from raydist.errors import ClusterError, MistakeError
+from raydist.runtime.cluster.connection import connect
+from raydist.runtime.host.address import CLIENT_PREFIX
+from raydist.spec.process import is_alive, is_this_host
+from raydist.storage.claims.claim import LIVES_WITHIN_S
+from raydist.storage.record.run_record import ENDED, read_record
+from raydist.storage.run_storage import RunStorage
+
+if TYPE_CHECKING:
+    from raydist.runtime.cluster.connection import Connection
+
+_POLL_S = 0.2
+
+
+class AttachedRun:
+    """Implements handle.RunHome for a run of another process of this host, or of an actor in a Ray."""
+
+    def __init__(self, storage: RunStorage, *, address: str | None = None) -> None:
+        """Takes the address of a detached run's Ray; None takes the one that the run was submitted to."""
+        self._storage = storage
+        self._run = storage.run
+        self._address = address
+
+    @property
+    def is_over(self) -> bool:
+        return self._record()["state"] in ENDED
+
+    @property
+    def is_detached(self) -> bool:
+        return _is_detached(self._record())
+
+    def status(self) -> RunResult:
+        return result_from_record(self._record())
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Waits for the run's end; returns False where it goes on for `timeout_s`, None waiting for ever.
+
+        Raises:
+          ClusterError: Nobody drives the run any more.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        asked_at_s = -math.inf
+        while not self.is_over:
+            now_s = time.monotonic()
+            if deadline_s is not None and now_s >= deadline_s:
+                return False
+            if now_s - asked_at_s >= LIVES_WITHIN_S and _is_silent(self._record()):
+                self._check_is_driven()
+                asked_at_s = time.monotonic()
+            time.sleep(_POLL_S)
+        return True
+
+    def request_stop(self) -> None:
+        """Asks whoever drives the run to stop it; harmless when it has ended.
+
+        Raises:
+          MistakeError: Nobody drives it, or a process of another host.
+          ClusterError: The Ray that it is in cannot be reached, or its controller does not answer.
+        """
+        record = self._record()
+        if record["state"] in ENDED:
+            return
+        if not _is_detached(record):
+            os.kill(self._living_process(record)["pid"], signal.SIGINT)
+        else:
+            self._stop_detached(record)
+
+    def where(self) -> str:
+        """Returns what drives the run, for messages."""
+        driver = self._record().get("driver") or {}
+        if "actor" in driver:
+            return f"its controller is in the Ray at {driver['address']}"
+        return f"process {driver.get('pid')} of host {driver.get('host')} drives it"
+
+    def _stop_detached(self, record: Mapping[str, Any]) -> None:
+        from raydist.runtime.detach import controller_actor
+
+        is_asked = self._ask_ray(record, controller_actor.request_stop)
+        if not is_asked and not self.is_over:
+            raise MistakeError(_gone_sentence(record))
+
+    def _record(self) -> dict[str, Any]:
+        return read_record(self._storage)
+
+    def _living_process(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the living process of this host that drives the run."""
+        run, driver = record["run"], record.get("driver")
+        if driver is None:
+            raise MistakeError(f"run {run} does not say which process drives it; stop that one")
+        if not is_this_host(driver):
+            raise MistakeError(
+                f"run {run} is driven by process {driver['pid']} on host {driver['host']}; "
+                f"run `raydist stop {run}` there"
+            )
+        if not is_alive(driver):
+            raise MistakeError(_gone_sentence(record))
+        return dict(driver)
+
+    def _check_is_driven(self) -> None:
+        record = self._record()
+        driver = record.get("driver") or {}
+        if _is_detached(record):
+            is_driven = self._is_in_ray(record)
+        else:
+            # Of a process on another host nothing can be known from here.
+            is_driven = not driver or not is_this_host(driver) or is_alive(driver)
+        if not is_driven and not self.is_over:
+            raise ClusterError(_gone_sentence(record))
+
+    def _is_in_ray(self, record: Mapping[str, Any]) -> bool:
+        from raydist.runtime.detach import controller_actor
+
+        return self._ask_ray(record, controller_actor.is_running)
+
+    def _ask_ray(self, record: Mapping[str, Any], ask: Callable[[str], bool]) -> bool:
+        try:
+            with connect(self._address or record["driver"]["address"]) as connection:
+                if not connection.owns and self._address is None:
+                    _check_is_same(connection, record["driver"]["address"])
+                return ask(self._run)
+        except ClusterError as error:
+            raise ClusterError(
+                f"run {self._run} cannot be asked for: {error}; where that Ray is gone its runs are too, and "
+                f"`raydist resume {self._run}` goes on from this one"
+            ) from error
+
+
+def _is_detached(record: Mapping[str, Any]) -> bool:
+    return "actor" in (record.get("driver") or {})
+
+
+def _check_is_same(connection: Connection, address: str) -> None:
+    """Raises ClusterError where this process is connected to another Ray already; it can have but one."""
+    is_comparable = not connection.is_client and not address.startswith(CLIENT_PREFIX)
+    if is_comparable and connection.address != address:
+        raise ClusterError(
+            f"this process is connected to the Ray at {connection.address}, and the run is in the one at "
+            f"{address}; ask from another process"
+        )
+
+
+def _is_silent(record: Mapping[str, Any]) -> bool:
+    # Another host's clock may be off by more; then it is only asked for more often.
+    return time.time() - float(record["updated_at_s"]) >= LIVES_WITHIN_S
+
+
+def _gone_sentence(record: Mapping[str, Any]) -> str:
+    run, driver = record["run"], record["driver"]
+    if _is_detached(record):
+        what = f"its controller is no longer in the Ray at {driver['address']}, nor are its tasks"
+    else:
+        what = f"process {driver['pid']}, which drove it, has died, and its tasks with it"
+    return f"run {run} does not run: {what}; go on from it with `raydist resume {run}`"

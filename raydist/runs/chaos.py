@@ -1,0 +1,117 @@
+"""Disturbs a run that goes on, for those who want to see it survive."""
+
+from __future__ import annotations
+
+import enum
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raydist.errors import ClusterError, MistakeError
+from raydist.runtime.cluster.signals import signal_task
+from raydist.spec.tasks import TaskId
+from raydist.storage.record.run_record import read_record
+from raydist.storage.run_storage import RunStorage, open_run
+
+_POLL_S = 0.1
+_GOES_ON = ("STARTING", "RUNNING", "STOPPING")
+
+
+class Fault(enum.Enum):
+    """What is done to a task."""
+
+    KILL = "kill"  # SIGKILL: it dies without a word
+    TERM = "term"  # SIGTERM, as a host sends it that is about to be taken away
+    STOP = "stop"  # SIGSTOP: it hangs
+
+
+_SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.TERM: signal.SIGTERM, Fault.STOP: signal.SIGSTOP}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """What was done.
+
+    Attributes:
+      step: What the run had reached by then.
+    """
+
+    run: str
+    task: TaskId
+    fault: Fault
+    pid: int
+    host: str
+    step: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "task": str(self.task),
+            "fault": self.fault.value,
+            "pid": self.pid,
+            "host": self.host,
+            "step": self.step,
+        }
+
+
+def disturb(
+    run: str,
+    task: TaskId,
+    fault: Fault,
+    *,
+    storage: str,
+    at_step: int = 0,
+    for_s: float | None = None,
+    address: str | None = None,
+) -> Disturbance:
+    """Waits until `run` has completed `at_step` steps, and does that to its task.
+
+    Args:
+      for_s: After how many seconds a stopped task goes on; None leaves it stopped.
+      address: The Ray cluster; the run's own when omitted, and asked only for tasks on other hosts.
+
+    Raises:
+      MistakeError: There is no such run or task, or the run has ended.
+      ClusterError: The task's process cannot be reached.
+    """
+    opened = open_run(storage, run=run)
+    record = _wait_for(opened, task, at_step=at_step)
+    entry = _entry_of(record, task)
+    pid, host = entry["pid"], entry["host"]
+    address = address or record["spec"].get("address")
+    signal_task(pid, _SIGNALS[fault], host=host, address=address)
+    if fault is Fault.STOP and for_s is not None:
+        time.sleep(for_s)
+        _continue(pid, host, address)
+    return Disturbance(run=run, task=task, fault=fault, pid=pid, host=host, step=record["steps"])
+
+
+def _wait_for(storage: RunStorage, task: TaskId, *, at_step: int) -> dict[str, Any]:
+    """Returns the run's record once it is that far and the task has a process."""
+    while True:
+        record = read_record(storage)
+        if record["state"] not in _GOES_ON:
+            raise MistakeError(
+                f"run {storage.run} has ended: {record['state']} after {record['steps']} steps; "
+                "only a run that goes on can be disturbed"
+            )
+        entry = _entry_of(record, task)
+        if record["steps"] >= at_step and entry["pid"] is not None:
+            return record
+        time.sleep(_POLL_S)
+
+
+def _entry_of(record: Mapping[str, Any], task: TaskId) -> dict[str, Any]:
+    entries = {entry["task"]: entry for entry in record["tasks"]}
+    if str(task) not in entries:
+        raise MistakeError(f"run {record['run']} has no task {task}; it has {', '.join(entries) or 'none'}")
+    return dict(entries[str(task)])
+
+
+def _continue(pid: int, host: str, address: str | None) -> None:
+    try:
+        signal_task(pid, signal.SIGCONT, host=host, address=address)
+    except ClusterError:
+        return  # the run has replaced it meanwhile

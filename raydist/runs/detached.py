@@ -1,0 +1,253 @@
+"""Detached runs: how they are handed to the cluster, and what their controller's actor does there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from raydist.controller.controller import Controller
+from raydist.controller.failures.run_error import RunError
+from raydist.controller.revival import Revival
+from raydist.errors import ClusterError, RaydistError, StorageError, TrainingError
+from raydist.planning.plan import Plan
+from raydist.runs.assembly import make_controller
+from raydist.runtime.cluster.connection import connect
+from raydist.runtime.cluster.datasets import deserialize
+from raydist.runtime.cluster.pickling import pickle_by_value
+from raydist.runtime.detach import cluster_leftovers, controller_actor
+from raydist.runtime.host import leftovers
+from raydist.runtime.host.versions import describe_difference, installed_versions
+from raydist.spec.process import this_process
+from raydist.spec.run_state import RunState
+from raydist.storage.claims.run_folder import RunFolder
+from raydist.storage.record.run_record import ENDED
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_BODY = "raydist.runs.detached:DetachedController"
+# A submitter that lives hands over the code within this, and takes the refusal of a run within that.
+_BEGIN_TIMEOUT_S = 30.0
+_REFUSAL_TIMEOUT_S = 10.0
+# How long a controller that was brought back tries to read what it goes on from.
+_REVIVAL_TIMEOUT_S = 600.0
+_REVIVAL_POLL_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What the controller's actor is made with. Ray keeps it, so each life of the actor has it.
+
+    Attributes:
+      has_code: Whether code travels with the run; it comes by itself, and is kept on storage.
+      owner: Marks what belongs to this submit: its record, and what its tasks leave on their hosts.
+      address: Where another shell finds the Ray that the run is in.
+      submitted_at_s: Unix time.
+      versions: Of what has to be the same everywhere, on the submitter's host.
+      task_body: As `RayTaskGroup.start` has it.
+      datasets: What `serialize` returned; unpickled by a life that drives the run.
+    """
+
+    plan: Plan
+    has_code: bool
+    owner: str
+    address: str
+    submitted_at_s: float
+    versions: Mapping[str, str]
+    task_body: str | None = None
+    datasets: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def hand_over(
+    plan: Plan,
+    *,
+    code: bytes | None,
+    address: str,
+    submitted_at_s: float,
+    task_body: str | None = None,
+    datasets: Mapping[str, bytes] | None = None,
+) -> None:
+    """Gives the run to the connected Ray, and returns once it is accepted; raises as `launch` does.
+
+    Args:
+      datasets: What `serialize` returned.
+    """
+    launch = Launch(
+        plan=plan,
+        has_code=code is not None,
+        owner=leftovers.new_owner(),
+        address=address,
+        submitted_at_s=submitted_at_s,
+        versions=installed_versions(),
+        task_body=task_body,
+        datasets=datasets or {},
+    )
+    controller_actor.launch(plan.job.name, body=_BODY, launch=pickle_by_value(launch), code=code)
+
+
+class DetachedController:
+    """Implements controller_actor.ControllerBody.
+
+    The run begins with its first record, written here: without one, a new life of the actor waits for the
+    submitter to ask once more, and ends when it does not.
+    """
+
+    def __init__(self, launch: bytes) -> None:
+        self._launch: Launch = pickle.loads(launch)
+        self._job = self._launch.plan.job
+        self._code: Future[bytes | None] = Future()
+        self._answer: Future[RaydistError | None] = Future()
+        self._is_stopped = threading.Event()
+        self._controller: Controller | None = None
+
+    def begin(self, code: bytes | None) -> RaydistError | None:
+        with contextlib.suppress(InvalidStateError):  # asked once more, or stopped
+            self._code.set_result(code)
+        return self._answer.result()
+
+    def stop(self) -> None:
+        self._is_stopped.set()
+        self._code.cancel()
+        if self._controller is not None:
+            self._controller.request_stop()
+
+    def run(self, *, is_revived: bool) -> None:
+        try:
+            self._run(is_revived)
+        except RaydistError as error:
+            self._refuse(error)
+        except Exception as error:
+            self._refuse(ClusterError(f"the run's controller failed: {error!r}"))
+            raise
+
+    def _run(self, is_revived: bool) -> None:
+        folder = RunFolder.of(self._job)
+        record = self._patiently(lambda: self._own_record(folder), may_wait=is_revived)
+        if record is None:
+            self._begin_run(may_have_begun=is_revived)
+            return
+        self._answer.set_result(None)  # to a submitter who has not heard it from the life before
+        owner = self._launch.owner
+        if record["state"] in ENDED:
+            folder.remove_code(owner=owner)
+        elif self._patiently(lambda: folder.reclaim(id_=owner)):
+            self._take_up_again(folder, record)
+        else:
+            logger.warning("run %s has been resumed meanwhile, and is left to that", self._job.name)
+            folder.remove_code(owner=owner)
+
+    def _own_record(self, folder: RunFolder) -> dict[str, Any] | None:
+        """Returns the record that an earlier life of this controller wrote; None where none has."""
+        record = folder.record.read() if folder.record.exists() else {}
+        return record if record.get("driver", {}).get("id") == self._launch.owner else None
+
+    def _patiently(self, read: Callable[[], T], *, may_wait: bool = True) -> T:
+        """Reads what a run cannot go on without, for as long as a storage may be away."""
+        deadline = time.monotonic() + (_REVIVAL_TIMEOUT_S if may_wait else 0.0)
+        while True:
+            try:
+                return read()
+            except StorageError as error:
+                if time.monotonic() >= deadline or self._is_stopped.wait(_REVIVAL_POLL_S):
+                    raise
+                logger.warning("run %s cannot be taken up again yet: %s", self._job.name, error)
+
+    def _begin_run(self, *, may_have_begun: bool) -> None:
+        owner = self._launch.owner
+        if may_have_begun:  # a life that died before its first record
+            RunFolder.of(self._job).abandon(owner=owner)
+        try:
+            code = self._code.result(timeout=_BEGIN_TIMEOUT_S)
+        except (TimeoutError, CancelledError):
+            self._refuse(TrainingError(f"run {self._job.name} was called off before it began"))
+            return
+        self._check_versions()
+        # Looked at once more: this host may see another storage than the submitter's.
+        folder = RunFolder.open(self._job)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(folder.abandon, owner=owner)
+            folder.claim(holder=self._describe(), id_=owner)
+            if code is not None:
+                folder.store_code(code, owner=owner)
+            self._drive(folder, code, unless_accepted=on_error)
+
+    def _take_up_again(self, folder: RunFolder, record: Mapping[str, Any]) -> None:
+        launch = self._launch
+        cluster_leftovers.clear(launch.owner, storage_uri=self._job.storage, run=self._job.name)
+        revival = Revival.from_record(record, spent_s=max(0.0, time.time() - launch.submitted_at_s))
+        logger.warning("run %s: %s", self._job.name, revival.notes[-1])
+        try:
+            read_code = functools.partial(folder.read_code, owner=launch.owner)
+            code = self._patiently(read_code) if launch.has_code else None
+        except StorageError as error:
+            failed = RunError.from_exception(error, attempt=None).as_dict()
+            folder.record.replace({**record, "state": RunState.FAILED, "error": failed})
+            raise
+        self._drive(folder, code, revival=revival)
+
+    def _drive(
+        self,
+        folder: RunFolder,
+        code: bytes | None,
+        *,
+        revival: Revival | None = None,
+        unless_accepted: contextlib.ExitStack | None = None,
+    ) -> None:
+        """Brings the run to its end; `unless_accepted` undoes the claim where that cannot be recorded."""
+        launch = self._launch
+        with connect(None) as connection, folder.open_events() as events:
+            controller = make_controller(
+                launch.plan,
+                connection,
+                code,
+                folder,
+                events,
+                driver=self._describe(),
+                tell=_tell_nobody,
+                ray_s=max(0.0, time.time() - launch.submitted_at_s),
+                revival=revival,
+                owner=launch.owner,
+                body=launch.task_body,
+                datasets=deserialize(launch.datasets),
+            )
+            if unless_accepted is not None:
+                controller.record_acceptance()
+                unless_accepted.pop_all()
+                self._answer.set_result(None)
+            self._controller = controller
+            if self._is_stopped.is_set():
+                controller.request_stop()
+            try:
+                controller.run()
+            finally:
+                folder.remove_code(owner=launch.owner)
+
+    def _describe(self) -> dict[str, Any]:
+        launch = self._launch
+        return {**this_process(), "actor": self._job.name, "address": launch.address, "id": launch.owner}
+
+    def _check_versions(self) -> None:
+        host = str(this_process()["host"])
+        difference = describe_difference(host, installed_versions(), ours=self._launch.versions)
+        if difference is not None:
+            raise ClusterError(difference)
+
+    def _refuse(self, problem: RaydistError) -> None:
+        """Answers `begin`, and leaves the answer time to get through."""
+        if self._answer.done():
+            logger.error("run %s: %s", self._job.name, problem)
+            return
+        self._answer.set_result(problem)
+        self._is_stopped.wait(_REFUSAL_TIMEOUT_S)
+
+
+def _tell_nobody(event: Mapping[str, Any]) -> None: ...

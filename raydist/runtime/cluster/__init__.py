@@ -1,0 +1,1 @@
+"""Ray itself: connecting to it, what it has, what it can do."""

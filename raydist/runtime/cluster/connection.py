@@ -1,0 +1,288 @@
+"""Connection: joins a running Ray, or starts an embedded one, and says in time why it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from raydist.errors import ClusterError
+from raydist.runtime.host.address import (
+    ADDRESS_VARIABLE,
+    CLIENT_PREFIX,
+    LOCAL,
+    accepts_tcp,
+    running_address as running_address,
+    split_address,
+)
+from raydist.runtime.host.sweeping import mark_session, sweep_host
+
+NAMESPACE = "raydist"
+PROBE_TIMEOUT_S = 3.0
+ASK_TIMEOUT_S = 5.0
+
+_AUTH_MODE = "RAY_AUTH_MODE"
+_TOKEN_REMEDY = (
+    "give it in RAY_AUTH_TOKEN, in a file named by RAY_AUTH_TOKEN_PATH, or in ~/.ray/auth_token "
+    "(on the head: ray get-auth-token)"
+)
+
+
+class Connection:
+    """A Ray that this process is connected to.
+
+    Attributes:
+      source: For messages: `Ray at 10.0.0.1:6379`, `embedded Ray`.
+      address: By which another process joins the same Ray: `10.0.0.1:6379`, `ray://head:10001`.
+      is_embedded: Whether raydist started this Ray.
+      is_client: Whether this process is outside of the cluster, by `ray://`.
+      session: The folder of a Ray that raydist started; None for any other.
+      owns: Whether closing disconnects; False where ray was initialized before, or inside a Ray worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        address: str,
+        is_embedded: bool = False,
+        is_client: bool = False,
+        session: Path | None = None,
+        close: Callable[[], None] | None,
+    ) -> None:
+        self.source = source
+        self.address = address
+        self.is_embedded = is_embedded
+        self.is_client = is_client
+        self.session = session
+        self.owns = close is not None
+        self._close = close
+
+    def close(self) -> None:
+        """Disconnects, and ends an embedded Ray with all its processes and files. Idempotent."""
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(
+    address: str | None,
+    *,
+    embedded_cpus: int | None = None,
+    environ: MutableMapping[str, str] = os.environ,
+) -> Connection:
+    """Connects this process to Ray; to the one that it is connected to already, where there is one.
+
+    Args:
+      address: `local`, `auto`, `host:port` or `ray://host:port`; None takes RAY_ADDRESS, else a Ray
+        that `ray start` left running on this host, else starts an embedded one.
+      embedded_cpus: Logical CPUs of an embedded Ray; None takes one per core.
+
+    Raises:
+      ClusterError: In one sentence with its remedy, within 15 s.
+    """
+    existing = _existing()
+    if existing is not None:
+        return existing
+    sweep_host()
+    target = _resolve(address, environ)
+    if target == LOCAL:
+        return _start_embedded(embedded_cpus, environ)
+    host, port = split_address(target)
+    if not accepts_tcp(host, port, timeout_s=PROBE_TIMEOUT_S):
+        raise ClusterError(
+            f"no Ray answers at {target}; start one there with `ray start --head --port={port}`, "
+            "or leave --address out to train on this machine"
+        )
+    return _join(target, environ)
+
+
+def _existing() -> Connection | None:
+    # Without this check a driver that never asked for Ray would pay ray's import here.
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not hasattr(ray, "is_initialized") or not ray.is_initialized():
+        return None
+    is_client = bool(ray.util.client.ray.is_connected())
+    gcs_address = ray.get_runtime_context().gcs_address
+    return Connection(source=f"Ray at {gcs_address}", address=gcs_address, is_client=is_client, close=None)
+
+
+def _resolve(address: str | None, environ: MutableMapping[str, str]) -> str:
+    """Returns `local`, `host:port` or `ray://host:port`."""
+    address = address or environ.get(ADDRESS_VARIABLE) or running_address(environ) or LOCAL
+    if address != "auto":
+        return address
+    found = running_address(environ) or _unrecorded_address()
+    if found is None:
+        raise ClusterError(
+            "address is auto, but no Ray runs on this machine; start one with `ray start --head`, "
+            "or give its HOST:PORT"
+        )
+    return found
+
+
+def _unrecorded_address() -> str | None:
+    """Returns a Ray of this host that left no address file, such as another driver's embedded one."""
+    from raydist.runtime.cluster import ray_internals
+
+    return next(iter(ray_internals.local_gcs_addresses()), None)
+
+
+def _start_embedded(num_cpus: int | None, environ: MutableMapping[str, str]) -> Connection:
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(_remember_process_state(environ))
+        _init("embedded Ray", address=LOCAL, num_cpus=num_cpus, include_dashboard=False)
+        session = _session_path()
+        on_error.callback(_shut_down, mark_session(session))
+        undo = on_error.pop_all()
+    return Connection(
+        source="embedded Ray", address=_gcs_address(), is_embedded=True, session=session, close=undo.close
+    )
+
+
+def _join(target: str, environ: MutableMapping[str, str]) -> Connection:
+    is_client = target.startswith(CLIENT_PREFIX)
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(_remember_process_state(environ))
+        _agree_on_authentication(target, environ)
+        if not is_client:
+            _check_is_node(target)
+        _init(target, address=target)
+        on_error.callback(_shut_down)
+        undo = on_error.pop_all()
+    return Connection(
+        source=f"Ray at {target.removeprefix(CLIENT_PREFIX)}",
+        address=target if is_client else _gcs_address(),
+        is_client=is_client,
+        close=undo.close,
+    )
+
+
+def _gcs_address() -> str:
+    """Returns the address as the cluster knows it: 127.0.0.1 would be another one on another host."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _agree_on_authentication(target: str, environ: MutableMapping[str, str]) -> None:
+    """Sends a token exactly where the cluster wants one, so that nobody has to set RAY_AUTH_MODE.
+
+    A driver is called back by the cluster and refuses calls without its token, so in token mode on
+    a cluster without authentication every actor would die as if its driver were gone.
+    """
+    from raydist.runtime.cluster.ray_internals import Answer, has_token
+
+    wanted = environ.get(_AUTH_MODE, "").lower()
+    _set_auth_mode(environ, "disabled")
+    answer = _ask(target)
+    if answer is Answer.RAY and wanted == "token":
+        raise ClusterError(
+            f"{_AUTH_MODE} is token, but the Ray at {target} runs without authentication; unset it"
+        )
+    if answer is Answer.UNAUTHENTICATED and wanted != "disabled" and has_token():
+        _set_auth_mode(environ, "token")
+        answer = _ask(target)
+    if answer is Answer.UNAUTHENTICATED:
+        which = "another token than the one found here" if has_token() else "a token, and there is none here"
+        raise ClusterError(f"Ray at {target} wants {which}; {_TOKEN_REMEDY}")
+    if answer is Answer.OTHER:
+        raise ClusterError(
+            f"what answers at {target} is no Ray; give the address that `ray start` printed, "
+            "or ray://HOST:10001 for Ray's client server"
+        )
+
+
+def _ask(target: str) -> Any:
+    from raydist.runtime.cluster import ray_internals
+
+    is_client = target.startswith(CLIENT_PREFIX)
+    ask = ray_internals.ask_client_server if is_client else ray_internals.ask_gcs
+    return ask(target.removeprefix(CLIENT_PREFIX), timeout_s=ASK_TIMEOUT_S)
+
+
+def _set_auth_mode(environ: MutableMapping[str, str], mode: str) -> None:
+    from raydist.runtime.cluster import ray_internals
+
+    environ[_AUTH_MODE] = mode
+    ray_internals.reload_authentication()
+
+
+def _check_is_node(target: str) -> None:
+    from raydist.runtime.cluster import ray_internals
+
+    if not ray_internals.has_node_here(target, timeout_s=ASK_TIMEOUT_S):
+        raise ClusterError(
+            f"this machine is no node of the Ray at {target}; join it with `ray start --address={target}`, "
+            "or connect from outside with --address ray://HOST:10001"
+        )
+
+
+def _in_one_line(error: Exception) -> str:
+    """Returns the first line of an error's words, and the last one too where the first announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join((lines[0], lines[-1]) if len(lines) > 1 and lines[0].endswith(":") else lines[:1])
+
+
+def _init(shown: str, **options: Any) -> None:
+    import ray
+
+    try:
+        ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+        # Whatever was set up so far would make the next ray.init fail.
+        ray.shutdown()
+        raise ClusterError(f"cannot start or join {shown}: {_in_one_line(error)}") from error
+    except BaseException:  # Ctrl-C: an embedded Ray that is half up has processes already
+        ray.shutdown()
+        raise
+
+
+def _shut_down(after: Callable[[], None] = lambda: None) -> None:
+    import ray
+
+    ray.shutdown()
+    after()
+
+
+def _session_path() -> Path:
+    from raydist.runtime.cluster import ray_internals
+
+    return Path(ray_internals.session_path())
+
+
+def _remember_process_state(environ: MutableMapping[str, str]) -> Callable[[], None]:
+    """Silences Ray; returns how to undo that, and what ray.init leaves: RAY_AUTH_MODE, a SIGTERM handler."""
+    from raydist.runtime.cluster import ray_internals
+
+    speak_again = ray_internals.silence_raylet()
+    auth_mode = environ.get(_AUTH_MODE)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if in_main_thread else None
+
+    def restore() -> None:
+        speak_again()
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+        if environ.get(_AUTH_MODE) != auth_mode:
+            environ.pop(_AUTH_MODE, None)
+            if auth_mode is not None:
+                environ[_AUTH_MODE] = auth_mode
+            ray_internals.reload_authentication()
+
+    return restore

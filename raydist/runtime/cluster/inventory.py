@@ -1,0 +1,77 @@
+"""What the Ray cluster has, as the planner's data."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.this_machine import tpu_name
+from raydist.runtime.cluster import ray_internals
+from raydist.runtime.cluster.connection import Connection
+from raydist.runtime.cluster.reach import not_listening
+from raydist.runtime.host.address import join_address
+
+# The kernel asks for a connection once more after 1 s, should the first word be lost.
+_ANSWER_S = 2.0
+
+
+def probe_inventory(connection: Connection, *, environ: Mapping[str, str] = os.environ) -> Inventory:
+    """Returns the alive nodes of the connected Ray with all they have, busy or free."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return Inventory(
+        hosts=tuple(_host(node) for node in nodes if node["Alive"]),
+        is_embedded=connection.is_embedded,
+        can_grow=not connection.is_embedded and ray_internals.cluster_can_grow(),
+        tpu_name=tpu_name(environ),
+        source=connection.source,
+    )
+
+
+def probe_free(connection: Connection) -> Inventory:
+    """Returns the alive nodes with what nobody has taken of them; none that are about to go away."""
+    inventory, free = probe_inventory(connection), ray_internals.free_resources()
+    going = ray_internals.draining_nodes()
+    hosts = [
+        dataclasses.replace(host, **_amounts(free.get(host.node_id or "", {})))
+        for host in inventory.hosts
+        if host.node_id not in going
+    ]
+    return dataclasses.replace(inventory, hosts=tuple(hosts))
+
+
+def unreachable_hosts() -> frozenset[str]:
+    """Returns the addresses of the hosts that Ray counts on, but that are gone or have lost their Ray.
+
+    To place anything there would hold up all placement groups of the cluster until Ray gives them up.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    hosts = {
+        join_address(node["NodeManagerAddress"], node["NodeManagerPort"]): node["NodeManagerAddress"]
+        for node in nodes
+    }
+    gone = not_listening(hosts.keys(), timeout_s=_ANSWER_S) if len(hosts) > 1 else ()
+    there = {host for address, host in hosts.items() if address not in gone}  # a host may have several nodes
+    return frozenset(hosts.values()) - there
+
+
+def is_node_alive(node_id: str) -> bool:
+    """Whether Ray still counts on that node; a dead one is known after some seconds."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return any(node["Alive"] and node["NodeID"] == node_id for node in nodes)
+
+
+def _host(node: Mapping[str, Any]) -> Host:
+    return Host(name=node["NodeManagerAddress"], node_id=node["NodeID"], **_amounts(node["Resources"]))
+
+
+def _amounts(resources: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        "num_cpus": resources.get("CPU", 0.0),
+        "num_gpus": int(resources.get("GPU", 0)),
+        "num_tpus": resources.get("TPU", 0.0),
+    }

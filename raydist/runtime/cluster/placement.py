@@ -1,0 +1,130 @@
+"""Placement: where the tasks of one attempt have their room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from raydist.runtime.cluster.inventory import is_node_alive
+from raydist.runtime.cluster.ray_internals import free_resources
+from raydist.spec.tasks import Resources, TaskId, TaskType
+
+Bundle = dict[str, float]
+
+
+class Placement:
+    """A placement group with a bundle for each task that asks for anything; all of them, or none."""
+
+    def __init__(
+        self, group: PlacementGroup | None, *, bundles: Mapping[TaskId, int], spread: TaskType | None
+    ) -> None:
+        self._group = group
+        self._bundles = bundles
+        self._spread = spread
+        self._moved: dict[TaskId, PlacementGroup] = {}
+
+    @classmethod
+    def request(
+        cls, resources: Mapping[TaskId, Resources], *, spread: TaskType | None, avoid: Sequence[str] = ()
+    ) -> Placement:
+        """Asks Ray for the room, and waits for nothing.
+
+        Args:
+          spread: The tasks of which as many as possible are to have a host of their own; None keeps all
+            tasks together.
+          avoid: Ids of nodes that no task which asks for anything may go to.
+        """
+        bundles = order_bundles(resources, spread=spread)
+        # PACK: the fewer hosts, the less of each all-reduce crosses the network.
+        strategy = "PACK" if spread is None else "SPREAD"
+        group = _request(list(bundles.values()), strategy=strategy, avoid=avoid) if bundles else None
+        indices = {task: index for index, task in enumerate(bundles)}
+        return cls(group, bundles=indices, spread=spread)
+
+    def is_ready(self) -> bool:
+        """Whether Ray has found the room; asks Ray, and waits for nothing."""
+        return self._group is None or bool(self._group.wait(timeout_seconds=0))
+
+    def move(self, task: TaskId, asked: Resources, *, away_from: str) -> None:
+        """Gives a task whose node does not answer any more room on another one, where there is some now.
+
+        Ray itself finds new room for the bundle of a dead node too, a minute later, when it knows of it.
+
+        Args:
+          away_from: The node's id.
+        """
+        bundle = _bundle(asked)
+        free = (amounts for node_id, amounts in free_resources().items() if node_id != away_from)
+        if bundle and any(_holds(amounts, bundle) for amounts in free):
+            self._release(task)
+            self._moved[task] = _request([bundle], strategy="PACK", avoid=[away_from])
+
+    def strategy_for(self, task: TaskId, *, node_id: str | None) -> Any:
+        """Returns Ray's scheduling strategy for the task's actor.
+
+        Args:
+          node_id: Where the task was before, which a task without any resources goes back to.
+        """
+        if task in self._moved:
+            return PlacementGroupSchedulingStrategy(self._moved[task], placement_group_bundle_index=0)
+        if self._group is not None and task in self._bundles:
+            return PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=self._bundles[task]
+            )
+        if node_id is not None and is_node_alive(node_id):
+            return NodeAffinitySchedulingStrategy(node_id, soft=False)
+        return "SPREAD" if task.task_type is self._spread else "DEFAULT"
+
+    def remove(self) -> None:
+        for task in list(self._moved):
+            self._release(task)
+        if self._group is not None:
+            remove_placement_group(self._group)
+
+    def _release(self, task: TaskId) -> None:
+        moved = self._moved.pop(task, None)
+        if moved is not None:
+            remove_placement_group(moved)
+
+
+def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | None) -> dict[TaskId, Bundle]:
+    """Returns the bundles in their order, those to be spread at the front; none for tasks without resources.
+
+    For SPREAD, Ray 2.60 takes each bundle to an unused node while there is one that fits, then to the used
+    node with the most room. It begins with those that have the most GPUs, then custom resources, memory,
+    CPUs; of equal ones it keeps the order, up to 16 (bundle_scheduling_policy.cc, a std::sort). So a byte
+    of memory brings the spread ones to the front. They do not get it where others need more: a large
+    bundle that comes last may not fit any more, and Ray would never try another order. There they go
+    where the others have left the most room.
+    """
+    most_cpus = max((asked.num_cpus for asked in resources.values()), default=0.0)
+    first, rest = {}, {}
+    for task, asked in resources.items():
+        bundle = _bundle(asked)
+        if task.task_type is spread:
+            # Also for those that ask for nothing: without a bundle Ray's own SPREAD would not do, as each
+            # node that Ray asks, by chance, where to start one counts round for itself.
+            if not bundle or asked.num_cpus == most_cpus:
+                bundle["memory"] = 1.0
+            first[task] = bundle
+        elif bundle:
+            rest[task] = bundle
+    return {**first, **rest}
+
+
+def _request(bundles: list[Bundle], *, strategy: str, avoid: Sequence[str]) -> PlacementGroup:
+    labels = [{"ray.io/node-id": f"!in({','.join(avoid)})"}] * len(bundles) if avoid else None
+    group: PlacementGroup = placement_group(bundles, strategy=strategy, bundle_label_selector=labels)
+    return group
+
+
+def _holds(free: Mapping[str, float], bundle: Bundle) -> bool:
+    return all(free.get(name, 0.0) >= amount for name, amount in bundle.items())
+
+
+def _bundle(resources: Resources) -> Bundle:
+    amounts = {"CPU": resources.num_cpus, "GPU": resources.num_gpus, "TPU": resources.num_tpus}
+    return {name: float(amount) for name, amount in amounts.items() if amount}

@@ -1,0 +1,63 @@
+"""Sends signals to tasks, on whichever host they run."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from raydist.errors import ClusterError
+from raydist.runtime.cluster.connection import connect
+
+# What Ray names the process of a raydist task.
+_TASK_PROCESS = b"ray::TaskActor"
+
+
+def signal_task(pid: int, number: int, *, host: str, address: str | None) -> None:
+    """Sends signal `number` to the task that is process `pid` of `host`.
+
+    Args:
+      host: Its address as Ray knows it.
+      address: The Ray cluster, as JobSpec has it; asked only where `host` is not this one.
+
+    Raises:
+      ClusterError: The process is no task any more, or its host cannot be reached.
+    """
+    is_task = _signal(pid, number) if _is_here(host) else _signal_there(pid, number, host, address)
+    if not is_task:
+        raise ClusterError(f"process {pid} of host {host} is no task of raydist any more")
+
+
+def _signal(pid: int, number: int) -> bool:
+    """Returns whether the process was a task, and got the signal."""
+    try:
+        if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(_TASK_PROCESS):
+            return False
+        os.kill(pid, number)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return True
+
+
+def _is_here(host: str) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _signal_there(pid: int, number: int, host: str, address: str | None) -> bool:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    with connect(address):
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        node_ids = [node["NodeID"] for node in nodes if node["Alive"] and node["NodeManagerAddress"] == host]
+        if not node_ids:
+            raise ClusterError(f"Ray knows no living host {host}")
+        there = NodeAffinitySchedulingStrategy(node_ids[0], soft=False)
+        remote = ray.remote(_signal).options(num_cpus=0, scheduling_strategy=there)
+        return bool(ray.get(remote.remote(pid, number)))

@@ -1,0 +1,1 @@
+"""A run's controller as an actor of its own in Ray."""

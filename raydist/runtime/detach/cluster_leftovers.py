@@ -1,0 +1,42 @@
+"""Clears up on every host of a Ray what the tasks of a controller that died have left there."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raydist.runtime.host.leftovers import clear_here
+
+logger = logging.getLogger(__name__)
+
+# More than a host takes to wait for its processes' deaths, kill them, and store the ends of their logs.
+_TIMEOUT_S = 30.0
+
+
+def clear(owner: str, *, storage_uri: str, run: str) -> None:
+    """Ends what processes with that mark are left on any host, and stores the ends of their logs.
+
+    Ray itself ends the actors of a controller that dies, and gives their room back; this waits until they
+    are gone. A host that does not answer is left alone: the attempt in a checkpoint's name fences it off.
+    """
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    refs = [_clear_there(node_id, owner, storage_uri, run) for node_id in nodes]
+    ready, late = ray.wait(refs, num_returns=len(refs), timeout=_TIMEOUT_S)
+    for ref in ready:
+        try:
+            ray.get(ref)
+        except RayError as error:
+            logger.warning("a host could not be cleared: %s", error)
+    if late:
+        logger.warning("%d of %d hosts could not be cleared in time", len(late), len(refs))
+
+
+def _clear_there(node_id: str, owner: str, storage_uri: str, run: str) -> Any:
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    clear_task = ray.remote(cast(Any, clear_here))
+    options = clear_task.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+    return options.remote(owner, storage_uri=storage_uri, run=run)

@@ -1,0 +1,1 @@
+"""The tasks of an attempt, started, heard, replaced and stopped together."""

@@ -1,0 +1,258 @@
+"""ActorSet: the actors of one attempt with their placement group and mailbox, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raydist.planning.assignment import TaskAssignment
+from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
+from raydist.runtime.cluster.placement import Placement
+from raydist.runtime.group.mailbox import Mailbox
+from raydist.runtime.group.remains import Remains, Remnant
+from raydist.runtime.host.post_mortem import Finding
+from raydist.runtime.host.salvage import wait_until_gone
+from raydist.runtime.task.actor import Hello, TaskActor, TaskSetup
+from raydist.spec.status import Order
+from raydist.spec.tasks import TaskId, TaskType
+
+logger = logging.getLogger(__name__)
+
+# How long tasks may take to end by themselves before they are killed.
+_PATIENCE_S = 1.0
+_KILL_TIMEOUT_S = 10.0
+# After this a dead Ray is left alone.
+_STOP_TIMEOUT_S = 30.0
+# Each task keeps one call open at the mailbox.
+_MAX_EXCHANGES = 4096
+
+# What a task's `run` takes: its assignment, the code, and the mailbox's name.
+RunArguments = tuple[TaskAssignment, Any, str]
+
+
+class ActorSet:
+    """Only asks and ends; what the actors answer is the group's to wait for."""
+
+    def __init__(self, setups: Sequence[TaskSetup], *, placement: Placement, home: str | None) -> None:
+        self._setups = {setup.task: setup for setup in setups}
+        self._placement = placement
+        self.home = home  # the driver's node; None outside the cluster
+        self._mailbox: Any = None
+        self._splits = DatasetSplits({})
+        self._actor_class = ray.remote(TaskActor)  # once: each such class is shipped to the workers
+        self._remains = Remains(home=home)
+        self.mailbox_name = f"raydist-mailbox-{uuid.uuid4().hex}"
+        self.handles: dict[TaskId, Any] = {}
+
+    @classmethod
+    def create(
+        cls,
+        setups: Sequence[TaskSetup],
+        *,
+        spread: TaskType | None,
+        avoid: Sequence[str] = (),
+        is_driver_in_cluster: bool,
+    ) -> ActorSet:
+        """Asks Ray for the placement group and every actor at once, and waits for none of them.
+
+        Args:
+          spread: As `Placement.request` has it. `avoid` likewise.
+        """
+        resources = {setup.task: setup.resources for setup in setups}
+        placement = Placement.request(resources, spread=spread, avoid=avoid)
+        home = ray.get_runtime_context().get_node_id() if is_driver_in_cluster else None
+        actors = cls(setups, placement=placement, home=home)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(actors.stop, {}, ())
+            for setup in setups:
+                actors.handles[setup.task] = actors._create_actor(setup, node_id=None)
+            on_error.pop_all()
+        return actors
+
+    def greet(self) -> dict[Any, TaskId]:
+        """Has every task say hello; returns the hellos, to be waited for."""
+        return {handle.hello.remote(self._setups[task]): task for task, handle in self.handles.items()}
+
+    def warm_up(self) -> list[Any]:
+        """Has every task import TensorFlow, ahead of `run`, so that the import hides all until then."""
+        return [handle.warm_up.remote() for handle in self.handles.values()]
+
+    def replace(
+        self,
+        task: TaskId,
+        dead: Hello | None,
+        *,
+        address: str | None,
+        run: RunArguments,
+        is_host_gone: bool = False,
+    ) -> tuple[Any, Any]:
+        """Asks for an actor in the place of a dead one; returns its hello and its run, to be waited for.
+
+        Everything is asked for at once: no answer is worth a round trip while the task is missed.
+
+        Args:
+          dead: What the dead one had said; None where it died before.
+          address: The one that its peers dial; None where they need none.
+          is_host_gone: Whether the host does not answer any more, so that another one is looked for.
+        """
+        killed, before = self.handles[task], self._setups[task]
+        if is_host_gone and dead is not None:
+            self._placement.move(task, before.resources, away_from=dead.node_id)
+        else:
+            self._remains.leave(Remnant(setup=before, hello=dead))
+        setup = self._setups[task] = before.for_next_life(address=address)
+        actor = self.handles[task] = self._create_actor(setup, node_id=dead.node_id if dead else None)
+        hello = actor.hello.remote(setup)
+        actor.warm_up.remote()
+        result = actor.run.remote(*run)
+        if self._mailbox is not None:
+            self._mailbox.replace.remote(task, life=setup.life)
+        ray.kill(killed)  # one that Ray has only lost sight of must not serve beside the new one
+        return hello, result
+
+    def gather_remains(self, task: TaskId) -> None:
+        """Begins to store the log's end of that task's dead processes, and to delete their folders."""
+        self._remains.gather(task)
+
+    def findings(self) -> Mapping[tuple[str, int], Finding]:
+        """Returns what was found on other hosts of processes there, by node and pid."""
+        return self._remains.findings
+
+    def is_placed(self) -> bool:
+        """Whether Ray has found room for all tasks; asks Ray, and waits for nothing."""
+        return self._placement.is_ready()
+
+    def split(self, datasets: Datasets, hellos: Mapping[TaskId, Hello]) -> dict[TaskId, dict[str, Any]]:
+        """Begins to stream the datasets to the workers; returns each worker's share of each."""
+        workers = [task for task in self._setups if task.task_type is TaskType.WORKER]  # by their index
+        self._splits = DatasetSplits.start(datasets, node_ids=[hellos[task].node_id for task in workers])
+        return {task: self._splits.share_of(task.index) for task in workers}
+
+    def open_mailbox(self) -> None:
+        """Starts the mailbox, on the driver's host: it shares the driver's fate. Tasks find it by name."""
+        # Not `soft`: Ray 2.60 may then place it anywhere.
+        where = NodeAffinitySchedulingStrategy(self.home, soft=False) if self.home else "DEFAULT"
+        self._mailbox = (
+            ray.remote(Mailbox)
+            .options(
+                name=self.mailbox_name,
+                num_cpus=0,
+                max_concurrency=_MAX_EXCHANGES,
+                scheduling_strategy=where,
+            )
+            .remote()
+        )
+
+    def order(self, order: Order, tasks: Sequence[TaskId]) -> None:
+        if self._mailbox is not None:
+            self._mailbox.order.remote(order, list(tasks))
+
+    def wait_news(self, since: int, *, timeout_s: float) -> Any:
+        return self._mailbox.wait_news.remote(since, timeout_s=timeout_s)
+
+    def stop(
+        self, hellos: Mapping[TaskId, Hello], lost: Collection[TaskId], away: Collection[TaskId] = ()
+    ) -> None:
+        """Ends everything: asks those that are not lost, waits, kills, salvages.
+
+        Args:
+          away: Tasks on hosts that do not answer. They end by themselves, and nobody waits for that.
+        """
+        departed: list[TaskId] = []
+        # Any call to a Ray that was shut down would start a new one.
+        if ray.is_initialized():
+            self._call_ray(hellos, {*lost, *away}, departed, away=away)
+        self._stop_here(hellos, departed)
+
+    def _call_ray(
+        self,
+        hellos: Mapping[TaskId, Hello],
+        lost: Collection[TaskId],
+        departed: list[TaskId],
+        *,
+        away: Collection[TaskId],
+    ) -> None:
+        # In a thread, because calls to a Ray that has died do not return.
+        thread = threading.Thread(
+            target=self._stop_by_ray, args=(hellos, lost, departed, away), name="raydist-stop", daemon=True
+        )
+        thread.start()
+        thread.join(_STOP_TIMEOUT_S)
+        if thread.is_alive():
+            logger.warning("Ray did not answer while the tasks were stopped")
+
+    def _stop_by_ray(
+        self,
+        hellos: Mapping[TaskId, Hello],
+        lost: Collection[TaskId],
+        departed: list[TaskId],
+        away: Collection[TaskId],
+    ) -> None:
+        try:
+            departed += self._ask_to_depart([task for task in hellos if task not in lost])
+            self._kill_tasks()
+            self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
+            self._release()
+        except RayError as error:
+            logger.warning("Ray failed while the tasks were stopped: %s", error)
+
+    def _stop_here(self, hellos: Mapping[TaskId, Hello], departed: Collection[TaskId]) -> None:
+        """Ends what is left on the driver's host without Ray's help, and waits until it is gone."""
+        self._remains.gather_here(self._remnants(hellos, departed))
+        for hello in hellos.values():
+            if hello.node_id == self.home:
+                wait_until_gone(hello.pid)
+
+    def _remnants(self, hellos: Mapping[TaskId, Hello], departed: Collection[TaskId]) -> list[Remnant]:
+        """The newest process of each task that has not cleared up after itself."""
+        return [
+            Remnant(setup=setup, hello=hellos.get(task))
+            for task, setup in self._setups.items()
+            if task not in departed
+        ]
+
+    def _ask_to_depart(self, tasks: list[TaskId]) -> tuple[TaskId, ...]:
+        """Returns the tasks that obeyed; before they train nobody listens, and they are just killed."""
+        if self._mailbox is None:
+            return ()
+        self.order(Order.STOP, tasks)
+        try:
+            departed: tuple[TaskId, ...] = ray.get(
+                self._mailbox.wait_departed.remote(tasks, timeout_s=_PATIENCE_S), timeout=_PATIENCE_S + 1
+            )
+        except RayError as error:
+            logger.debug("the mailbox does not answer: %s", error)
+            return ()
+        return departed
+
+    def _kill_tasks(self) -> None:
+        deaths = [handle.linger.remote() for handle in self.handles.values()]
+        for handle in self.handles.values():
+            ray.kill(handle)
+        ray.wait(deaths, num_returns=len(deaths), timeout=_KILL_TIMEOUT_S)
+
+    def _release(self) -> None:
+        if self._mailbox is not None:
+            ray.kill(self._mailbox)
+        self._splits.stop()
+        self._placement.remove()
+
+    def _create_actor(self, setup: TaskSetup, *, node_id: str | None) -> Any:
+        """Asks for one actor. No runtime_env: its set-up costs a second, and keeps idle workers from use."""
+        actor = self._actor_class.options(
+            num_cpus=setup.resources.num_cpus,
+            num_gpus=setup.resources.num_gpus,
+            resources={"TPU": setup.resources.num_tpus} if setup.resources.num_tpus else None,
+            scheduling_strategy=self._placement.strategy_for(setup.task, node_id=node_id),
+            max_restarts=0,
+            max_task_retries=0,
+        )
+        return actor.remote()

@@ -1,0 +1,86 @@
+"""RayLauncher: fits each attempt to what the Ray cluster has, and launches it."""
+
+from __future__ import annotations
+
+import time
+
+from raydist.planning.data_room import less_data_room
+from raydist.planning.elastic import avoiding, fitted, room_beside
+from raydist.planning.inventory import Inventory
+from raydist.planning.plan import Plan
+from raydist.runtime.cluster.connection import Connection
+from raydist.runtime.cluster.datasets import Datasets
+from raydist.runtime.cluster.inventory import probe_free, probe_inventory, unreachable_hosts
+from raydist.runtime.group.group import RayTaskGroup
+from raydist.storage.proof import StorageProof
+
+# What the attempt before has held is free a moment after its processes are gone.
+_RELEASE_S = 3.0
+_POLL_S = 0.25
+
+
+class RayLauncher:
+    """Implements controller.task_group.Launcher."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        connection: Connection,
+        *,
+        code: bytes | None,
+        run_uri: str,
+        owner: str | None = None,
+        body: str | None = None,
+        datasets: Datasets | None = None,
+    ) -> None:
+        """Takes the run's plan.
+
+        Args:
+          code: What `code_archive.pack` returned; None ships nothing.
+          run_uri: The run's folder, for the assignments.
+          owner: As `RayTaskGroup.start` has it; `body` and `datasets` likewise.
+        """
+        self._plan = plan
+        self._connection = connection
+        self._code = code
+        self._run_uri = run_uri
+        self._has_launched = False
+        self._owner = owner
+        self._body = body
+        self._datasets = datasets or {}
+
+    def replan(self, *, avoid: frozenset[str]) -> Plan:
+        plan = self._plan
+        if plan.is_elastic:
+            deadline = time.monotonic() + _RELEASE_S
+            plan = fitted(plan, self._free(plan))
+            while plan.num_workers < plan.job.workers.maximum and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                plan = fitted(plan, self._free(plan))
+        if not self._connection.is_client:  # from outside, hosts need not answer
+            avoid |= unreachable_hosts()
+        return avoiding(plan, probe_inventory(self._connection), avoid) if avoid else plan
+
+    def room(self, plan: Plan) -> int:
+        return room_beside(plan, self._free(plan))
+
+    def _free(self, plan: Plan) -> Inventory:
+        """Returns what nobody has taken, less what Ray Data needs where it reads for the run."""
+        free = probe_free(self._connection)
+        return less_data_room(free, plan.roles) if self._datasets else free
+
+    def launch(self, plan: Plan, *, attempt: int) -> RayTaskGroup:
+        job, is_first = plan.job, not self._has_launched
+        self._has_launched = True
+        return RayTaskGroup.start(
+            plan,
+            attempt=attempt,
+            connection=self._connection,
+            code=self._code,
+            storage_uri=job.storage,
+            run_uri=self._run_uri,
+            proof=StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=is_first),
+            owner=self._owner,
+            body=self._body,
+            datasets=self._datasets,
+        )

@@ -1,0 +1,136 @@
+"""Ledger: what is known of an attempt's tasks, and what of it is news."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+
+from raydist.controller.task_group import GroupUpdate
+from raydist.runtime.task.actor import Hello
+from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.spec.tasks import TaskId
+
+
+class Ledger:
+    """Keeps the newest status of each task; a process's terminal one is final. Knows nothing of Ray's calls.
+
+    Attributes:
+      hellos: What the task's newest process said when it came up.
+      all_addressed: Whether all tasks have come up, so that each can be told the addresses of the others.
+    """
+
+    def __init__(self, tasks: Iterable[TaskId], *, started_at_s: float, clock: Callable[[], float]) -> None:
+        self._tasks = tuple(tasks)
+        self._clock = clock
+        self._started_at_s = started_at_s
+        self._statuses: dict[TaskId, TaskStatus] = {}
+        self._news: dict[TaskId, TaskStatus] = {}
+        self._timings: dict[str, float] = {}
+        self._drained: set[TaskId] = set()
+        self._heard_at_s: dict[TaskId, float] = {}
+        self.hellos: dict[TaskId, Hello] = {}
+        self.all_addressed = False
+
+    @property
+    def is_placed(self) -> bool:
+        return "placement" in self._timings
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._news)
+
+    @property
+    def lost(self) -> set[TaskId]:
+        """The tasks whose processes are known to be dead."""
+        failures = (status.failure for status in self._statuses.values())
+        return {failure.task for failure in failures if failure and failure.kind is FailureKind.LOST}
+
+    def suspects(self, *, silence_s: float) -> frozenset[TaskId]:
+        """Returns those that may have died: tasks not heard of for so long, or all once one has failed."""
+        states = {task: self._statuses[task].state for task in self.hellos}
+        has_failed = TaskState.FAILED in states.values()
+        oldest_s = self._clock() - silence_s
+        return frozenset(
+            task
+            for task, state in states.items()
+            if not state.is_terminal and (has_failed or self._heard_at_s[task] < oldest_s)
+        )
+
+    def placed(self) -> None:
+        self._mark("placement")
+
+    def greeted(self, hello: Hello) -> None:
+        self.hellos[hello.task] = hello
+        self.told(
+            TaskStatus(
+                task=hello.task,
+                state=TaskState.STARTING,
+                pid=hello.pid,
+                host=hello.host,
+                address=hello.address,
+                life=self.life_of(hello.task),
+                at_s=time.time(),
+            )
+        )
+        if len(self.hellos) == len(self._tasks):
+            self.all_addressed = True
+            self.placed()
+
+    def life_of(self, task: TaskId) -> int:
+        return self._statuses[task].life if task in self._statuses else 0
+
+    def replaced(self, task: TaskId) -> None:
+        """Awaits the next process of a task, in whatever state the one before was."""
+        self.hellos.pop(task, None)
+        self._news.pop(task, None)
+        life = self.life_of(task) + 1
+        self._drained.discard(task)
+        self._statuses[task] = TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", life=life)
+
+    def drained(self, task: TaskId) -> None:
+        """Notes that the task's host is about to be taken away."""
+        if task not in self._drained:
+            self._drained.add(task)
+            self.told(self._statuses[task])
+
+    def told(self, status: TaskStatus) -> None:
+        known = self._statuses.get(status.task)
+        if known is not None and (status.life < known.life or known.state.is_terminal):
+            return
+        if status.address is None and status.task in self.hellos:
+            status = dataclasses.replace(status, address=self.hellos[status.task].address)
+        if status.task in self._drained:
+            status = dataclasses.replace(status, leaving="its host is drained")
+        self._statuses[status.task] = self._news[status.task] = status
+        self._heard_at_s[status.task] = self._clock()
+        if len(self._statuses) == len(self._tasks) and not self._any_awaited():
+            self._mark("tasks_ready")
+
+    def failed(self, failure: TaskFailure) -> None:
+        hello = self.hellos.get(failure.task)
+        known = self._statuses.get(failure.task) or TaskStatus(
+            task=failure.task,
+            state=TaskState.PENDING,
+            pid=hello.pid if hello else 0,
+            host=hello.host if hello else "",
+        )
+        failure = dataclasses.replace(failure, step=known.step)
+        self.told(dataclasses.replace(known, state=TaskState.FAILED, failure=failure, at_s=failure.at_s))
+
+    def take_update(self) -> GroupUpdate:
+        """Returns what is new since the last call."""
+        news, self._news = self._news, {}
+        return GroupUpdate(
+            statuses=tuple(news.values()),
+            all_placed=self.is_placed,
+            all_addressed=self.all_addressed,
+            timings=tuple(self._timings.items()),
+        )
+
+    def _any_awaited(self) -> bool:
+        awaited = (TaskState.PENDING, TaskState.STARTING)
+        return any(status.state in awaited for status in self._statuses.values())
+
+    def _mark(self, phase: str) -> None:
+        self._timings.setdefault(phase, self._clock() - self._started_at_s)

@@ -1,0 +1,119 @@
+"""From Ray's exceptions to ours."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from ray.exceptions import RayActorError, RayTaskError
+
+from raydist.errors import ClusterError, RaydistError, StorageError
+from raydist.runtime.cluster.reach import Loss
+from raydist.runtime.host.post_mortem import Finding
+from raydist.runtime.task.actor import Hello
+from raydist.spec.status import FailureKind, TaskFailure
+from raydist.spec.tasks import TaskId
+
+_IP_PATTERN = re.compile(r"\bip(?:=|: )([0-9A-Fa-f.:]+)")
+_NOT_INSTALLED_PATTERN = re.compile(r"No module named '(raydist[.\w]*)'")
+# What only Ray's own developers can use.
+_NOISE_PATTERN = re.compile(r"^\s*(class_name|actor_id|namespace|name|pid|ip): |^The actor died unexpectedly")
+
+
+# Ray's page for every process that died without a word, in a sentence.
+_PREAMBLE = re.compile(r"^The actor is dead because its worker process has died\. .*Worker exit detail: ")
+_ADVICE = re.compile(r"Some common causes include: .*")
+# What Ray says of each process that closed its sockets without telling Ray why.
+_UNTOLD = re.compile(r"connection error code 2|actor \S+ is unavailable")
+_SHORT_ADVICE = "Common causes: the kernel's OOM killer, ray stop --force, a crash such as SIGSEGV"
+
+
+def lost_task(
+    task: TaskId,
+    error: BaseException,
+    *,
+    pid: int | None,
+    host: str | None,
+    finding: Finding | None = None,
+) -> TaskFailure:
+    """Describes a process that died without a word, or that could not be used.
+
+    Args:
+      finding: What its host knows of the death, which goes before what Ray guesses.
+    """
+    process = f"its process{f' {pid}' if pid else ''}{f' on {host}' if host else ''}"
+    if isinstance(error, RaydistError):
+        message = str(error)
+    elif finding is not None and _UNTOLD.search(str(error)):
+        message = f"{process} {finding.how}"
+    else:
+        message = f"{process} died: {_cause(error)}"
+    return TaskFailure(
+        task=task,
+        kind=FailureKind.LOST,
+        error_type=type(error).__name__,
+        message=message,
+        log_end=None if finding is None else finding.log_end,
+        at_s=time.time(),
+    )
+
+
+def unreachable_task(hello: Hello, loss: Loss, *, finding: Finding | None = None) -> TaskFailure:
+    """Describes a process, or a host, that went away without Ray's knowing of it yet."""
+    if loss is Loss.HOST:
+        kind, what = "HostUnreachable", f"its host {hello.host} does not answer any more"
+    else:
+        how = f"died: nothing listens at {hello.address} any more" if finding is None else finding.how
+        kind, what = "ProcessGone", f"its process {hello.pid} on {hello.host} {how}"
+    return TaskFailure(
+        task=hello.task,
+        kind=FailureKind.LOST,
+        error_type=kind,
+        message=what,
+        log_end=None if finding is None else finding.log_end,
+        at_s=time.time(),
+    )
+
+
+def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
+    """Raises the ClusterError or StorageError that `hello` ended with; returns for a process that died.
+
+    A host without raydist cannot even read the actor's class, which Ray tells in words only.
+    """
+    text = str(error)
+    host = next(iter(_IP_PATTERN.findall(text)), "unknown")
+    missing = _NOT_INSTALLED_PATTERN.search(text)
+    if missing is not None:
+        raise ClusterError(
+            f"host {host} cannot import {missing[1]}; install there the same raydist as on the driver",
+            task=str(task),
+        ) from error
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        if isinstance(cause, StorageError):
+            raise StorageError(str(cause), task=str(task)) from error
+        if isinstance(cause, RaydistError):
+            raise ClusterError(f"host {host}: {cause}", task=str(task)) from error
+        raise ClusterError(f"host {host} cannot start {task}: {cause}", task=str(task)) from error
+    if not isinstance(error, RayActorError):
+        raise ClusterError(f"{task} cannot be started: {text}", task=str(task)) from error
+    if error.actor_init_failed:
+        raise ClusterError(f"host {host} cannot start {task}: {text}", task=str(task)) from error
+
+
+def controller_error(error: BaseException) -> ClusterError:
+    """Describes why a detached run's controller could not be started."""
+    missing = _NOT_INSTALLED_PATTERN.search(str(error))
+    if missing is not None:
+        host = next(iter(_IP_PATTERN.findall(str(error))), "unknown")
+        return ClusterError(
+            f"host {host}, where the run's controller is to live, cannot import {missing[1]}; "
+            "install there the same raydist as on the driver"
+        )
+    return ClusterError(f"the run's controller could not be started: {_cause(error)}")
+
+
+def _cause(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if not _NOISE_PATTERN.match(line)]
+    cause = " ".join(line for line in lines if line) or "Ray knows no cause; its host may be gone"
+    return _ADVICE.sub(_SHORT_ADVICE, _PREAMBLE.sub("", cause))

@@ -1,0 +1,127 @@
+"""Remains: what a task's dead processes left on their hosts, until it is gathered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raydist.runtime.cluster.inventory import unreachable_hosts
+from raydist.runtime.host.post_mortem import Finding
+from raydist.runtime.host.salvage import salvage
+from raydist.runtime.host.scratch import scratch_root
+from raydist.runtime.task.actor import Hello, TaskSetup
+from raydist.spec.tasks import TaskId
+
+logger = logging.getLogger(__name__)
+
+# A salvage that takes longer goes on by itself; one on a host that is gone never starts.
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remnant:
+    """A process that has died, or was killed.
+
+    Attributes:
+      hello: What it said when it came up; None where it never did.
+    """
+
+    setup: TaskSetup
+    hello: Hello | None
+
+
+class Remains:
+    """Stores the end of each dead process's log and deletes its scratch folder, on its own host.
+
+    Attributes:
+      findings: What other hosts told of their processes, by node and pid.
+    """
+
+    def __init__(self, *, home: str | None) -> None:
+        """Takes the node of this process; None outside the cluster."""
+        self._home = home
+        self.findings: dict[tuple[str, int], Finding] = {}
+        self._left: list[Remnant] = []
+        self._refs: list[tuple[Remnant, Any]] = []
+        self._threads: list[threading.Thread] = []
+
+    def leave(self, remnant: Remnant) -> None:
+        """Notes a process whose remains are to be gathered, by `gather` or in the end."""
+        self._left.append(remnant)
+
+    def gather(self, task: TaskId) -> None:
+        """Begins to gather what dead processes of that task left, and waits for nothing."""
+        for remnant in [each for each in self._left if each.setup.task == task]:
+            self._left.remove(remnant)
+            if self._is_away(remnant):
+                self._refs.append((remnant, _salvage_there(remnant)))
+            else:
+                self._threads.append(_salvage_aside(remnant))
+
+    def gather_there(self, killed: Iterable[Remnant]) -> None:
+        """Gathers by Ray what is on other hosts, that of `killed` too; waits as long as is reasonable."""
+        away = self._within_reach([each for each in (*self._left, *killed) if self._is_away(each)])
+        deadline = time.monotonic() + _TIMEOUT_S
+        for remnant, ref in [*self._refs, *((each, _salvage_there(each)) for each in away)]:
+            try:
+                self._note(remnant, ray.get(ref, timeout=max(0.0, deadline - time.monotonic())))
+            except RayError as error:
+                logger.warning("the end of a log is lost with its host: %s", error)
+
+    def gather_here(self, killed: Iterable[Remnant]) -> None:
+        """Gathers without Ray what is on this host, that of `killed` too, and waits for it."""
+        for thread in self._threads:
+            thread.join(_TIMEOUT_S)
+        for remnant in (*self._left, *killed):
+            if not self._is_away(remnant):
+                _salvage(remnant)
+
+    def _note(self, remnant: Remnant, finding: Finding | None) -> None:
+        if finding is not None and remnant.hello is not None:
+            self.findings[remnant.hello.node_id, remnant.hello.pid] = finding
+
+    def _within_reach(self, away: list[Remnant]) -> list[Remnant]:
+        """Returns those on hosts whose Ray still runs; elsewhere nobody could gather them."""
+        if not away or self._home is None:  # from outside, hosts need not answer
+            return away
+        gone = unreachable_hosts()
+        return [each for each in away if each.hello is None or each.hello.host not in gone]
+
+    def _is_away(self, remnant: Remnant) -> bool:
+        # One that never told may have died between making its folder and telling: here it is looked for,
+        # on another host it is swept by the next task.
+        return remnant.hello is not None and remnant.hello.node_id != self._home
+
+
+def _salvage(remnant: Remnant) -> None:
+    hello, setup = remnant.hello, remnant.setup
+    path = scratch_root() / setup.scratch_name if hello is None else hello.scratch_path
+    salvage(path, setup.log, pid=hello.pid if hello else None)
+
+
+def _salvage_aside(remnant: Remnant) -> threading.Thread:
+    def run() -> None:
+        try:
+            _salvage(remnant)
+        except OSError as error:
+            logger.warning("%s: what it left cannot be cleared: %s", remnant.setup.task, error)
+
+    thread = threading.Thread(target=run, name="raydist-salvage", daemon=True)
+    thread.start()
+    return thread
+
+
+def _salvage_there(remnant: Remnant) -> Any:
+    assert remnant.hello is not None
+    there = NodeAffinitySchedulingStrategy(remnant.hello.node_id, soft=False)
+    run = ray.remote(cast(Any, salvage)).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+    hello = remnant.hello
+    return run.remote(hello.scratch_path, remnant.setup.log, pid=hello.pid, oom=hello.oom)

@@ -1,0 +1,104 @@
+"""What a host tells of a task's process that died without a word: how it ended, and its last lines."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from raydist.runtime.host.oom import OomCounter
+from raydist.runtime.host.scratch import spool_path
+from raydist.runtime.host.wait_status import describe_exit
+
+MAX_LINES = 20
+# More than what Ray and faulthandler print when a process crashes.
+_TAIL_BYTES = 128 << 10
+_LINES_BEFORE_CRASH = 6
+
+# Ray's handler of fatal signals (absl), then Python's faulthandler, which Ray enables in its workers.
+_SIGNAL_LINE = re.compile(r"\*\*\* (SIG[A-Z]+) received at time=")
+_FAULT_LINE = re.compile(
+    r"Fatal Python error: (Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction)"
+)
+_FAULTS = {
+    "Segmentation fault": "SIGSEGV",
+    "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS",
+    "Floating point exception": "SIGFPE",
+    "Illegal instruction": "SIGILL",
+}
+EXIT_MARK = "raydist: os._exit was called with "
+_EXIT_LINE = re.compile(re.escape(EXIT_MARK) + r"(-?\d+)")
+# The native stack, twice, the names of all extension modules, and TensorFlow's INFO lines: in the log only.
+_NOISE = re.compile(r"logging\.cc:\d+: |^ *@ +0x[0-9a-f]+ |^PC: @|^Extension modules: |^I\d{4} \d\d:\d\d:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What is known of a death.
+
+    Attributes:
+      how: `was killed by SIGSEGV`, the end of a sentence.
+      log_end: The last lines of the task's log; empty where it printed nothing.
+    """
+
+    how: str
+    log_end: str = ""
+
+
+def examine(scratch_path: Path, *, code: int | None, oom: OomCounter | None) -> Finding:
+    """Looks at what a dead process of this host has left; needs its scratch folder.
+
+    Args:
+      code: What `PidFd.exit_code` returned.
+      oom: The OOM killer's counter when the process started; None where there is none.
+    """
+    text = _tail(spool_path(scratch_path))
+    code = _code_in(text) if code is None else code
+    if code is None or code == -signal.SIGKILL:
+        how = _without_a_trace(code, oom.num_killed() if oom is not None else None)
+        return Finding(how=how, log_end=_last_lines(text, is_crash=False))
+    return Finding(how=describe_exit(code), log_end=_last_lines(text, is_crash=code < 0))
+
+
+def _without_a_trace(code: int | None, num_oom_kills: int | None) -> str:
+    """Describes a death that the process itself could not notice."""
+    killed = describe_exit(-signal.SIGKILL)
+    if num_oom_kills:
+        likely = "" if code is not None else ", as it seems"
+        return (
+            f"{killed}{likely}, by the kernel's OOM killer: the memory of its host or container ran out "
+            "(take smaller batches, fewer tasks per host or hosts with more memory)"
+        )
+    other = "" if num_oom_kills is None else ", not by the kernel's OOM killer"
+    if code is not None:
+        return f"{killed}{other}"
+    return f"{killed} or exited below Python{other}: its log shows no crash"
+
+
+def _tail(spool: Path) -> str:
+    try:
+        with spool.open("rb") as log:
+            log.seek(0, 2)
+            log.seek(max(0, log.tell() - _TAIL_BYTES))
+            return log.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _code_in(text: str) -> int | None:
+    """Returns what the process wrote into its log of how it ended, in the form of `PidFd.exit_code`."""
+    named = [*_SIGNAL_LINE.findall(text), *(_FAULTS[fault] for fault in _FAULT_LINE.findall(text))]
+    if named:
+        return -signal.Signals[named[-1]].value if named[-1] in signal.Signals.__members__ else None
+    exits = _EXIT_LINE.findall(text)
+    return int(exits[-1]) & 0xFF if exits else None
+
+
+def _last_lines(text: str, *, is_crash: bool) -> str:
+    """Returns what leads to a crash and the first lines of its stack; without one just the last lines."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.search(line)]
+    crashes = [index for index, line in enumerate(lines) if is_crash and _FAULT_LINE.search(line)]
+    first = crashes[-1] - _LINES_BEFORE_CRASH if crashes else len(lines) - MAX_LINES
+    return "\n".join(lines[max(0, first) :][:MAX_LINES])

@@ -1,0 +1,1 @@
+"""A task's process, and what it needs before it trains."""

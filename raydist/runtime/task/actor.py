@@ -1,0 +1,394 @@
+"""TaskActor: one Ray actor that is one TensorFlow task. Thin: training itself is the body's."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import ray
+
+from raydist.errors import RaydistError, StorageError
+from raydist.planning.assignment import TaskAssignment
+from raydist.planning.environment import Changes, assignment_environment, static_environment
+from raydist.runtime.host.address import join_address, split_address
+from raydist.runtime.host.log_capture import LogCapture, LogTarget
+from raydist.runtime.host.oom import OomCounter
+from raydist.runtime.host.post_mortem import EXIT_MARK
+from raydist.runtime.host.scratch import Scratch
+from raydist.runtime.host.versions import installed_versions
+from raydist.runtime.task.body import TaskBody, load_body
+from raydist.runtime.task.code_archive import unpack
+from raydist.runtime.task.ports import PortLease
+from raydist.spec.job import KerasFlavour, PortRange
+from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.spec.tasks import Resources, TaskId
+from raydist.storage.proof import StorageProof
+
+logger = logging.getLogger(__name__)
+
+_exit_now = os._exit
+PUSH_INTERVAL_S = 0.5
+# The run waits for a process that takes the place of a dead one to say that it serves.
+_QUICK_PUSH_INTERVAL_S = 0.05
+_MAILBOX_POLL_S = 0.2
+# Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
+_EXCHANGE_TIMEOUT_S = 15.0
+# The run has given such a host up by then, and goes on elsewhere: what it left behind must not train on.
+_MAX_SILENT_EXCHANGES = 2
+# The group kills a task that has obeyed STOP at once, if Ray is still there to do it.
+_KILL_GRACE_S = 5.0
+_PARENT_POLL_S = 0.2
+# How long a task whose run is gone may take to store its log and to clear up.
+_EXIT_S = 5.0
+# A dead process gives its port up before Ray tells of its death, but for children that hold it too.
+_PORT_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSetup:
+    """What a task is told before the tasks' addresses are known.
+
+    Attributes:
+      body: `package.module:Class` of the TaskBody.
+      scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
+      tpu_name: TPU to connect to; None without one.
+      may_vanish: Whether training goes on without it, so that it ends at once when it is told to.
+      proof: What the host has to find on storage; None checks nothing.
+      address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
+        one; None where any will do.
+    """
+
+    task: TaskId
+    body: str
+    keras: KerasFlavour
+    resources: Resources
+    log: LogTarget
+    scratch_prefix: str
+    ports: PortRange | None = None
+    tpu_name: str | None = None
+    may_vanish: bool = False
+    proof: StorageProof | None = None
+    address: str | None = None
+
+    @property
+    def life(self) -> int:
+        return self.log.life
+
+    @property
+    def scratch_name(self) -> str:
+        return f"{self.scratch_prefix}-{self.life}"
+
+    def for_next_life(self, *, address: str | None) -> TaskSetup:
+        """Returns what the process is told that takes this one's place."""
+        log = dataclasses.replace(self.log, life=self.life + 1)
+        return dataclasses.replace(self, log=log, address=address)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """What a task says once its process is up.
+
+    Attributes:
+      address: `ip:port` of the leased port, an IPv6 address in brackets.
+      host: The node's address as Ray knows it.
+      versions: Of what has to be the same everywhere, by name.
+      oom: What the kernel's OOM killer had done by then; None where the kernel does not show it.
+    """
+
+    task: TaskId
+    address: str
+    pid: int
+    host: str
+    node_id: str
+    scratch_path: Path
+    versions: Mapping[str, str] = field(default_factory=dict)
+    oom: OomCounter | None = None
+
+
+class TaskActor:
+    """The methods are called in this order, and run one after the other in the process's main thread.
+
+    A busy plain actor cannot be called, so while `run` trains a thread pushes the status to the
+    mailbox and takes orders from it.
+    """
+
+    def __init__(self) -> None:
+        self._host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        self._address: str | None = None
+        self._body: TaskBody | None = None
+        self._failure: TaskFailure | None = None
+        self._leaving: str | None = None
+
+    def hello(self, setup: TaskSetup) -> Hello:
+        """Takes what the task needs of its host: environment, scratch folder, log, port and storage."""
+        self._setup = setup
+        # A host that is about to be taken away says so. Ray's own handler raises SystemExit in user code.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if setup.may_vanish else self._note_sigterm)
+        _apply(
+            static_environment(
+                keras=setup.keras,
+                num_cpus=setup.resources.num_cpus,
+                num_gpus=setup.resources.num_gpus,
+                tpu_name=setup.tpu_name,
+                environ=os.environ,
+            )
+        )
+        self._scratch = Scratch.create(setup.scratch_name)
+        self._scratch.take_temporary_files()
+        self._capture = LogCapture(self._scratch.path, setup.log)
+        self._capture.redirect()
+        _note_exits()
+        threading.Thread(target=self._end_with_node, name="raydist-node", daemon=True).start()
+        try:
+            self._lease = self._lease_port()
+            self._check_storage()
+        except BaseException:
+            # The group, which does not get to know the folder, could delete it on its own host only.
+            self._scratch.remove()
+            raise
+        self._address = join_address(self._host, self._lease.port)
+        return Hello(
+            task=setup.task,
+            address=self._address,
+            pid=os.getpid(),
+            host=self._host,
+            node_id=ray.get_runtime_context().get_node_id(),
+            scratch_path=self._scratch.path,
+            versions=installed_versions(),
+            oom=OomCounter.read(),
+        )
+
+    def _lease_port(self) -> PortLease:
+        setup = self._setup
+        if setup.address is not None:
+            host, port = split_address(setup.address)
+            lease = PortLease.acquire_again(port, timeout_s=_PORT_TIMEOUT_S) if host == self._host else None
+            if lease is not None:
+                return lease
+        return PortLease.acquire(setup.ports)
+
+    def _check_storage(self) -> None:
+        setup = self._setup
+        # A process that takes the place of another one of this host is waited for, and was preceded by it.
+        if setup.address is not None and split_address(setup.address)[0] == self._host:
+            return
+        if setup.proof is not None:
+            # Imports pyarrow, of which nothing is lost: training needs it too.
+            setup.proof.check(host=self._host)
+
+    @property
+    def _is_in_place(self) -> bool:
+        """Whether it has got what it needs, at the address that its peers dial."""
+        return self._address is not None and self._setup.address in (None, self._address)
+
+    def warm_up(self) -> None:
+        """Imports the body, and with it TensorFlow; what goes wrong is told by `run`."""
+        if not self._is_in_place:
+            return
+        try:
+            body = load_body(self._setup.body)(self._setup.task, self._host)
+            body.warm_up()
+            self._body = body
+        except BaseException as error:
+            # A process border: TensorFlow's import can fail in any way on a broken host.
+            self._failure = self._describe(error, FailureKind.START)
+
+    def run(self, assignment: TaskAssignment, code: bytes | None, mailbox_name: str) -> TaskStatus:
+        """Trains; returns the terminal status, and raises nothing that user code can raise."""
+        if self._address is None:
+            self.linger()  # this was asked for before it was known that `hello` fails
+        threading.Thread(target=self._talk, args=(mailbox_name,), name="raydist-mailbox", daemon=True).start()
+        self._capture.start_uploading()
+        if not self._is_in_place:
+            self.linger()  # its peers cannot reach it here, but it shows that there is room
+        status = self._terminal_status(assignment, code)
+        problem = self._capture.flush()
+        lost = () if problem is None else (f"the end of {self._setup.task}'s log is lost: {problem}",)
+        return dataclasses.replace(status, life=self._setup.life, notes=(*status.notes, *lost))
+
+    def linger(self) -> NoReturn:
+        """Never returns: its caller learns of the process's death by it."""
+        while True:
+            threading.Event().wait()
+
+    def _terminal_status(self, assignment: TaskAssignment, code: bytes | None) -> TaskStatus:
+        if self._body is None:
+            return self._status()
+        try:
+            _apply(assignment_environment(assignment))
+            code_path = None if code is None else self._place_code(code)
+            if assignment.address is not None:  # an evaluator may be at another one than its predecessor
+                assignment = dataclasses.replace(assignment, address=self._address)
+            return self._body.run(assignment, code_path, self._lease)
+        except BaseException as error:
+            # A process border: whatever a body lets through becomes a status.
+            kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
+            self._failure = self._describe(error, kind)
+            self._body = None
+            return self._status()
+
+    def _note_sigterm(self, *_: object) -> None:
+        self._leaving = "SIGTERM"
+        # Past sys.stdout, in the middle of whose write the signal may have come.
+        os.write(1, f"raydist: {self._setup.task} got SIGTERM; it goes on until the run has saved\n".encode())
+
+    def _place_code(self, code: bytes) -> Path:
+        path = self._scratch.code_path
+        try:
+            unpack(code, path)
+        except OSError as error:
+            raise StorageError(
+                f"host {self._host} cannot unpack the job's code into {path}: {error.strerror}; "
+                "free some space there, or point TMPDIR on that host to another disk"
+            ) from error
+        sys.path.insert(0, str(path))
+        importlib.invalidate_caches()
+        # Files that lie beside the job file are found by their relative names on every host.
+        os.chdir(path)
+        return path
+
+    def _talk(self, mailbox_name: str) -> None:
+        mailbox = _find_mailbox(mailbox_name)
+        num_silent = 0
+        while True:
+            try:
+                status = self._status()
+                exchange = mailbox.exchange.remote(status, wait_s=_push_interval_s(status))
+                orders = ray.get(exchange, timeout=_EXCHANGE_TIMEOUT_S)
+                num_silent = 0
+            except ray.exceptions.GetTimeoutError:
+                num_silent += 1
+                if num_silent >= _MAX_SILENT_EXCHANGES:
+                    print(f"raydist: {self._setup.task} is cut off from its run, and ends", flush=True)
+                    self._exit()
+                continue
+            except ray.exceptions.RayError:
+                # The mailbox lives as long as the run: without it nobody waits for this task any more.
+                self._exit()
+            for order in orders:
+                self._take(order)
+            if Order.STOP in orders:
+                self._clean_up()
+                mailbox.depart.remote(self._setup.task)
+                time.sleep(_KILL_GRACE_S)
+                _exit_now(0)
+
+    def _end_with_node(self) -> None:
+        """Ends this process once Ray's daemon on this host, which has started it, is gone.
+
+        Ray ends it too, after a second, but then nobody could clear up after it any more.
+        """
+        parent = os.getppid()
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_S)
+        print(f"raydist: Ray's daemon on this host is gone, and {self._setup.task} ends", flush=True)
+        self._exit()
+
+    def _take(self, order: Order) -> None:
+        body = self._body
+        match order:
+            case Order.STOP:
+                pass  # once all that came with it is done
+            case Order.DUMP_STACKS:
+                faulthandler.dump_traceback(file=2, all_threads=True)
+            case _ if body is not None:
+                body.handle(order)
+
+    def _clean_up(self) -> None:
+        """Leaves nothing on this host but the process, which the group kills.
+
+        Ray would report a process that ends by itself as a crash. The main thread is not waited
+        for: it may hang in a collective.
+        """
+        self._capture.flush()
+        self._scratch.remove()
+        _kill_children()
+
+    def _exit(self) -> NoReturn:
+        # Storage may be cut off as well, and training must not go on until that is found out.
+        threading.Timer(_EXIT_S, _exit_now, (1,)).start()
+        try:
+            self._clean_up()
+        finally:
+            _exit_now(1)
+
+    def _status(self) -> TaskStatus:
+        body, life = self._body, self._setup.life
+        if body is not None:
+            return dataclasses.replace(body.status(), life=life, leaving=self._leaving)
+        return TaskStatus(
+            task=self._setup.task,
+            state=TaskState.FAILED if self._failure else TaskState.STARTING,
+            pid=os.getpid(),
+            host=self._host,
+            leaving=self._leaving,
+            life=life,
+            failure=self._failure,
+            at_s=time.time(),
+        )
+
+    def _describe(self, error: BaseException, kind: FailureKind) -> TaskFailure:
+        logger.error("%s: %s failed", self._setup.task, self._setup.body, exc_info=error)
+        return TaskFailure(
+            task=self._setup.task,
+            kind=kind,
+            error_type=type(error).__name__,
+            message=f"{error}" or type(error).__name__,
+            traceback=None if isinstance(error, RaydistError) else "".join(traceback.format_exception(error)),
+            at_s=time.time(),
+        )
+
+
+def _find_mailbox(name: str) -> Any:
+    """Waits for the mailbox, which the group opens once the tasks have started."""
+    while True:
+        try:
+            return ray.get_actor(name)
+        except ValueError:  # Ray's word for: there is none of that name
+            time.sleep(_MAILBOX_POLL_S)
+
+
+def _note_exits() -> None:
+    """Has `os._exit` say so in the log: Ray's account of it is that of a crash."""
+    pid = os.getpid()
+
+    def noted(status: int) -> NoReturn:
+        if os.getpid() == pid:  # every forked child ends by it
+            os.write(2, f"\n{EXIT_MARK}{status}\n".encode())
+        _exit_now(status)
+
+    os._exit = noted
+
+
+def _push_interval_s(status: TaskStatus) -> float:
+    is_awaited = status.life > 0 and status.state is TaskState.STARTING
+    return _QUICK_PUSH_INTERVAL_S if is_awaited else PUSH_INTERVAL_S
+
+
+def _apply(changes: Changes) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _kill_children() -> None:
+    """Kills what user code has started and left running, such as data loader processes."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for pid in children.read_text().split():
+                os.kill(int(pid), signal.SIGKILL)

@@ -1,0 +1,56 @@
+"""TaskBody: what runs inside a task actor. raydist.task has the real one; tests bring their own."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Protocol
+
+from raydist.planning.assignment import TaskAssignment
+from raydist.runtime.task.ports import PortLease
+from raydist.spec.job import Strategy
+from raydist.spec.status import Order, TaskStatus
+from raydist.spec.tasks import TaskId, TaskType
+
+TRAINING_BODY = "raydist.task:TaskBody"
+SERVER_BODY = "raydist.task:ServerBody"
+DATA_WORKER_BODY = "raydist.task:DataWorkerBody"
+
+
+def body_of(task: TaskId, strategy: Strategy) -> str:
+    """Returns the body of a task: under ParameterServer workers and ps only serve what the chief asks."""
+    if task.task_type is TaskType.DATA_WORKER:
+        return DATA_WORKER_BODY
+    is_server = strategy is Strategy.PARAMETER_SERVER and task.task_type in (TaskType.WORKER, TaskType.PS)
+    return SERVER_BODY if is_server else TRAINING_BODY
+
+
+class TaskBody(Protocol):
+    """One task's work. Everything but `status` and `handle` is called in the actor's main thread."""
+
+    def __init__(self, task: TaskId, host: str) -> None: ...
+
+    def warm_up(self) -> None:
+        """Does what needs no assignment: imports TensorFlow while the other tasks still come up."""
+
+    def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: PortLease) -> TaskStatus:
+        """Trains and returns the terminal status; user failures are in it, not raised.
+
+        Args:
+          code_dir: The unpacked working directory, already first on sys.path and the current
+            folder; None when none travelled.
+          lease: Holds the port of `assignment.address`; closed here once TensorFlow has the port.
+        """
+
+    def status(self) -> TaskStatus:
+        """Returns where the task stands now; called by another thread about twice a second."""
+
+    def handle(self, order: Order) -> None:
+        """Takes an order other than STOP and DUMP_STACKS; called by another thread, returns at once."""
+
+
+def load_body(entry_point: str) -> type[TaskBody]:
+    """Imports the class that `entry_point` (`package.module:Class`) names."""
+    module, _, name = entry_point.partition(":")
+    body: type[TaskBody] = getattr(importlib.import_module(module), name)
+    return body

@@ -1,0 +1,178 @@
+"""From `path/to/file.py[:function]` or `package.module:function` to a JobDefinition."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+from raydist.errors import JobFileError
+from raydist.spec.definition import JobDefinition
+from raydist.spec.entry.job_probe import probe_defaults
+from raydist.spec.entry.job_source import FoundJob, JobSource, read_source
+from raydist.spec.entry.working_dir import (
+    absolute,
+    existing_folder,
+    module_working_dir,
+    relative_to_working_dir,
+)
+from raydist.spec.job import EntryPoint
+from raydist.spec.near import suggest
+from raydist.spec.settings.decorator import typed_defaults
+from raydist.spec.settings.options import check_names
+
+_MODULE_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """The job as the user named it. `location` is shown in messages."""
+
+    location: str
+    function: str | None
+    file: Path
+    module: str | None = None
+
+
+def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDefinition:
+    """Returns the job that `target` names, without importing or running anything in this process.
+
+    Only where the decorator's arguments are not literals is the file run, in a process of its own.
+
+    Args:
+      target: `path/to/file.py[:function]` or `package.module:function`.
+      cwd: What relative paths start at, and the first place to look for a module.
+      working_dir: The asked folder that travels; None takes the job's own, else the file's folder.
+
+    Raises:
+      JobFileError: The file or the job in it is missing, ambiguous, or broken.
+      SpecError: An argument of the decorator, or `working_dir`, is wrong.
+    """
+    asked = existing_folder(working_dir, base=cwd) if working_dir is not None else None
+    found = _locate(target, cwd=cwd, first=asked or cwd)
+    try:
+        source = read_source(found.file.read_bytes(), shown=found.location)
+    except OSError as error:
+        raise JobFileError(
+            f"{found.location} cannot be read: {error.strerror}; give a readable .py file"
+        ) from error
+    function = found.function or _only_job(source, found.location)
+    _check_exists(function, source, found.location)
+    job = source.jobs.get(function)
+    where = f"{found.location}, line {job.line}" if job else found.location
+    defaults = _literal_defaults(job, found.location) if function in source.functions else None
+    if defaults is None:
+        entry_point, folder = _entry_point(found, function, asked=asked)
+        probed = probe_defaults(entry_point, working_dir=folder, shown=f"{found.location}:{function}")
+        defaults = typed_defaults(probed, where=where)
+    if asked is None and defaults.get("working_dir") is not None:
+        asked = existing_folder(defaults["working_dir"], base=found.file.parent)
+    entry_point, folder = _entry_point(found, function, asked=asked)
+    return JobDefinition(
+        name=found.file.stem if len(source.jobs) <= 1 else f"{found.file.stem}-{function}",
+        entry_point=entry_point,
+        working_dir=folder,
+        defaults=defaults,
+        wants_legacy_keras=source.imports_tf_keras,
+        where=where,
+    )
+
+
+def _locate(target: str, *, cwd: Path, first: Path) -> _Target:
+    location, colon, function = target.rpartition(":")
+    if not colon or "/" in function or function.endswith(".py"):
+        location, function = target, ""
+    elif not function.isidentifier():
+        raise JobFileError(f"{target!r} names no function after ':'; write FILE.py:FUNCTION")
+    file = absolute(location, base=cwd)
+    is_module = (
+        _MODULE_PATTERN.fullmatch(location) and not location.endswith(".py") and not os.path.exists(file)
+    )
+    if is_module:
+        return _Target(
+            location=location, function=function or None, file=_module_file(location, first), module=location
+        )
+    if os.path.isdir(file):
+        raise JobFileError(f"{location or 'the empty path'} is a directory; give a .py file in it")
+    if not os.path.exists(file):  # unlike Path.exists, takes a name that is too long
+        siblings = os.listdir(file.parent) if os.path.isdir(file.parent) else []
+        near = suggest(file.name, sorted(name for name in siblings if name.endswith(".py")))
+        remedy = near if near.startswith("did") else "give path/to/file.py or package.module:function"
+        raise JobFileError(f"there is no job file {location}; {remedy}")
+    if file.suffix != ".py":
+        raise JobFileError(f"{location} is no Python file; give a file that ends in .py")
+    return _Target(location=location, function=function or None, file=file)
+
+
+def _module_file(module: str, first: Path) -> Path:
+    """Finds a module's source without importing its packages, which `find_spec` alone would do."""
+    importlib.invalidate_caches()
+    top, *rest = module.split(".")
+    spec: ModuleSpec | None = PathFinder.find_spec(top, [str(first)])
+    try:
+        spec = spec or importlib.util.find_spec(top)
+    except ValueError:  # in sys.modules without a spec, as __main__ is
+        spec = None
+    name = top
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            break
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    if spec is None or name != module:
+        raise JobFileError(
+            f"there is no module {module} in {first} or on sys.path; "
+            "give path/to/file.py or package.module:function"
+        )
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        raise JobFileError(
+            f"the module {module} has no Python source file; give a module with the train function"
+        )
+    return Path(spec.origin)
+
+
+def _only_job(source: JobSource, location: str) -> str:
+    names = list(source.jobs)
+    if len(names) == 1:
+        return names[0]
+    if names:
+        choices = " or ".join(f"{location}:{name}" for name in names)
+        raise JobFileError(f"{location} has {len(names)} jobs; say which: {choices}")
+    remedy = "decorate its train function with @raydist.job"
+    if source.functions:
+        remedy += f", or name one: {location}:{sorted(source.functions)[0]}"
+    raise JobFileError(f"{location} has no job; {remedy}")
+
+
+def _check_exists(function: str, source: JobSource, location: str) -> None:
+    names = source.functions | source.other_names
+    if function not in names and "*" not in names:
+        choices = sorted(source.jobs) or sorted(source.functions)
+        remedy = suggest(function, choices) if choices else "define it at the top level of the file"
+        raise JobFileError(f"{location} has no function {function!r}; {remedy}")
+
+
+def _literal_defaults(job: FoundJob | None, location: str) -> dict[str, Any] | None:
+    """Returns the typed arguments, {} for an undecorated function, None where they are no literals."""
+    if job is None:
+        return {}
+    lines: Mapping[str, str] = {name: f"{location}, line {line}" for name, line in job.lines.items()}
+    for name, where in lines.items():
+        check_names([name], where=where)  # a wrong name needs no run of the file
+    if job.defaults is None:
+        return None
+    return typed_defaults(job.defaults, where=f"{location}, line {job.line}", lines=lines)
+
+
+def _entry_point(found: _Target, function: str, *, asked: Path | None) -> tuple[EntryPoint, Path | None]:
+    if found.module is not None:
+        folder = module_working_dir(found.module, found.file, asked=asked)
+        return EntryPoint(module=found.module, function=function), folder
+    folder = asked or found.file.parent
+    return EntryPoint(file=relative_to_working_dir(found.file, folder), function=function), folder

@@ -1,0 +1,80 @@
+"""Runs a job file in a process of its own, for the decorator's arguments that are not literals."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from raydist.errors import JobFileError
+from raydist.spec.entry.entry_point import load_object
+from raydist.spec.job import EntryPoint
+from raydist.spec.settings.decorator import Job
+
+_TIME_LIMIT_S = 300.0  # a job file may import TensorFlow, which takes long on a busy machine
+# -P and a path at the end keep the folder that raydist lies in (site-packages) from shadowing anything.
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from raydist.spec.entry.job_probe import main; main()"
+
+
+def probe_defaults(
+    entry_point: EntryPoint, *, working_dir: Path | None, shown: str, timeout_s: float = _TIME_LIMIT_S
+) -> dict[str, Any]:
+    """Returns the arguments of the job that `entry_point` names; {} for a plain function.
+
+    Args:
+      shown: The job as the user wrote it, for messages.
+
+    Raises:
+      JobFileError: The file failed when it was run; ends with the last line that it printed.
+    """
+    request = {"file": entry_point.file, "module": entry_point.module, "function": entry_point.function}
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-P", "-c", _BOOT, root, json.dumps(request), str(working_dir or "")]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+        )
+    except subprocess.TimeoutExpired:
+        raise JobFileError(
+            f"{shown} was run for the job's defaults, which are not literals, and took over {timeout_s:g} s; "
+            "write literals, or move the work into the function"
+        ) from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise JobFileError(
+            f"{shown} failed when it was run for the job's defaults, which are not literals: {last}"
+        )
+    defaults: dict[str, Any] = json.loads(done.stdout)
+    return defaults
+
+
+def main() -> None:
+    """The probe's process: prints the defaults as JSON; what the job file prints goes to stderr."""
+    request, working_dir = json.loads(sys.argv[1]), sys.argv[2]
+    result = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if working_dir:
+        sys.path.insert(0, working_dir)
+    loaded = load_object(EntryPoint(**request), working_dir=Path(working_dir) if working_dir else None)
+    if not isinstance(loaded, Job) and not callable(loaded):
+        raise JobFileError(f"{request['function']} is of type {type(loaded).__name__}; name a function")
+    with result:
+        json.dump(loaded.defaults if isinstance(loaded, Job) else {}, result, default=_as_text)
+    # The job file may have started threads that would keep this process alive.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _as_text(value: Any) -> str:
+    """An option's typed value in the text that its parser reads again."""
+    return str(value.value) if isinstance(value, enum.Enum) else str(value)

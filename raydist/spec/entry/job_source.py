@@ -1,0 +1,163 @@
+"""What a job file says about its jobs, read from the source: the file itself is not run.
+
+A job file may import tensorflow at its top, which takes seconds and would fix the environment too early.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raydist.errors import JobFileError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundJob:
+    """One decorated function.
+
+    Attributes:
+      line: Line of the decorator.
+      defaults: Its arguments; None where they are not literals and the file has to be run.
+      lines: The line of each argument.
+    """
+
+    name: str
+    line: int
+    defaults: Mapping[str, Any] | None
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSource:
+    """The names at a file's top level.
+
+    Attributes:
+      jobs: Functions decorated with `raydist.job`, by name.
+      functions: All functions, by name.
+      other_names: What else is bound there: assignments, imports.
+    """
+
+    jobs: Mapping[str, FoundJob]
+    functions: frozenset[str]
+    other_names: frozenset[str]
+    imports_tf_keras: bool
+
+
+def read_source(source: bytes, *, shown: str) -> JobSource:
+    """Returns what `source` says; raises JobFileError with file and line for a syntax error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an odd escape sequence is the user's, and shown in the task
+            tree = ast.parse(source, filename=shown)
+            compile(tree, shown, "exec", dont_inherit=True)  # finds `return` outside a function, too
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else ""
+        raise JobFileError(f"{shown}{line}: {error.msg}; mend the syntax error there") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise JobFileError(f"{shown} is not Python source: {error}; give a .py file") from error
+    return _read_tree(tree)
+
+
+def imports_tf_keras(tree: ast.AST) -> bool:
+    """Whether the code imports tf_keras in any form, also inside functions or by `import_module`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found = [alias.name for alias in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                found = [module]
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(module)), *_],
+            ):
+                found = [module]
+            case _:
+                continue
+        if any(name.partition(".")[0] == "tf_keras" for name in found):
+            return True
+    return False
+
+
+def _read_tree(tree: ast.Module) -> JobSource:
+    packages, decorators = _names_of_raydist(tree)
+
+    def is_job(node: ast.expr) -> bool:
+        match node:
+            case ast.Name(id=name):
+                return name in decorators
+            case ast.Attribute(value=ast.Name(id=package), attr="job"):
+                return package in packages
+            case _:
+                return False
+
+    jobs: dict[str, FoundJob] = {}
+    functions: set[str] = set()
+    others: set[str] = set()
+    for statement in _top_level(tree.body):
+        match statement:
+            case ast.FunctionDef(name=name, decorator_list=decorator_list):
+                functions.add(name)
+                for decorator in decorator_list:
+                    call = decorator if isinstance(decorator, ast.Call) else None
+                    if is_job(call.func if call else decorator):
+                        jobs[name] = _found(name, decorator.lineno, call)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                others.add(name)
+                if any(is_job(node) for node in ast.walk(value) if isinstance(node, ast.expr)):
+                    jobs[name] = FoundJob(name=name, line=statement.lineno, defaults=None)
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                others.update((alias.asname or alias.name).partition(".")[0] for alias in names)
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.ClassDef(name=name):
+                others.add(name)
+    return JobSource(
+        jobs=jobs,
+        functions=frozenset(functions),
+        other_names=frozenset(others),
+        imports_tf_keras=imports_tf_keras(tree),
+    )
+
+
+def _names_of_raydist(tree: ast.AST) -> tuple[set[str], set[str]]:
+    """Returns the names of the package (`raydist`, `rd`) and of the decorator (`job`, `j`) in this file."""
+    packages: set[str] = set()
+    decorators: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                packages.update(alias.asname or alias.name for alias in names if alias.name == "raydist")
+            case ast.ImportFrom(module="raydist" | "raydist.spec.settings.decorator", names=names, level=0):
+                decorators.update(alias.asname or "job" for alias in names if alias.name in ("job", "*"))
+    return packages, decorators
+
+
+def _top_level(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yields what binds names when the file is imported, also within `if`, `try` and `with`."""
+    for statement in statements:
+        match statement:
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+                continue  # does not run in a task, where the file is not __main__
+            case ast.If(body=body, orelse=orelse):
+                yield from _top_level(body + orelse)
+            case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=finalbody):
+                handled = [each for handler in handlers for each in handler.body]
+                yield from _top_level(body + handled + orelse + finalbody)
+            case ast.With(body=body):
+                yield from _top_level(body)
+            case _:
+                yield statement
+
+
+def _found(name: str, line: int, call: ast.Call | None) -> FoundJob:
+    keywords = call.keywords if call else []
+    lines = {keyword.arg: keyword.value.lineno for keyword in keywords if keyword.arg}
+    defaults: dict[str, Any] | None = {}
+    try:
+        if (call and call.args) or any(keyword.arg is None for keyword in keywords):
+            raise ValueError("not literal")
+        defaults = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords}
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        defaults = None
+    return FoundJob(name=name, line=line, defaults=defaults, lines=lines)

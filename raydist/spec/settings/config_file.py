@@ -1,0 +1,60 @@
+"""A cluster config: a YAML file with JobSpec's field names and `params`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raydist.errors import SpecError
+from raydist.spec.settings.options import PARAMS, find_option
+from raydist.spec.settings.params import check_params
+from raydist.spec.settings.yaml12 import Yaml12Loader
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Returns the file's options, typed, and its `params`; an empty file sets nothing.
+
+    Raises:
+      SpecError: Names the file, the line and the key.
+    """
+    try:
+        loader = Yaml12Loader(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        document = loader.construct_document(node) if node is not None else None
+    except OSError as error:
+        raise SpecError(f"cannot read the config {path}: {error.strerror}; give a YAML file") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"the config {path} is not UTF-8 text; give a YAML file") from error
+    except yaml.YAMLError as error:
+        raise SpecError(_describe(path, error)) from error
+    except RecursionError as error:
+        raise SpecError(f"the config {path} is nested too deeply; write KEY: VALUE lines") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict) or not isinstance(node, yaml.MappingNode):
+        raise SpecError(f"{path} holds {_kind(document)}, not a mapping; write lines such as `workers: 2`")
+    return _typed(document, {key.value: key.start_mark.line + 1 for key, _ in node.value}, path)
+
+
+def _typed(document: Mapping[Any, Any], lines: Mapping[str, int], path: Path) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for key, value in document.items():
+        where = f"{path}, line {lines.get(str(key), 1)}"
+        if key == PARAMS:
+            config[PARAMS] = check_params({} if value is None else value, where=where)
+        else:
+            config[str(key)] = find_option(str(key), where=where).parse(value, where=where)
+    return config
+
+
+def _describe(path: Path, error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{path}, line {error.problem_mark.line + 1}: {error.problem}; mend the YAML there"
+    return f"{path} is not YAML: {str(error).splitlines()[0]}; give a YAML file"
+
+
+def _kind(document: Any) -> str:
+    return "a list" if isinstance(document, list) else repr(document)[:60]

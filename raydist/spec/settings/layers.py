@@ -1,0 +1,87 @@
+"""Layers of settings, each above the one before, and which one each value of a JobSpec came from."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from raydist.errors import SpecError
+from raydist.spec.definition import JobDefinition
+from raydist.spec.job import JobSpec
+from raydist.spec.settings.options import OPTIONS, PARAMS, find_option
+from raydist.spec.settings.params import merge_params
+
+_MAX_JOB_NAME_LENGTH = 60  # leaves room for time and suffix in a run's name
+
+
+class Source(enum.IntEnum):
+    """Where a value was set; the higher one wins."""
+
+    BUILT_IN = 0
+    JOB = 1
+    CONFIG = 2
+    ASKED = 3  # command line or keyword
+
+    @property
+    def words(self) -> str:
+        return ("by default", "by the job", "by the config", "as asked")[self.value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedJob:
+    """A JobSpec and, for each option's name, where its value was set."""
+
+    job: JobSpec
+    sources: Mapping[str, Source]
+
+
+def resolve(
+    definition: JobDefinition,
+    *,
+    config: Mapping[str, Any] | None = None,
+    config_where: str = "the config",
+    overrides: Mapping[str, Any] | None = None,
+    now: datetime,
+    suffix: str = "",
+) -> ResolvedJob:
+    """Returns what the layers say together.
+
+    Args:
+      definition: The job with its own defaults. Its working directory is final: the entry point hangs on it.
+      config: What `read_config` returned, and `config_where` its file, for messages.
+      overrides: The command line's options or `raydist.run`'s keywords, `params` included.
+      now: Time for the default run name; `suffix` (a few random letters) parts runs of one second.
+
+    Raises:
+      SpecError: An unknown name, a value of the wrong type or range.
+    """
+    layers = (
+        (Source.JOB, definition.defaults, definition.where),
+        (Source.CONFIG, config or {}, config_where),
+        (Source.ASKED, overrides or {}, ""),
+    )
+    fields: dict[str, Any] = {}
+    sources = {option.name: Source.BUILT_IN for option in OPTIONS}
+    for source, layer, where in layers:
+        for name in layer.keys() - {PARAMS}:
+            fields[name] = find_option(name, where=where).parse(layer[name], where=where)
+            sources[name] = source
+    if fields.get("resume") and "name" not in fields:
+        raise SpecError("resume is asked without a name; add the name of the run to go on from: --name RUN")
+    fields.setdefault("name", default_run_name(definition.name, now=now, suffix=suffix))
+    fields["working_dir"] = None if definition.working_dir is None else str(definition.working_dir)
+    fields[PARAMS] = merge_params(
+        definition.defaults.get(PARAMS, {}),
+        [(layer[PARAMS], where) for source, layer, where in layers[1:] if PARAMS in layer],
+    )
+    return ResolvedJob(job=JobSpec(entry_point=definition.entry_point, **fields), sources=sources)
+
+
+def default_run_name(job_name: str, *, now: datetime, suffix: str = "") -> str:
+    """Returns `cifar-20261121-093012-1f3a`: what a run's name may hold of the job's, the time, the suffix."""
+    stem = re.sub(r"[^A-Za-z0-9_]+", "-", job_name).strip("-_")[:_MAX_JOB_NAME_LENGTH] or "run"
+    return "-".join(part for part in (stem, f"{now:%Y%m%d-%H%M%S}", suffix) if part)

@@ -1,0 +1,313 @@
+"""The one list of options: the command line, a config file's keys, the decorator's and run's keywords."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raydist.errors import SpecError
+from raydist.spec.duration import write_duration
+from raydist.spec.job import (
+    CheckpointEvery,
+    JobSpec,
+    KerasFlavour,
+    PortRange,
+    Strategy,
+    WorkerRange,
+    check_field,
+)
+from raydist.spec.near import suggest
+from raydist.spec.partitioner import FORMS, Partitioner
+from raydist.spec.settings import values
+
+
+class OptionKind(enum.Enum):
+    """How an option is written on the command line."""
+
+    VALUE = "value"  # --name METAVAR
+    SWITCH = "switch"  # --name / --no-name
+    FLAG = "flag"  # --name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One field of JobSpec that a user may set.
+
+    Attributes:
+      name: The field of JobSpec; also the key in a config file and the keyword of `raydist.run`.
+      metavar: What stands for the value in the help; empty for switches and flags.
+      summary: What it sets, with its unit, and what happens when it is omitted where that is no value.
+      parser: Checks and types what was written.
+    """
+
+    name: str
+    metavar: str
+    summary: str
+    parser: values.Parser
+    kind: OptionKind = OptionKind.VALUE
+
+    @property
+    def flag(self) -> str:
+        """The command line's spelling, as click takes it: `--ps`, `--evaluator/--no-evaluator`."""
+        word = self.name.replace("_", "-")
+        return f"--{word}/--no-{word}" if self.kind is OptionKind.SWITCH else f"--{word}"
+
+    @property
+    def default(self) -> Any:
+        """The built-in default; None for `name`, which is made from the job and the time."""
+        default = _DEFAULTS[self.name]
+        return None if default is dataclasses.MISSING else default
+
+    @property
+    def help(self) -> str:
+        if self.default is None or self.kind is OptionKind.FLAG:
+            return self.summary
+        is_duration = self.parser is values.duration
+        default = write_duration(self.default) if is_duration else _written(self.default)
+        return f"{self.summary} [default: {default}]"
+
+    def parse(self, value: object, *, where: str = "") -> Any:
+        """Returns the typed value; raises SpecError, which begins with `where` (file and line) if given."""
+        try:
+            parsed = self.parser(self.name, value)
+            check_field(self.name, parsed)
+        except SpecError as error:
+            raise SpecError(f"{where}: {error}") if where else error from None
+        return parsed
+
+
+_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in dataclasses.fields(JobSpec)}
+
+
+def _written(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case enum.Enum():
+            return str(value.value)
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
+
+
+def _cpus(role: str) -> Option:
+    return Option(
+        name=f"cpus_per_{role}",
+        metavar="N",
+        summary=f"Logical CPUs of each {role.replace('_', ' ')} task.",
+        parser=values.number,
+    )
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        name="name",
+        metavar="NAME",
+        summary="The run's name, its folder on storage; made from the job and the time when omitted.",
+        parser=values.text,
+    ),
+    Option(
+        name="working_dir",
+        metavar="DIR",
+        summary="Folder that travels with the run and is first on each task's sys.path; "
+        "the job file's folder when omitted.",
+        parser=values.optional(values.path),
+    ),
+    Option(
+        name="address",
+        metavar="ADDRESS",
+        summary="Ray cluster: local (embedded), auto, host:port or ray://host:port; when omitted, "
+        "RAY_ADDRESS, else a Ray that runs on this machine, else local.",
+        parser=values.optional(values.address),
+    ),
+    Option(
+        name="strategy",
+        metavar="STRATEGY",
+        summary=f"The tf.distribute strategy: {', '.join(member.value for member in Strategy)}.",
+        parser=values.choice(Strategy),
+    ),
+    Option(
+        name="workers",
+        metavar="N|MIN:MAX",
+        summary="Worker tasks.",
+        parser=values.written_as(WorkerRange, "a number, or MIN:MAX such as 2:4", also=int),
+    ),
+    Option(name="ps", metavar="N", summary="Parameter server tasks.", parser=values.whole_number),
+    Option(
+        name="evaluator",
+        metavar="",
+        summary="Whether a side-car evaluator follows the checkpoints.",
+        parser=values.boolean,
+        kind=OptionKind.SWITCH,
+    ),
+    Option(
+        name="data_workers",
+        metavar="N",
+        summary="Tasks of tf.data service, which run what ctx.distribute is given.",
+        parser=values.whole_number,
+    ),
+    _cpus("worker"),
+    _cpus("ps"),
+    _cpus("chief"),
+    _cpus("evaluator"),
+    _cpus("data_worker"),
+    Option(
+        name="gpus_per_worker",
+        metavar="N",
+        summary="GPUs of each worker; chosen by what the hosts have when omitted or auto.",
+        parser=values.optional(values.whole_number, none="auto"),
+    ),
+    Option(
+        name="devices",
+        metavar="N",
+        summary="Logical CPU devices per task on hosts without GPUs; when omitted or auto, 2 for "
+        "mirrored and central_storage.",
+        parser=values.optional(values.whole_number, none="auto"),
+    ),
+    Option(
+        name="ports",
+        metavar="LOW-HIGH",
+        summary="Ports that TensorFlow's servers may use; any free ones when omitted.",
+        parser=values.optional(values.written_as(PortRange, "LOW-HIGH, such as 20000-20099"), none="any"),
+    ),
+    Option(
+        name="keras",
+        metavar="|".join(member.value for member in KerasFlavour),
+        summary="What tf.keras is; auto is 3, unless the job's source imports tf_keras or a partitioner "
+        "is set.",
+        parser=values.choice(KerasFlavour),
+    ),
+    Option(
+        name="mend_keras",
+        metavar="",
+        summary="Whether raydist mends what Keras breaks under tf.distribute.",
+        parser=values.boolean,
+        kind=OptionKind.SWITCH,
+    ),
+    Option(
+        name="check_equality",
+        metavar="",
+        summary="Before the first step on several replicas, checks the losses of a model's own (train_step, "
+        "compute_loss, loss functions, add_loss); means over a replica's examples are then weighted so that "
+        "the gradient equals one device's. Without it gradients are summed, as TensorFlow does.",
+        parser=values.boolean,
+        kind=OptionKind.SWITCH,
+    ),
+    Option(
+        name="sync_batchnorm",
+        metavar="",
+        summary="BatchNormalization normalises with the statistics of the global batch.",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+    Option(
+        name="seed",
+        metavar="N",
+        summary="Seed of Python, NumPy, TensorFlow and Keras.",
+        parser=values.whole_number,
+    ),
+    Option(
+        name="storage",
+        metavar="URI",
+        summary="Where runs are kept: a path, file://, s3://, gs:// or hdfs://.",
+        parser=values.path,
+    ),
+    Option(
+        name="max_failures",
+        metavar="N",
+        summary="Attempts that may be lost to failures before the run fails.",
+        parser=values.whole_number,
+    ),
+    Option(
+        name="timeout",
+        metavar="DURATION",
+        summary="Limit for the whole run; no limit when omitted or none.",
+        parser=values.optional(values.duration, none="none"),
+    ),
+    Option(
+        name="start_timeout",
+        metavar="DURATION",
+        summary="Limit for an attempt's start.",
+        parser=values.duration,
+    ),
+    Option(
+        name="stall_timeout",
+        metavar="DURATION",
+        summary="Limit for training that stands still; its stacks are dumped, and it is retried.",
+        parser=values.duration,
+    ),
+    Option(
+        name="resume",
+        metavar="",
+        summary="Go on from the run of that name.",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+    Option(
+        name="checkpoint_every",
+        metavar="N|epoch|DURATION",
+        summary="When to save: every N steps, each epoch, or after a time such as 60s or 5m.",
+        parser=values.written_as(CheckpointEvery, "100 (steps), epoch, 60s, or 5m", also=int),
+    ),
+    Option(
+        name="keep",
+        metavar="N",
+        summary="Checkpoints to keep, the newest ones; all keeps each.",
+        parser=values.optional(values.whole_number, none="all"),
+    ),
+    Option(
+        name="keep_best",
+        metavar="METRIC",
+        summary="Metric whose best checkpoint is kept too, saving at each epoch's end: the least of names "
+        "with loss or error in them, the most of others, as val_accuracy; none when omitted.",
+        parser=values.optional(values.text, none="none"),
+    ),
+    Option(
+        name="export",
+        metavar="",
+        summary="Whether the model of ctx.fit is exported at its end, the best one with keep_best.",
+        parser=values.boolean,
+        kind=OptionKind.SWITCH,
+    ),
+    Option(
+        name="partitioner",
+        metavar="KIND:N[,KIND:N]",
+        summary=f"How parameter_server cuts large variables into shards: {FORMS}; "
+        "not at all when omitted or none.",
+        parser=values.optional(values.written_as(Partitioner, FORMS), none="none"),
+    ),
+    Option(
+        name="auto_shard",
+        metavar="off|auto|file|data",
+        summary="tf.data auto-shard policy for plain pipelines.",
+        parser=values.one_of("off", "auto", "file", "data"),
+    ),
+    Option(
+        name="detach",
+        metavar="",
+        summary="Return once the cluster has accepted the run, which outlives this shell.",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+)
+
+PARAMS = "params"
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def find_option(name: str, *, where: str = "") -> Option:
+    """Returns the option of that name; raises SpecError that names the near ones."""
+    check_names([name], where=where)
+    return _BY_NAME[name]
+
+
+def check_names(names: Iterable[str], *, where: str = "") -> None:
+    """Raises SpecError for the first name that is neither an option nor `params`."""
+    for name in names:
+        if name not in _BY_NAME and name != PARAMS:
+            prefix = f"{where}: " if where else ""
+            raise SpecError(f"{prefix}there is no option {name!r}; {suggest(str(name), [*_BY_NAME, PARAMS])}")

@@ -1,0 +1,87 @@
+"""The options of a run as the keywords that Python code gives, so that editors and type checkers know them.
+
+A type checker needs them written out. raydist.spec.settings.options is what decides; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
+
+from raydist.spec.duration import Duration
+from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, Strategy, WorkerRange
+from raydist.spec.partitioner import Partitioner
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RunOptions(TypedDict, total=False):
+    """Fields of JobSpec, which are the command line's options with `_`; JobSpec says what each one means."""
+
+    name: str
+    working_dir: str | os.PathLike[str] | None
+    address: str | None
+    strategy: (
+        Strategy
+        | Literal[
+            "auto",
+            "one_device",
+            "mirrored",
+            "central_storage",
+            "tpu",
+            "multi_worker_mirrored",
+            "parameter_server",
+        ]
+    )
+    workers: WorkerRange | str | int
+    ps: int
+    evaluator: bool
+    data_workers: int
+    cpus_per_worker: float
+    cpus_per_ps: float
+    cpus_per_chief: float
+    cpus_per_evaluator: float
+    cpus_per_data_worker: float
+    gpus_per_worker: int | None
+    devices: int | None
+    ports: PortRange | str | None
+    keras: KerasFlavour | Literal["auto", "3", "legacy"]
+    mend_keras: bool
+    check_equality: bool
+    sync_batchnorm: bool
+    seed: int
+    storage: str | os.PathLike[str]
+    max_failures: int
+    timeout: Duration | None
+    start_timeout: Duration
+    stall_timeout: Duration
+    resume: bool
+    checkpoint_every: CheckpointEvery | str | int
+    keep: int | None
+    keep_best: str | None
+    export: bool
+    partitioner: Partitioner | str | None
+    auto_shard: Literal["off", "auto", "file", "data"]
+    detach: bool
+
+
+class JobDefaults(RunOptions, total=False):
+    """What `@raydist.job` takes: the options, and the params with their defaults."""
+
+    params: Mapping[str, Any]
+
+
+def shows_options(function: F) -> F:
+    """Makes `inspect.signature`, which notebooks and `help` use, show each option instead of `**options`.
+
+    The default `...` stands for what the job, the config or raydist itself has.
+    """
+    signature = inspect.signature(function)
+    *parameters, _ = signature.parameters.values()
+    for name, kind in get_type_hints(RunOptions).items():
+        option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind)
+        parameters.append(option)
+    vars(function)["__signature__"] = signature.replace(parameters=parameters)
+    return function

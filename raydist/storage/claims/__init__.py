@@ -1,0 +1,1 @@
+"""Which process drives a run."""

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+
+# Stands for a task: Ray names its process so.
+TASK = "exec -a ray::TaskActor.run sleep 60"
+
+
+@pytest.fixture
+def task_process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["bash", "-c", TASK]) as process:
+        yield process
+        process.kill()
+
+
+def store(pid: int | None, *, state: str = "RUNNING", host: str = "127.0.0.1", steps: int = 7) -> None:
+    from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_storage import open_run
+
+    task: dict[str, Any] = {"task": "worker/1", "host": host, "pid": pid, "state": "RUNNING", "steps": steps}
+    record = {"state": state, "steps": steps, "tasks": [task]}
+    RunRecordStore(open_run("raydist_runs", run="digits-1")).replace(record)
+
+
+@pytest.mark.parametrize(
+    ("option", "number", "words"),
+    [("--kill", signal.SIGKILL, "killed worker/1"), ("--term", signal.SIGTERM, "sent SIGTERM to worker/1")],
+)
+def test_task_gets_the_signal(
+    raydist: Run, task_process: subprocess.Popen[bytes], option: str, number: int, words: str, wait_until: Any
+) -> None:
+    store(task_process.pid)
+    wait_until(lambda: is_named(task_process.pid))
+    code, out, _ = raydist("chaos", "digits-1", option, "worker/1", "--at-step", "7")
+    assert (code, out.startswith(words), out.endswith("at step 7\n")) == (0, True, True)
+    assert task_process.wait(timeout=10) == -number
+
+
+def test_stopped_task_goes_on(raydist: Run, task_process: subprocess.Popen[bytes], wait_until: Any) -> None:
+    store(task_process.pid)
+    wait_until(lambda: is_named(task_process.pid))
+    assert raydist("chaos", "digits-1", "--stop", "worker/1")[0] == 0
+    wait_until(lambda: state_of(task_process.pid) == "T")
+    code, out, _ = raydist("chaos", "digits-1", "--stop", "worker/1", "--for", "0.1s", "--json")
+    assert (code, '"fault": "stop"' in out) == (0, True)
+    wait_until(lambda: state_of(task_process.pid) == "S")
+
+
+def is_named(pid: int) -> bool:
+    with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+        return cmdline.read().startswith(b"ray::TaskActor")
+
+
+def state_of(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "give one of --kill TASK, --term TASK and --stop TASK"),
+        (("--kill", "worker/1", "--stop", "worker/1"), "give one of --kill TASK"),
+        (("--kill", "worker/1", "--for", "3"), "give it with --stop"),
+        (("--kill", "worker/9"), "run digits-1 has no task worker/9; it has worker/1"),
+        (("--kill", "w1"), "w1"),
+    ],
+)
+def test_mistakes_are_told(raydist: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    store(1)
+    code, _, err = raydist("chaos", "digits-1", *arguments)
+    assert (code, sentence in err) == (2, True), err
+
+
+def test_run_that_has_ended_is_left_alone(raydist: Run) -> None:
+    store(1, state="SUCCEEDED")
+    code, _, err = raydist("chaos", "digits-1", "--kill", "worker/1")
+    assert (code, "has ended: SUCCEEDED after 7 steps" in err) == (2, True)
+
+
+def test_process_that_is_no_task_is_spared(raydist: Run) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+        store(other.pid)
+        code, _, err = raydist("chaos", "digits-1", "--kill", "worker/1")
+        assert (code, "is no task of raydist any more" in err, other.poll()) == (3, True, None)
+        other.kill()

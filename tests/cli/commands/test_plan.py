@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+Write = Callable[..., Path]
+CONFIGS = sorted((Path(__file__).parents[3] / "cluster_configs").glob("*.yaml"))
+
+
+def test_plan_prints_a_tf_config_for_each_worker(raydist: Run, job_file: Write) -> None:
+    code, out, _ = raydist("plan", str(job_file()), "--workers", "2", "--address", "local")
+    assert code == 0
+    lines = [line for line in out.splitlines() if line.startswith("worker/")]
+    assert [line.split(" ", 1)[0] for line in lines] == ["worker/0", "worker/1"]
+    for index, line in enumerate(lines):
+        tf_config = json.loads(line.partition("TF_CONFIG=")[2])
+        assert tf_config["cluster"] == {"worker": ["worker-0:0", "worker-1:0"]}
+        assert tf_config["task"] == {"type": "worker", "index": index}
+    assert "multi_worker_mirrored: workers is 2" in out
+
+
+def test_plan_prints_roles_and_a_tf_config_for_every_task_under_parameter_server(
+    raydist: Run, job_file: Write
+) -> None:
+    options = ("--strategy", "parameter_server", "--workers", "3", "--ps", "2", "--evaluator")
+    code, out, _ = raydist("plan", str(job_file()), *options, "--cpus-per-ps", "0.5", "--address", "local")
+    assert code == 0
+    assert [line for line in out.splitlines() if line.startswith(("role", "placement"))] == [
+        "role       1 x chief, 1 CPU",
+        "role       3 x worker, 1 CPU each",
+        "role       2 x ps, 0.5 CPUs each",
+        "role       1 x evaluator, 1 CPU",
+        "placement  ps on as many hosts as there are, all tasks or none",
+    ]
+    lines = [line.split(" TF_CONFIG=") for line in out.splitlines() if " TF_CONFIG=" in line]
+    assert [task for task, _ in lines] == [
+        *("chief/0", "worker/0", "worker/1", "worker/2", "ps/0", "ps/1", "evaluator/0"),
+    ]
+    for task, text in lines:
+        tf_config = json.loads(text)
+        num_addresses = {name: len(addresses) for name, addresses in tf_config["cluster"].items()}
+        assert num_addresses == {"chief": 1, "worker": 3, "ps": 2}
+        assert f"{tf_config['task']['type']}/{tf_config['task']['index']}" == task
+
+
+def test_function_without_params_takes_any_as_yaml(raydist: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("def train(ctx): ...\n")
+    code, out, _ = raydist(
+        *("plan", "job.py:train", "-p", "n=20", "-p", "flag=yes", "--address", "local", "--json")
+    )
+    assert (code, json.loads(out)["params"]) == (0, {"n": 20, "flag": "yes"})
+
+
+def test_partitioner_of_the_job_brings_tf_keras_and_can_be_taken_back(raydist: Run, job_file: Write) -> None:
+    job = job_file('@raydist.job(ps=2, workers=2, partitioner="min_size:1024")')
+    _, out, _ = raydist("plan", str(job), "--address", "local")
+    assert "keras      legacy: a partitioner is asked for, and Keras 3 has no sharded variables" in out
+    code, out, _ = raydist(
+        "plan", str(job), "--address", "local", "--partitioner", "none", "--keras", "3", "--json"
+    )
+    assert (code, json.loads(out)["keras"]) == (0, "3")
+
+
+def test_plan_json_is_one_object_with_reasons_and_roles(raydist: Run, job_file: Write) -> None:
+    code, out, err = raydist(
+        "plan", str(job_file()), "--strategy", "mirrored", "--address", "local", "--json"
+    )
+    printed = json.loads(out)
+    assert (code, err) == (0, "")
+    assert printed["strategy"] == "mirrored"
+    assert printed["reason"]
+    assert printed["roles"] == [{"task_type": "worker", "num_tasks": 1, "cpus": 1.0, "gpus": 0, "tpus": 0.0}]
+    assert printed["devices"] == 2
+    assert printed["tasks"] == [{"task": "worker/0", "tf_config": None}]
+
+
+def test_precedence_is_command_line_then_config_then_job(
+    raydist: Run, job_file: Write, tmp_path: Path
+) -> None:
+    job = job_file('@raydist.job(workers=2, params={"epochs": 1, "rate": 0.5, "data": "auto"})')
+    config = tmp_path / "config.yaml"
+    config.write_text("address: local\nworkers: 3\nkeras: legacy\nparams: {epochs: 2, rate: 1e-3}\n")
+    _, out, _ = raydist("plan", str(job), "-c", str(config), "--keras", "3", "-p", "epochs=7", "--json")
+    printed = json.loads(out)
+    assert len(printed["tasks"]) == 3
+    assert printed["keras"] == "3"
+    assert printed["params"] == {"epochs": 7, "rate": 0.001, "data": "auto"}
+
+
+def test_plan_loads_neither_ray_nor_tensorflow_even_when_the_job_imports_them(job_file: Write) -> None:
+    job = job_file("@raydist.job(workers=2)", top="import ray, tensorflow")
+    code = (
+        "import sys\nfrom raydist.cli import main\n"
+        f"assert main.run(['plan', {str(job)!r}, '--address', 'local']) == 0\n"
+        "print([name for name in ('ray', 'tensorflow', 'keras', 'pyarrow', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_config_says_when_to_use_it_and_loads(config: Path) -> None:
+    from raydist.spec.settings.config_file import read_config
+
+    assert config.read_text().startswith("# ")
+    assert "Use it " in config.read_text()
+    assert read_config(config)
+
+
+def test_every_promised_config_is_shipped() -> None:
+    assert {path.stem for path in CONFIGS} == {
+        *("local", "two-workers", "parameter-servers", "single-host-gpu", "tpu", "existing-ray"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "num_tasks"),
+    [
+        ("local", "one_device", 1),
+        ("two-workers", "multi_worker_mirrored", 2),
+        ("parameter-servers", "parameter_server", 6),
+    ],
+)
+def test_local_config_gives_the_plan_that_it_describes(
+    raydist: Run, job_file: Write, name: str, strategy: str, num_tasks: int
+) -> None:
+    config = next(path for path in CONFIGS if path.stem == name)
+    printed = json.loads(raydist("plan", str(job_file()), "-c", str(config), "--json")[1])
+    assert (printed["strategy"], len(printed["tasks"])) == (strategy, num_tasks)
+
+
+def test_plan_shows_the_batch_of_each_replica_and_the_scaled_rate(raydist: Run, job_file: Write) -> None:
+    job = job_file(
+        '@raydist.job(workers=3, params={"batch_size": 64, "base_batch_size": 64, "learning_rate": 0.1})'
+    )
+    _, out, _ = raydist("plan", str(job), "--address", "local", "-p", "batch_size=128")
+    assert "batch      128 examples a step: uneven, 43 on 2 replicas, 42 on 1\n" in out
+    assert "rate       0.2: 0.1 for batches of 64, scaled by the linear rule to 128\n" in out

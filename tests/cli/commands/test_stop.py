@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from raydist.spec import process
+from tests.cli.conftest import Run
+
+# Stands for a driver: records its end as a controller does, when it is interrupted.
+DRIVER = """
+import sys, time
+from raydist.spec.process import this_process
+from raydist.storage.filesystem import Storage
+from raydist.storage.run_storage import open_run
+from raydist.storage.record.run_record import RunRecordStore
+
+record = RunRecordStore(open_run("raydist_runs", run="digits-1"))
+try:
+    record.replace({"state": "RUNNING", "steps": 4, "driver": this_process()})
+    print("up", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    record.replace({"state": "CANCELLED", "steps": 5, "driver": this_process()})
+"""
+
+
+@pytest.fixture
+def driver() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "up\n"
+        yield driver
+        driver.kill()
+
+
+def store(driver: dict[str, Any] | None) -> None:
+    from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_storage import open_run
+
+    record = {"state": "RUNNING", **({} if driver is None else {"driver": driver})}
+    RunRecordStore(open_run("raydist_runs", run="digits-1")).replace(record)
+
+
+@pytest.mark.usefixtures("driver")
+def test_stop_interrupts_the_driver_and_waits_for_the_end(raydist: Run) -> None:
+    code, out, _ = raydist("stop", "digits-1")
+    assert (code, out) == (0, "run digits-1: CANCELLED after 5 steps\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("stop", "r", "--timeout", "soon"), "--timeout is 'soon'; write seconds, or 90s, 5m, 2h"),
+        (("stop", "r", "--timeout", "-1m"), "--timeout is -1m; need at least 0 seconds"),
+        (("chaos", "r", "--stop", "worker/1", "--for", "x"), "--for is 'x'; write seconds, or 90s, 5m, 2h"),
+    ],
+)
+def test_time_that_cannot_be_read_is_exit_2(raydist: Run, arguments: tuple[str, ...], message: str) -> None:
+    code, out, err = raydist(*arguments)
+    assert (code, out, err) == (2, "", f"raydist: {message}\n")
+
+
+@pytest.mark.usefixtures("stored_run")
+def test_stop_of_a_run_that_has_ended_tells_how(raydist: Run) -> None:
+    code, out, _ = raydist("stop", "digits-1")
+    assert (code, out) == (0, "run digits-1: SUCCEEDED after 20 steps\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        pytest.param(
+            {"host": "elsewhere"}, "on host elsewhere; run `raydist stop digits-1` there", id="other-host"
+        ),
+        pytest.param({"start": 1}, "has died", id="pid-of-another-process"),
+        pytest.param(None, "does not say which process", id="unknown"),
+    ],
+)
+def test_stop_touches_no_other_process(raydist: Run, changes: dict[str, Any] | None, sentence: str) -> None:
+    store(None if changes is None else {**process.this_process(), **changes})
+    code, out, err = raydist("stop", "digits-1")
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+def test_process_is_known_by_pid_and_start() -> None:
+    this = process.this_process()
+    assert process.is_this_host(this)
+    assert process.is_alive(this)
+    assert not process.is_alive({**this, "pid": 2**22 + 1})

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from raydist.controller.attempt.reached import Evaluation, Reached
+from raydist.spec.status import TaskStatus
+from tests.support.fakes import make_status, task
+
+
+def reached_after(*statuses: TaskStatus, attempt: int = 0, before: Reached | None = None) -> Reached:
+    return (before or Reached()).updated(statuses, chief=task("chief/0"), attempt=attempt)
+
+
+def test_repeated_steps_are_summed_over_attempts() -> None:
+    first = reached_after(make_status("chief/0", steps_repeated=2), make_status("chief/0", steps_repeated=5))
+    assert first.steps_repeated == 5
+    second = reached_after(make_status("chief/0", steps_repeated=1), attempt=1, before=first)
+    assert second.steps_repeated == 6
+
+
+def test_repeated_steps_are_those_that_the_chief_tells() -> None:
+    assert reached_after(make_status("worker/0", steps_repeated=7)).steps_repeated == 0
+
+
+def test_steps_are_those_of_whoever_is_furthest() -> None:
+    reached = reached_after(make_status("chief/0", step=130), make_status("evaluator/0", step=100))
+    assert reached.steps == 130
+
+
+def test_evaluation_is_the_evaluators_last() -> None:
+    first = make_status("evaluator/0", step=50, lag_steps=10, metrics={"loss": 0.9})
+    second = make_status("evaluator/0", step=100, lag_steps=0, metrics={"loss": 0.7})
+    reached = reached_after(first, second, make_status("chief/0", metrics={"loss": 0.1}))
+    assert reached.evaluation == Evaluation(step=100, lag_steps=0, metrics={"loss": 0.7})
+    assert reached.metrics == {"loss": 0.1}
+
+
+def test_new_evaluator_that_has_not_evaluated_yet_keeps_the_last_evaluation() -> None:
+    first = reached_after(make_status("evaluator/0", step=50, metrics={"loss": 0.9}))
+    assert reached_after(make_status("evaluator/0", life=1), before=first).evaluation == first.evaluation
+    assert reached_after().evaluation is None

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from raydist.controller.attempt.success import has_succeeded, servers
+from raydist.spec.job import Strategy
+from raydist.spec.status import TaskState
+from tests.support.fakes import task
+
+FINISHED, RUNNING, FAILED = TaskState.FINISHED, TaskState.RUNNING, TaskState.FAILED
+SYNCHRONOUS, PARAMETER_SERVER = Strategy.MULTI_WORKER_MIRRORED, Strategy.PARAMETER_SERVER
+
+
+@pytest.mark.parametrize(
+    ("strategy", "states", "is_success"),
+    [
+        pytest.param(SYNCHRONOUS, {"worker/0": FINISHED, "worker/1": FINISHED}, True, id="all-returned"),
+        pytest.param(SYNCHRONOUS, {"worker/0": FINISHED, "worker/1": RUNNING}, False, id="one-still-trains"),
+        pytest.param(SYNCHRONOUS, {"worker/0": FINISHED, "worker/1": FAILED}, False, id="dead-worker"),
+        pytest.param(
+            SYNCHRONOUS, {"worker/0": FINISHED, "evaluator/0": RUNNING}, False, id="evaluator-is-waited-for"
+        ),
+        pytest.param(Strategy.ONE_DEVICE, {"worker/0": FINISHED}, True, id="single-host"),
+        pytest.param(
+            SYNCHRONOUS,
+            {"worker/0": FINISHED, "worker/1": FINISHED, "data-worker/0": RUNNING},
+            True,
+            id="data-workers-never-return",
+        ),
+        pytest.param(
+            Strategy.ONE_DEVICE,
+            {"worker/0": RUNNING, "data-worker/0": FAILED},
+            False,
+            id="data-worker-died-while-training",
+        ),
+        pytest.param(
+            PARAMETER_SERVER,
+            {"chief/0": FINISHED, "worker/0": RUNNING, "ps/0": RUNNING},
+            True,
+            id="chief-decides",
+        ),
+        pytest.param(PARAMETER_SERVER, {"chief/0": RUNNING, "worker/0": FINISHED}, False, id="chief-trains"),
+        pytest.param(
+            PARAMETER_SERVER,
+            {"chief/0": FINISHED, "evaluator/0": RUNNING, "ps/0": RUNNING},
+            False,
+            id="chief-and-evaluator",
+        ),
+    ],
+)
+def test_success_rule(strategy: Strategy, states: dict[str, TaskState], is_success: bool) -> None:
+    assert has_succeeded(strategy, {task(name): state for name, state in states.items()}) is is_success
+
+
+def test_servers_are_those_whose_end_the_chief_decides() -> None:
+    tasks = [task(name) for name in ("chief/0", "worker/0", "ps/0", "evaluator/0")]
+    assert servers(PARAMETER_SERVER, tasks) == (task("worker/0"), task("ps/0"))
+    assert servers(SYNCHRONOUS, [*tasks, task("data-worker/0")]) == ()

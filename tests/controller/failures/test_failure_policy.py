@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from raydist.controller.failures.failure_policy import AttemptEnd, Decision, decide
+from raydist.errors import ClusterError
+from raydist.spec.status import FailureKind
+from tests.support.fakes import make_failure
+
+
+def decision_for(
+    end: AttemptEnd, *, history: tuple[AttemptEnd, ...] = (), restored_step: int = 0, max_failures: int = 3
+) -> Decision:
+    return decide(end, restored_step=restored_step, history=history, max_failures=max_failures)
+
+
+LOST = make_failure("worker/1", FailureKind.LOST)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(LOST, id="lost"),
+        pytest.param(make_failure("worker/0", FailureKind.COLLATERAL), id="collateral"),
+        pytest.param(make_failure("worker/0", FailureKind.START), id="start"),
+        pytest.param(make_failure("worker/0", FailureKind.USER, step=7), id="user-after-progress"),
+        pytest.param(ClusterError("the mailbox is gone"), id="group-broken"),
+    ],
+)
+@pytest.mark.parametrize("max_failures", [0, 1, 3])
+def test_as_many_attempts_may_be_lost_as_are_allowed(end: AttemptEnd, max_failures: int) -> None:
+    history: tuple[AttemptEnd, ...] = ()
+    for _ in range(max_failures):
+        assert decision_for(end, history=history, max_failures=max_failures).is_retry
+        history = (*history, LOST)
+    last = decision_for(end, history=history, max_failures=max_failures)
+    assert not last.is_retry
+    assert f"--max-failures is {max_failures}" in last.reason
+
+
+@pytest.mark.parametrize("kind", [FailureKind.MISTAKE, FailureKind.STORAGE])
+def test_what_no_other_attempt_can_mend_is_final_at_once(kind: FailureKind) -> None:
+    assert not decision_for(make_failure("worker/0", kind, step=50)).is_retry
+
+
+@pytest.mark.parametrize(
+    ("step", "restored_step", "is_retry"),
+    [(0, 0, False), (1, 0, True), (40, 40, False), (41, 40, True)],
+)
+def test_user_exception_is_final_unless_steps_were_completed_since_the_restore(
+    step: int, restored_step: int, is_retry: bool
+) -> None:
+    failure = make_failure("worker/0", step=step)
+    assert decision_for(failure, restored_step=restored_step).is_retry is is_retry
+
+
+def test_user_exception_at_the_same_step_twice_is_final() -> None:
+    before = make_failure("worker/1", step=50)
+    decision = decision_for(make_failure("worker/0", step=50), history=(before,), restored_step=40)
+    assert decision == Decision(is_retry=False, reason="ValueError was raised at step 50 before")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(make_failure("worker/0", step=49), id="other-step"),
+        pytest.param(make_failure("worker/0", step=50, error_type="KeyError"), id="other-exception"),
+        pytest.param(make_failure("worker/0", FailureKind.LOST, step=50), id="lost-at-that-step"),
+    ],
+)
+def test_another_failure_before_does_not_make_a_user_exception_final(before: AttemptEnd) -> None:
+    assert decision_for(make_failure("worker/0", step=50), history=(before,), restored_step=40).is_retry

@@ -1,0 +1,92 @@
+"""raydist.attach from storage alone: runs that have ended, and runs that nobody drives any more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raydist
+from raydist.runtime.cluster.connection import Connection
+from raydist.spec.process import this_process
+from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_storage import open_run
+from tests.test_api import train as train
+
+NOBODY = "127.0.0.1:1"  # a port that no Ray listens on
+
+
+def store(folder: Path, *, written_at_s: float | None = None, **facts: Any) -> raydist.RunHandle:
+    clock = {} if written_at_s is None else {"clock": lambda: written_at_s}
+    RunRecordStore(open_run(str(folder), run="r"), **clock).replace(facts)
+    return raydist.attach("r", storage=str(folder))
+
+
+def dead_process() -> dict[str, Any]:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return {**this_process(), "pid": process.pid}
+
+
+def test_ended_run_is_told_from_storage(tmp_path: Path) -> None:
+    handle = store(tmp_path, state="SUCCEEDED", steps=7, attempts=1, metrics={"loss": 0.5})
+    result = handle.result(timeout=0)
+    assert (handle.name, result.steps, dict(result.metrics)) == ("r", 7, {"loss": 0.5})
+    handle.stop()  # harmless
+
+
+def test_failed_run_raises_its_error(tmp_path: Path) -> None:
+    error = {"type": "KeyError", "message": "worker/1 failed", "task": "worker/1", "attempt": 2, "log": "l"}
+    handle = store(tmp_path, state="FAILED", error=error)
+    with pytest.raises(raydist.TaskFailedError, match="worker/1 failed") as caught:
+        handle.result()
+    assert (caught.value.task, caught.value.attempt, caught.value.log) == ("worker/1", 2, "l")
+    assert isinstance(caught.value.result, raydist.RunResult)
+
+
+def test_run_that_goes_on_is_a_timeout(tmp_path: Path) -> None:
+    handle = store(tmp_path, state="RUNNING", driver=this_process())
+    with pytest.raises(TimeoutError, match=r"run r did not end within 0\.5 s; it goes on"):
+        handle.result(timeout=0.5)
+
+
+def test_run_whose_process_died_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    handle = store(tmp_path, written_at_s=5.0, state="RUNNING", driver=dead_process())
+    with pytest.raises(raydist.ClusterError, match=r"which drove it, has died.*raydist resume r"):
+        handle.result()
+
+
+def test_detached_run_whose_ray_is_gone_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    driver = {**this_process(), "actor": "r", "address": NOBODY}
+    handle = store(tmp_path, written_at_s=5.0, state="RUNNING", driver=driver)
+    for call in (handle.result, handle.stop):
+        with pytest.raises(raydist.ClusterError, match=r"run r cannot be asked for.*raydist resume r"):
+            call()
+
+
+def test_unknown_run_is_told_at_once(tmp_path: Path) -> None:
+    store(tmp_path, state="RUNNING")
+    with pytest.raises(raydist.MistakeError, match="did you mean r"):
+        raydist.attach("rr", storage=str(tmp_path))
+    with pytest.raises(raydist.SpecError, match=r"name is '\.\.'"):
+        raydist.attach("..", storage=str(tmp_path))
+
+
+def test_other_ray_than_this_process_is_connected_to_is_told(ray_cluster: Connection, tmp_path: Path) -> None:
+    handle = store(tmp_path, state="RUNNING", driver={**this_process(), "actor": "r", "address": NOBODY})
+    with pytest.raises(raydist.ClusterError, match=f"connected to the Ray at {ray_cluster.address}"):
+        handle.stop()
+    nobody = store(
+        tmp_path, state="RUNNING", driver={**this_process(), "actor": "r", "address": ray_cluster.address}
+    )
+    with pytest.raises(raydist.MistakeError, match="its controller is no longer in the Ray"):
+        nobody.stop()
+
+
+def test_ray_that_this_process_started_cannot_keep_a_run(ray_cluster: object, tmp_path: Path) -> None:
+    with pytest.raises(raydist.SpecError, match="ends with this process"):
+        raydist.submit(train, detach=True, storage=str(tmp_path / "runs"))
+    assert not (tmp_path / "runs" / "run.json").exists()

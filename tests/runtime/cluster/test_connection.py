@@ -1,0 +1,212 @@
+"""Connections to real Rays, each from a fresh process: ray.init leaves too much behind to share one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raydist.runtime.cluster.connection import Connection, connect
+from tests.support.ray_heads import RayHead, ray_head
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+_CONNECT = """
+import json, os, sys
+from raydist.errors import ClusterError
+from raydist.runtime.cluster.connection import connect
+address = json.loads(sys.argv[1])
+before = (os.environ.get("RAY_AUTH_MODE"), __import__("signal").getsignal(15))
+try:
+    with connect(address, embedded_cpus=3) as connection:
+        import ray
+        from raydist.runtime.cluster.inventory import probe_inventory
+        double = ray.remote(num_cpus=0)(lambda x: 2 * x)
+        actor = ray.remote(num_cpus=0)(type("Echo", (), {"echo": lambda self, x: x})).remote()
+        answer = {
+            "source": connection.source, "is_embedded": connection.is_embedded, "owns": connection.owns,
+            "answers": [ray.get(double.remote(21)), ray.get(actor.echo.remote("actor"))],
+            "cpus": probe_inventory(connection).num_cpus,
+        }
+    connection.close()
+    answer["is_initialized"] = ray.is_initialized()
+    answer["is_restored"] = before == (os.environ.get("RAY_AUTH_MODE"), __import__("signal").getsignal(15))
+except ClusterError as error:
+    answer = {"error": str(error)}
+print(json.dumps(answer))
+"""
+
+
+def try_to_connect(address: str | None, environ: Mapping[str, str], **more: str) -> dict[str, Any]:
+    process = subprocess.run(
+        [sys.executable, "-c", _CONNECT, json.dumps(address)],
+        env={**environ, **more, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=120,  # "in time": ray.init itself would wait without end
+    )
+    assert process.returncode == 0, process.stderr
+    # stdout is the answer and nothing else: Ray's own messages would spoil `--json`.
+    answer: dict[str, Any] = json.loads(process.stdout)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def guarded_head() -> Iterator[RayHead]:
+    with ray_head(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN) as head:
+        yield head
+
+
+@pytest.fixture(scope="module")
+def open_head() -> Iterator[RayHead]:
+    with ray_head(RAY_AUTH_MODE="disabled") as head:
+        yield head
+
+
+def assert_joined(answer: dict[str, Any], head: RayHead) -> None:
+    assert answer == {
+        "source": f"Ray at {head.address}",
+        "is_embedded": False,
+        "owns": True,
+        "answers": [42, "actor"],
+        "cpus": 2.0,
+        "is_initialized": False,
+        "is_restored": True,
+    }
+
+
+def test_token_is_sent_to_a_cluster_that_wants_one(guarded_head: RayHead) -> None:
+    answer = try_to_connect(guarded_head.address, guarded_head.environ, RAY_AUTH_TOKEN=TOKEN)
+    assert_joined(answer, guarded_head)
+
+
+def test_auto_finds_the_ray_that_ray_start_left(guarded_head: RayHead, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    answer = try_to_connect("auto", guarded_head.environ, RAY_AUTH_TOKEN_PATH=str(tmp_path / "token"))
+    assert_joined(answer, guarded_head)
+
+
+def test_no_address_takes_ray_address(guarded_head: RayHead) -> None:
+    answer = try_to_connect(
+        None,
+        guarded_head.environ,
+        RAY_ADDRESS=guarded_head.address,
+        RAY_AUTH_TOKEN=TOKEN,
+        RAY_TMPDIR="/nowhere",
+    )
+    assert_joined(answer, guarded_head)
+
+
+def test_no_address_takes_a_running_ray(open_head: RayHead) -> None:
+    assert_joined(try_to_connect(None, open_head.environ), open_head)
+
+
+def test_token_in_the_home_does_no_harm_to_a_cluster_without_authentication(open_head: RayHead) -> None:
+    # In token mode the driver would refuse the cluster's calls, and its actors would die.
+    assert_joined(try_to_connect(open_head.address, open_head.environ, RAY_AUTH_TOKEN=TOKEN), open_head)
+
+
+def test_client_address_reaches_a_cluster_from_outside(guarded_head: RayHead) -> None:
+    answer = try_to_connect(guarded_head.client_address, guarded_head.environ, RAY_AUTH_TOKEN=TOKEN)
+    assert "error" not in answer, answer
+    assert answer["source"] == f"Ray at {guarded_head.client_address.removeprefix('ray://')}"
+    assert answer["answers"] == [42, "actor"]
+
+
+@pytest.mark.parametrize("form", ["address", "client_address"])
+@pytest.mark.parametrize(
+    ("environ", "complaint"),
+    [
+        ({"RAY_AUTH_TOKEN": "f" * 32}, "wants another token than the one found here"),
+        ({}, "wants a token, and there is none here"),
+        ({"RAY_AUTH_MODE": "token"}, "wants a token, and there is none here"),
+    ],
+    ids=["wrong", "missing", "missing in token mode"],
+)
+def test_wrong_or_missing_token_is_one_sentence_in_time(
+    guarded_head: RayHead, form: str, environ: dict[str, str], complaint: str
+) -> None:
+    answer = try_to_connect(getattr(guarded_head, form), guarded_head.environ, **environ)
+    assert complaint in answer["error"]
+    assert "RAY_AUTH_TOKEN" in answer["error"]
+
+
+def test_token_mode_on_a_cluster_without_authentication_is_refused(open_head: RayHead) -> None:
+    answer = try_to_connect(open_head.address, open_head.environ, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
+    assert "runs without authentication; unset it" in answer["error"]
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_dead_address_is_one_sentence_in_time(tmp_path: Path, form: str) -> None:
+    answer = try_to_connect(form, {"HOME": str(tmp_path)})
+    assert answer["error"].startswith(f"no Ray answers at {form}; start one there")
+
+
+@pytest.mark.parametrize("prefix", ["", "ray://"])
+def test_server_that_is_no_ray_is_one_sentence_in_time(tmp_path: Path, prefix: str) -> None:
+    # It accepts and says nothing, on which ray.init would hang.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
+        answer = try_to_connect(address, {"HOME": str(tmp_path)})
+    assert answer["error"].startswith(f"what answers at {address} is no Ray")
+
+
+def test_auto_without_any_ray_here_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # This machine may run Rays of its own, which `auto` rightly finds by their processes.
+    monkeypatch.setattr("raydist.runtime.cluster.connection._unrecorded_address", lambda: None)
+    monkeypatch.setattr("raydist.runtime.cluster.connection._existing", lambda: None)
+    with pytest.raises(Exception, match="address is auto, but no Ray runs on this machine"):
+        connect("auto", environ={"RAY_TMPDIR": str(tmp_path)})
+
+
+def test_embedded_ray_has_the_cpus_asked_for_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = Path("/tmp") / f"rd-embedded-{os.getpid()}"  # short: Ray's sockets lie in it
+    folder.mkdir()
+    answer = try_to_connect("local", {"HOME": str(tmp_path), "RAY_TMPDIR": str(folder)})
+    assert answer == {
+        "source": "embedded Ray",
+        "is_embedded": True,
+        "owns": True,
+        "answers": [42, "actor"],
+        "cpus": 3.0,
+        "is_initialized": False,
+        "is_restored": True,
+    }
+    assert [path.name for path in (folder / "ray").iterdir() if path.name.startswith("session")] == []
+    (folder / "ray").rmdir()
+    folder.rmdir()
+
+
+def test_driver_that_has_ray_already_keeps_it(ray_cluster: Connection) -> None:
+    import ray
+
+    with connect("127.0.0.1:1") as connection:
+        assert (connection.owns, connection.is_embedded) == (False, False)
+        assert connection.source.startswith("Ray at ")
+    assert ray.is_initialized()
+
+
+@pytest.mark.parametrize("where", ["task", "actor"])
+def test_inside_a_ray_worker_its_own_ray_is_taken(ray_cluster: Connection, where: str) -> None:
+    import ray
+
+    @ray.remote(num_cpus=0)
+    def in_task() -> tuple[bool, str]:
+        with connect(None) as connection:
+            return connection.owns, connection.source
+
+    @ray.remote(num_cpus=0)
+    class Actor:
+        def method(self) -> tuple[bool, str]:
+            with connect(None) as connection:
+                return connection.owns, connection.source
+
+    ref = in_task.remote() if where == "task" else Actor.remote().method.remote()
+    assert ray.get(ref, timeout=60) == (False, f"Ray at {ray.get_runtime_context().gcs_address}")

@@ -1,0 +1,333 @@
+"""A group on a real Ray: from the first process to the last result."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from raydist.errors import ClusterError
+from raydist.runtime.host.scratch import scratch_root, spool_path
+from raydist.runtime.task.code_archive import pack
+from raydist.spec import FailureKind, Order, PortRange, TaskId, TaskState
+from tests.conftest import WaitUntil
+from tests.runtime.conftest import COUNTING, Drive, make_plan, make_ps_plan
+from tests.support.kernels import KEPT_BY_KERNEL
+
+Start = Callable[..., Drive]
+
+BOTH = ("worker/0", "worker/1")
+
+
+def notes_of(drive: Drive, task: str) -> dict[str, str]:
+    return dict(note.split("=", 1) for note in drive.statuses[task].notes)  # type: ignore[misc]
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_group_runs_every_task_to_its_end(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=5))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
+
+    assert [drive.statuses[task].step for task in BOTH] == [5, 5]
+    assert len({drive.statuses[task].pid for task in BOTH} | {os.getpid()}) == 3
+    assert drive.update.all_placed
+    assert drive.update.all_addressed
+    timings = dict(drive.update.timings)
+    assert 0 < timings["placement"] <= timings["tasks_ready"]
+
+
+def test_tasks_get_the_cluster_of_their_leased_addresses(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan())
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
+
+    addresses = [drive.statuses[task].address for task in BOTH]
+    assert len(set(addresses)) == 2
+    for index, task in enumerate(BOTH):
+        told = json.loads(notes_of(drive, task)["TF_CONFIG"])
+        assert told == {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        assert addresses[index] == f"{drive.statuses[task].host}:{notes_of(drive, task)['port']}"
+
+
+def test_body_runs_in_the_main_thread(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
+    assert notes_of(drive, "worker/0")["main"] == "True"
+
+
+def test_statuses_arrive_while_the_task_is_busy(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1, steps=2000))
+    steps: set[int] = set()
+
+    def has_progress() -> bool:
+        drive.poll()
+        if drive.state("worker/0") is TaskState.RUNNING:
+            steps.add(drive.statuses["worker/0"].step)
+        return len(steps) >= 3
+
+    wait_until(has_progress)
+    assert drive.statuses["worker/0"].metrics == {"loss": 1.0 / (1 + drive.statuses["worker/0"].step)}
+
+
+def test_task_that_gets_sigterm_says_so_and_goes_on(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=100_000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    os.kill(drive.statuses["worker/1"].pid, signal.SIGTERM)
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH) and drive.statuses["worker/1"].leaving)
+    step = drive.statuses["worker/1"].step
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH) and drive.statuses["worker/1"].step > step)
+    assert (drive.statuses["worker/0"].leaving, drive.statuses["worker/1"].leaving) == (None, "SIGTERM")
+
+
+def test_worker_of_parameter_servers_ends_at_once_by_sigterm(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_ps_plan())
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "ps/0", *BOTH))
+    os.kill(drive.statuses["worker/1"].pid, signal.SIGTERM)
+    wait_until(lambda: drive.poll() or drive.state("worker/1") is TaskState.FAILED)
+    failure = drive.statuses["worker/1"].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.LOST
+
+
+def test_stacks_are_dumped_before_the_stop_that_follows(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=100_000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    drive.group.order(Order.DUMP_STACKS)
+    drive.group.stop()
+    for task in BOTH:
+        assert "most recent call first" in drive.log(task)
+
+
+def test_working_dir_travels_and_comes_first(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    # `mailcap` is a module of Python's own library, which the user's one has to hide.
+    (code / "mailcap.py").write_text("VALUE = open('beside.txt').read()")
+    (code / "beside.txt").write_text("read by its relative name")
+    drive = start(make_plan(1, imports=["mailcap"]), code=pack(code))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
+
+    notes = notes_of(drive, "worker/0")
+    assert notes["mailcap"] == "read by its relative name"
+    assert notes["first_path"] == notes["cwd"] != str(code)
+
+
+def test_ports_come_from_the_range(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(ports=PortRange(low=28711, high=28730)))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
+    ports = {int(notes_of(drive, task)["port"]) for task in BOTH}
+    assert len(ports) == 2
+    assert ports <= set(range(28711, 28731))
+
+
+def test_range_with_too_few_ports_names_the_range(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(ports=PortRange(low=28731, high=28731), steps=1000))
+    with pytest.raises(ClusterError, match="every port of --ports 28731-28731 is in use") as caught:
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    assert caught.value.task in BOTH
+
+
+def test_logs_hold_what_python_and_native_code_print(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=3))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
+    for task in BOTH:
+        expected = [f"{task} warms up"]
+        expected += [f"{task} {what} {step}" for step in range(3) for what in ("step", "native")]
+        assert drive.log(task).splitlines() == expected
+
+
+def test_order_reaches_the_named_task_only(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=3000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    drive.group.order(Order.SAVE, [TaskId.parse("worker/1")])
+
+    def has_heard() -> bool:
+        drive.poll()
+        return "order=SAVE" in drive.statuses["worker/1"].notes
+
+    wait_until(has_heard)
+    assert "order=SAVE" not in drive.statuses["worker/0"].notes
+
+
+def test_stacks_are_dumped_into_the_log(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1, steps=9, fail_in="worker/0", how="hang"))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
+    drive.group.order(Order.DUMP_STACKS)
+    wait_until(lambda: "in _hang" in drive.log("worker/0"))
+
+
+def test_user_exception_is_a_status_and_the_others_go_on(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=100, fail_in="worker/1", how="raise"))
+    wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/1"))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
+
+    failure = drive.statuses["worker/1"].failure
+    assert failure is not None
+    assert (failure.kind, failure.message, failure.step) == (FailureKind.USER, "loss is not a number", 3)
+    assert "in _raise" in str(failure.traceback)
+
+
+def test_exception_that_a_body_lets_through_is_a_failure(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1, steps=9, fail_in="worker/0", how="leak"))
+    wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+    failure = drive.statuses["worker/0"].failure
+    assert failure is not None
+    assert (failure.kind, failure.error_type) == (FailureKind.USER, "RuntimeError")
+    assert "nobody caught this" in drive.log("worker/0")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("sigkill", "was killed by SIGKILL"),
+        ("exit", "ended with exit code 7"),
+        ("segfault", "was killed by SIGSEGV"),
+        ("abort", "was killed by SIGABRT"),
+        pytest.param("sigterm", "was killed by SIGTERM", marks=KEPT_BY_KERNEL),
+        pytest.param("native_exit", "ended with exit code 5", marks=KEPT_BY_KERNEL),
+    ],
+)
+def test_dead_process_is_lost_and_its_log_is_salvaged(
+    start: Start, wait_until: WaitUntil, how: str, words: str
+) -> None:
+    drive = start(make_plan(steps=3000, fail_in="worker/1", how=how))
+    wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/1"))
+
+    failure = drive.statuses["worker/1"].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.LOST
+    status = drive.statuses["worker/1"]
+    assert failure.message.startswith(f"its process {status.pid} on {status.host} {words}")
+    assert "worker/1 native 3" in str(failure.log_end).splitlines()
+    assert not drive.state("worker/0").is_terminal
+    drive.group.stop()
+    log = drive.log("worker/1").splitlines()
+    assert log[log.index("worker/1 step 3") + 1] == "worker/1 native 3"
+    assert not any("step 4" in line for line in log)
+
+
+def test_process_killed_from_outside_is_lost(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=3000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    os.kill(drive.statuses["worker/0"].pid, signal.SIGKILL)
+    wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+    assert drive.statuses["worker/0"].failure.kind is FailureKind.LOST  # type: ignore[union-attr]
+    assert drive.state("worker/1") is TaskState.RUNNING
+
+
+def test_body_that_cannot_be_imported_fails_the_start(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1), body="tests.support.bodies:BrokenImportBody")
+    wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+    failure = drive.statuses["worker/0"].failure
+    assert failure is not None
+    assert (failure.kind, failure.error_type) == (FailureKind.START, "ImportError")
+    assert "libcudart" in failure.message
+    assert "libcudart" in drive.log("worker/0")
+
+
+def test_crash_in_the_import_is_lost(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1), body="tests.support.bodies:DeadWarmUpBody")
+    wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+    assert drive.statuses["worker/0"].failure.kind is FailureKind.LOST  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("how", ["hang", "hang_with_gil"])
+def test_stop_ends_tasks_that_hang(start: Start, wait_until: WaitUntil, how: str) -> None:
+    drive = start(make_plan(fail_in="worker/1", how=how, fail_at=600, steps=3000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    (scratch_path,) = [path for path in scratch_root().iterdir() if "-worker-1-" in path.name]
+    wait_until(lambda: drive.poll() or "native 600" in spool_path(scratch_path).read_text())
+    drive.group.stop()
+    assert [is_gone(drive.statuses[task].pid) for task in BOTH] == [True, True]
+    assert "worker/1 native 600" in drive.log("worker/1").splitlines()
+
+
+def test_stop_kills_what_user_code_started(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1, steps=3000, child="sleep 600"))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
+    child = int(notes_of(drive, "worker/0")["child"])
+    assert not is_gone(child)
+    drive.group.stop()
+    wait_until(lambda: is_gone(child))
+
+
+def test_stop_twice_is_harmless(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=3000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    drive.group.stop()
+    drive.group.stop()
+    assert drive.group.poll(timeout_s=0).statuses == ()
+
+
+def test_stop_before_anything_is_up_leaves_nothing(start: Start) -> None:
+    start(make_plan()).group.stop()
+
+
+def test_stop_during_the_import_leaves_nothing(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1), body="tests.support.bodies:SlowWarmUpBody")
+    wait_until(lambda: drive.all_in(TaskState.STARTING, "worker/0"))
+    drive.group.stop()
+    assert is_gone(drive.statuses["worker/0"].pid)
+
+
+def test_group_without_room_waits_and_can_be_stopped(start: Start) -> None:
+    drive = start(make_plan(2, num_cpus=3.0))
+    drive.poll(timeout_s=1.0)
+    assert (drive.update.statuses, drive.update.all_placed) == ((), False)
+    drive.group.stop()
+
+
+def test_group_takes_its_place_once_there_is_room(start: Start, wait_until: WaitUntil) -> None:
+    first, second = start(make_plan(2, num_cpus=2.0, steps=3000)), start(make_plan(1, num_cpus=2.0))
+    wait_until(lambda: first.all_in(TaskState.RUNNING, *BOTH))
+    second.poll()
+    assert not second.update.all_placed
+    first.group.stop()
+    wait_until(lambda: second.all_in(TaskState.FINISHED, "worker/0"))
+
+
+def test_tasks_without_cpus_are_placed_as_well(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(2, num_cpus=0.0))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
+    assert drive.update.all_placed
+
+
+def test_group_runs_inside_a_ray_task(ray_cluster: object, no_leaks: None, tmp_path: Path) -> None:
+    import ray
+
+    @ray.remote(num_cpus=0)
+    def driver() -> dict[str, str]:
+        from raydist.runtime.cluster.connection import connect
+        from raydist.runtime.group.group import RayTaskGroup
+
+        with connect(None) as connection:
+            group = RayTaskGroup.start(
+                make_plan(),
+                attempt=0,
+                connection=connection,
+                code=None,
+                storage_uri=str(tmp_path),
+                run_uri=str(tmp_path / "run"),
+                body=COUNTING,
+            )
+            drive = Drive(group, tmp_path)
+            while not drive.all_in(TaskState.FINISHED, *BOTH):
+                pass
+            group.stop()
+            return {task: drive.statuses[task].state.name for task in BOTH}
+
+    assert ray.get(driver.remote(), timeout=60) == {"worker/0": "FINISHED", "worker/1": "FINISHED"}
+
+
+def test_log_that_cannot_be_stored_is_a_note(start: Start, wait_until: WaitUntil, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file in the way of the run's folder")
+    drive = start(make_plan(1, steps=3))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
+    (note,) = [note for note in drive.statuses["worker/0"].notes if "log" in note]
+    assert note.startswith(f"the end of worker/0's log is lost: cannot write {tmp_path}/run/logs/")

@@ -1,0 +1,75 @@
+"""Whom the ledger suspects of having died without a word."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from raydist.runtime.cluster.reach import Loss
+from raydist.runtime.group.ledger import Ledger
+from raydist.runtime.group.ray_failures import unreachable_task
+from raydist.runtime.task.actor import Hello
+from raydist.spec import FailureKind, TaskId, TaskState, TaskStatus
+from tests.support.fakes import FakeClock
+
+FIRST, SECOND = TaskId.parse("worker/0"), TaskId.parse("worker/1")
+
+
+def hello(task: TaskId) -> Hello:
+    return Hello(
+        task=task, address="10.0.0.1:7", pid=7, host="10.0.0.1", node_id="n", scratch_path=Path("/none")
+    )
+
+
+def running(task: TaskId) -> TaskStatus:
+    return TaskStatus(task=task, state=TaskState.RUNNING, pid=7, host="10.0.0.1")
+
+
+def make_ledger(clock: FakeClock) -> Ledger:
+    ledger = Ledger([FIRST, SECOND], started_at_s=0.0, clock=clock.now)
+    for task in (FIRST, SECOND):
+        ledger.greeted(hello(task))
+        ledger.told(running(task))
+    return ledger
+
+
+def test_task_is_suspected_once_it_has_been_silent() -> None:
+    clock = FakeClock()
+    ledger = make_ledger(clock)
+    clock.advance(1.5)
+    ledger.told(running(FIRST))
+    assert ledger.suspects(silence_s=2.0) == set()
+    clock.advance(1.0)
+    assert ledger.suspects(silence_s=2.0) == {SECOND}
+
+
+def test_all_others_are_suspected_once_one_has_failed() -> None:
+    ledger = make_ledger(FakeClock())
+    ledger.failed(unreachable_task(hello(FIRST), Loss.PROCESS))
+    assert ledger.suspects(silence_s=2.0) == {SECOND}
+    assert ledger.lost == {FIRST}
+
+
+def test_task_that_has_ended_may_be_silent() -> None:
+    clock = FakeClock()
+    ledger = make_ledger(clock)
+    ledger.told(dataclasses.replace(running(FIRST), state=TaskState.FINISHED))
+    clock.advance(60)
+    assert ledger.suspects(silence_s=2.0) == {SECOND}
+
+
+def test_process_that_is_to_take_a_place_is_not_suspected_before_it_is_up() -> None:
+    clock = FakeClock()
+    ledger = make_ledger(clock)
+    ledger.failed(unreachable_task(hello(FIRST), Loss.HOST))
+    ledger.replaced(FIRST)
+    clock.advance(60)
+    ledger.told(running(SECOND))
+    assert ledger.suspects(silence_s=2.0) == set()
+
+
+def test_failure_of_an_unreachable_task_says_what_is_missing() -> None:
+    host, process = (unreachable_task(hello(FIRST), loss) for loss in (Loss.HOST, Loss.PROCESS))
+    assert (host.kind, process.kind) == (FailureKind.LOST, FailureKind.LOST)
+    assert host.message == "its host 10.0.0.1 does not answer any more"
+    assert process.message == "its process 7 on 10.0.0.1 died: nothing listens at 10.0.0.1:7 any more"

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from raydist.runtime.group.mailbox import Mailbox, News
+from raydist.spec import Order, TaskId, TaskState, TaskStatus
+
+W0, W1 = TaskId.parse("worker/0"), TaskId.parse("worker/1")
+
+
+def status(task: TaskId, step: int, *, life: int = 0) -> TaskStatus:
+    return TaskStatus(task=task, state=TaskState.RUNNING, pid=1, host="h", step=step, life=life)
+
+
+def run(scenario: Any) -> Any:
+    async def limited() -> Any:
+        return await asyncio.wait_for(scenario(Mailbox()), timeout=10)
+
+    return asyncio.run(limited())
+
+
+def test_news_is_the_newest_status_of_each_task() -> None:
+    async def scenario(mailbox: Mailbox) -> News:
+        for task, step in ((W0, 1), (W1, 1), (W0, 2)):
+            await mailbox.exchange(status(task, step), wait_s=0)
+        return await mailbox.wait_news(0, timeout_s=5)
+
+    assert run(scenario) == News(seq=3, statuses=(status(W0, 2), status(W1, 1)))
+
+
+def test_news_comes_once() -> None:
+    async def scenario(mailbox: Mailbox) -> tuple[News, News]:
+        await mailbox.exchange(status(W0, 1), wait_s=0)
+        first = await mailbox.wait_news(0, timeout_s=5)
+        await mailbox.exchange(status(W1, 7), wait_s=0)
+        return first, await mailbox.wait_news(first.seq, timeout_s=5)
+
+    assert run(scenario)[1] == News(seq=2, statuses=(status(W1, 7),))
+
+
+def test_waiting_without_news_ends() -> None:
+    assert run(lambda mailbox: mailbox.wait_news(0, timeout_s=0.01)) == News(seq=0)
+
+
+def test_waiting_ends_with_the_first_news() -> None:
+    async def scenario(mailbox: Mailbox) -> News:
+        waiting = asyncio.create_task(mailbox.wait_news(0, timeout_s=60))
+        await asyncio.sleep(0)
+        await mailbox.exchange(status(W0, 3), wait_s=0)
+        return await waiting
+
+    assert run(scenario).statuses == (status(W0, 3),)
+
+
+def test_order_wakes_the_exchange_that_waits_for_it() -> None:
+    async def scenario(mailbox: Mailbox) -> tuple[Order, ...]:
+        exchange = asyncio.create_task(mailbox.exchange(status(W0, 1), wait_s=60))
+        await asyncio.sleep(0)
+        await mailbox.order(Order.STOP, [W0])
+        return await exchange
+
+    assert run(scenario) == (Order.STOP,)
+
+
+def test_orders_wait_for_their_task_and_are_handed_out_once() -> None:
+    async def scenario(mailbox: Mailbox) -> list[tuple[Order, ...]]:
+        await mailbox.order(Order.SAVE, [W0])
+        await mailbox.order(Order.DUMP_STACKS, [W0])
+        tasks = (W1, W0, W0)
+        return [await mailbox.exchange(status(task, 1), wait_s=0.01) for task in tasks]
+
+    assert run(scenario) == [(), (Order.SAVE, Order.DUMP_STACKS), ()]
+
+
+def test_departures_are_waited_for_until_all_are_gone() -> None:
+    async def scenario(mailbox: Mailbox) -> tuple[Any, Any]:
+        await mailbox.depart(W1)
+        some = await mailbox.wait_departed([W0, W1], timeout_s=0.01)
+        waiting = asyncio.create_task(mailbox.wait_departed([W0, W1], timeout_s=60))
+        await asyncio.sleep(0)
+        await mailbox.depart(W0)
+        return some, await waiting
+
+    assert run(scenario) == ((W1,), (W0, W1))
+
+
+def test_last_words_of_a_process_that_was_replaced_are_ignored() -> None:
+    async def scenario(mailbox: Mailbox) -> News:
+        await mailbox.exchange(status(W0, 1), wait_s=0)
+        await mailbox.replace(W0, life=1)
+        await mailbox.exchange(status(W0, 2), wait_s=0)
+        await mailbox.exchange(status(W1, 7), wait_s=0)
+        return await mailbox.wait_news(0, timeout_s=5)
+
+    assert run(scenario).statuses == (status(W1, 7),)
+
+
+def test_waiting_call_of_a_dead_process_takes_no_order_of_the_next_one() -> None:
+    async def scenario(mailbox: Mailbox) -> list[tuple[Order, ...]]:
+        of_the_dead = asyncio.create_task(mailbox.exchange(status(W0, 1), wait_s=60))
+        await asyncio.sleep(0)
+        await mailbox.replace(W0, life=1)
+        await mailbox.order(Order.FINISH, [W0])
+        return [await of_the_dead, await mailbox.exchange(status(W0, 0, life=1), wait_s=0)]
+
+    assert run(scenario) == [(), (Order.FINISH,)]
+
+
+def test_orders_that_a_dead_process_did_not_take_are_forgotten() -> None:
+    async def scenario(mailbox: Mailbox) -> tuple[Order, ...]:
+        await mailbox.order(Order.SAVE, [W0])
+        await mailbox.replace(W0, life=1)
+        return await mailbox.exchange(status(W0, 0, life=1), wait_s=0.01)
+
+    assert run(scenario) == ()
+
+
+def test_process_that_took_the_place_is_known_also_to_a_mailbox_that_was_opened_later() -> None:
+    async def scenario(mailbox: Mailbox) -> News:
+        await mailbox.exchange(status(W0, 3, life=1), wait_s=0)
+        await mailbox.exchange(status(W0, 9), wait_s=0)
+        return await mailbox.wait_news(0, timeout_s=5)
+
+    assert run(scenario).statuses == (status(W0, 3, life=1),)

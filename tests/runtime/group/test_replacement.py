@@ -1,0 +1,219 @@
+"""Tasks that die while their group goes on, on a real Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from raydist.runtime.host.scratch import scratch_root
+from raydist.spec import FailureKind, Order, PortRange, TaskId, TaskState, TaskStatus
+from tests.conftest import WaitUntil
+from tests.runtime.conftest import Drive, make_ps_plan
+
+Start = Callable[..., Drive]
+
+TRAINERS = ("chief/0", "worker/0", "worker/1", "ps/0")
+WORKER_1 = TaskId.parse("worker/1")
+
+
+def kill(drive: Drive, task: str) -> TaskStatus:
+    """Kills the task's process from outside; returns what was known of it."""
+    status = drive.statuses[task]
+    os.kill(status.pid, signal.SIGKILL)
+    return status
+
+
+def is_lost(drive: Drive, task: str, *, life: int = 0) -> bool:
+    drive.poll()
+    status = drive.statuses[task]
+    return status.life == life and status.state is TaskState.FAILED
+
+
+def is_back(drive: Drive, task: str, *, life: int = 1, state: TaskState = TaskState.RUNNING) -> bool:
+    drive.poll()
+    status = drive.statuses[task]
+    return status.life == life and status.state is state
+
+
+def lose_and_replace(drive: Drive, task: str, wait_until: WaitUntil, *, life: int = 0) -> TaskStatus:
+    """Kills the task's process and replaces it as soon as the group knows; returns what it was."""
+    before = kill(drive, task)
+    wait_until(lambda: is_lost(drive, task, life=life))
+    drive.group.replace(TaskId.parse(task))
+    return before
+
+
+def test_killed_worker_is_replaced_at_its_address_while_the_others_go_on(
+    start: Start, wait_until: WaitUntil
+) -> None:
+    drive = start(make_ps_plan())
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
+    others = {task: drive.statuses[task] for task in TRAINERS if task != "worker/1"}
+    before = lose_and_replace(drive, "worker/1", wait_until)
+    wait_until(lambda: is_back(drive, "worker/1"))
+
+    now = drive.statuses["worker/1"]
+    assert (now.address, now.host) == (before.address, before.host)
+    assert now.pid != before.pid
+    assert notes_of(now)["TF_CONFIG"] == notes_of(before)["TF_CONFIG"]
+    for task, status in others.items():
+        later = drive.statuses[task]
+        assert (later.pid, later.life, later.state) == (status.pid, 0, TaskState.RUNNING)
+        assert later.step > status.step
+
+
+def notes_of(status: TaskStatus) -> dict[str, str]:
+    return dict(note.split("=", 1) for note in status.notes)  # type: ignore[misc]
+
+
+def test_log_holds_what_all_processes_of_a_task_printed_in_order(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_ps_plan())
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
+    for life in range(2):
+        lose_and_replace(drive, "worker/1", wait_until, life=life)
+        wait_until(lambda life=life: is_back(drive, "worker/1", life=life + 1))
+    drive.group.stop()
+    lines = drive.log("worker/1").splitlines()
+    begins = [index for index, line in enumerate(lines) if line == "worker/1 warms up"]
+    assert len(begins) == 3
+    for begin, end in zip(begins, [*begins[1:], len(lines)], strict=True):
+        steps = [line for line in lines[begin:end] if line.startswith("worker/1 step")]
+        assert steps == [f"worker/1 step {index}" for index in range(len(steps))]
+
+
+def test_scratch_folder_of_a_dead_process_goes_once_the_next_one_is_up(
+    start: Start, wait_until: WaitUntil
+) -> None:
+    drive = start(make_ps_plan())
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
+    (of_first,) = [path for path in scratch_root().iterdir() if "-worker-1-" in path.name]
+    lose_and_replace(drive, "worker/1", wait_until)
+    wait_until(lambda: is_back(drive, "worker/1"))
+    wait_until(lambda: not of_first.exists())
+    assert len([path for path in scratch_root().iterdir() if "-worker-1-" in path.name]) == 1
+
+
+def test_worker_that_dies_before_all_train_is_replaced_as_well(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_ps_plan(), body="tests.support.bodies:SlowToTrainBody")
+    wait_until(lambda: drive.poll() or drive.update.all_addressed)
+    lose_and_replace(drive, "worker/1", wait_until)
+    wait_until(lambda: is_back(drive, "worker/1"))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
+
+
+def test_replacement_that_dies_on_its_way_is_lost_and_replaced(
+    start: Start, wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    lives = tmp_path / "lives"
+    lives.mkdir()
+    drive = start(make_ps_plan(lives=str(lives)), body="tests.support.bodies:SecondLifeDiesBody")
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
+    lose_and_replace(drive, "worker/1", wait_until)
+    wait_until(lambda: is_lost(drive, "worker/1", life=1))
+    failure = drive.statuses["worker/1"].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.LOST
+    drive.group.replace(WORKER_1)
+    wait_until(lambda: is_back(drive, "worker/1", life=2))
+
+
+def test_ps_that_is_killed_is_lost(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_ps_plan())
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
+    kill(drive, "ps/0")
+    wait_until(lambda: is_lost(drive, "ps/0"))
+    assert drive.statuses["ps/0"].failure.kind is FailureKind.LOST  # type: ignore[union-attr]
+
+
+def test_port_that_somebody_has_taken_meanwhile_gives_way_to_another(
+    start: Start, wait_until: WaitUntil
+) -> None:
+    drive = start(make_ps_plan(ports=PortRange(low=28751, high=28790)))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
+    before = kill(drive, "worker/1")
+    wait_until(lambda: is_lost(drive, "worker/1"))
+    with socket.socket() as thief:
+        thief.bind(("", int(str(before.address).rpartition(":")[2])))
+        thief.listen()
+        drive.group.replace(WORKER_1)
+        wait_until(lambda: is_back(drive, "worker/1", state=TaskState.STARTING))
+    now = drive.statuses["worker/1"]
+    assert now.address not in (None, before.address)
+    # Its peers cannot reach it, so it only waits for its end.
+    drive.poll(timeout_s=2.0)
+    assert drive.statuses["worker/1"].state is TaskState.STARTING
+    drive.group.stop()
+    assert not Path(f"/proc/{now.pid}").exists()
+
+
+def test_evaluator_comes_back_at_any_address(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_ps_plan(1, has_evaluator=True))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0", "evaluator/0"))
+    before = lose_and_replace(drive, "evaluator/0", wait_until)
+    wait_until(lambda: is_back(drive, "evaluator/0"))
+    now = drive.statuses["evaluator/0"]
+    assert now.address == f"{now.host}:{notes_of(now)['port']}"
+    assert notes_of(now)["TF_CONFIG"] == notes_of(before)["TF_CONFIG"]
+
+
+def test_orders_reach_the_process_that_took_the_place(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_ps_plan(1, has_evaluator=True))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0", "evaluator/0"))
+    lose_and_replace(drive, "evaluator/0", wait_until)
+    drive.group.order(Order.FINISH, [TaskId.parse("evaluator/0")])
+    wait_until(lambda: is_back(drive, "evaluator/0"))
+    wait_until(lambda: drive.poll() or "order=FINISH" in drive.statuses["evaluator/0"].notes)
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "num_stops"),
+    [
+        (0.0, 1),
+        (0.3, 2),
+        (1.0, 1),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in [(0.0, 2), (0.3, 1), (0.6, 1), (0.6, 2), (1.0, 2)]
+        ),
+    ],
+)
+def test_stop_during_a_replacement_leaves_nothing(
+    start: Start, wait_until: WaitUntil, num_stops: int, delay_s: float
+) -> None:
+    drive = start(make_ps_plan(1))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0"))
+    lose_and_replace(drive, "worker/0", wait_until)
+    drive.poll(timeout_s=delay_s)
+    for _ in range(num_stops):
+        drive.group.stop()
+
+
+def test_stop_that_is_cut_off_during_a_replacement_is_taken_up_again(
+    start: Start, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = start(make_ps_plan(1))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0"))
+    lose_and_replace(drive, "worker/0", wait_until)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("raydist.runtime.group.remains.Remains.gather_here", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            drive.group.stop()
+    drive.group.stop()
+
+
+def test_replace_after_stop_starts_nothing(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_ps_plan(1))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0"))
+    kill(drive, "worker/0")
+    wait_until(lambda: is_lost(drive, "worker/0"))
+    drive.group.stop()
+    drive.group.replace(TaskId.parse("worker/0"))

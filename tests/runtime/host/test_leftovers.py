@@ -1,0 +1,84 @@
+"""What tasks of a dead controller left on this host is cleared, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raydist.runtime.host.leftovers import clear_here, log_target_of, new_owner
+from raydist.runtime.host.scratch import owner_pid, scratch_root
+from raydist.spec import TaskId
+from raydist.storage.filesystem import Storage
+from raydist.storage.logs import read_log
+from raydist.storage.run_storage import RunStorage
+
+_HOLD = """
+import sys, time
+from raydist.runtime.host.scratch import Scratch
+scratch = Scratch.create(sys.argv[1])
+scratch.spool_path.write_text("printed before the end\\n")
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def start_owner(name: str) -> subprocess.Popen[str]:
+    owner = subprocess.Popen([sys.executable, "-c", _HOLD, name], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "up\n"
+    return owner
+
+
+@pytest.mark.parametrize(
+    ("name", "attempt", "task", "life"),
+    [
+        ("run-0-worker-1-0badcafe-0", 0, "worker/1", 0),
+        ("run-12-chief-0-0badcafe-3", 12, "chief/0", 3),
+        ("run-0-data-worker-1-0badcafe-0", 0, "data-worker/1", 0),
+        ("run-0-0-worker-1-0badcafe-0", None, "", 0),  # of a run named run-0
+        ("run-0-worker-1-deadbeef-0", None, "", 0),
+        ("other-0-worker-1-0badcafe-0", None, "", 0),
+    ],
+)
+def test_scratch_folder_tells_whose_log_it_holds(
+    name: str, attempt: int | None, task: str, life: int
+) -> None:
+    target = log_target_of(Path("/tmp", name), "0badcafe", storage_uri="/runs", run="run")
+    if attempt is None:
+        assert target is None
+    else:
+        assert target is not None
+        assert (target.attempt, str(target.task), target.life) == (attempt, task, life)
+        assert (target.storage_uri, target.run) == ("/runs", "run")
+
+
+def test_process_that_outlived_its_controller_is_ended_and_its_log_kept(tmp_path: Path) -> None:
+    owner, other = new_owner(), new_owner()
+    with (
+        start_owner(f"run-1-worker-0-{owner}-0") as theirs,
+        start_owner(f"run-1-worker-0-{other}-0") as strange,
+    ):
+        assert owner_pid(scratch_root() / f"run-1-worker-0-{owner}-0") == theirs.pid
+        clear_here(owner, storage_uri=str(tmp_path / "runs"), run="run")
+        assert theirs.wait(10) == -signal.SIGKILL
+        assert strange.poll() is None
+        strange.kill()
+    assert [left.name for left in scratch_root().iterdir()] == [f"run-1-worker-0-{other}-0"]
+    storage, task = Storage.open(str(tmp_path / "runs")), TaskId.parse("worker/0")
+    assert read_log(RunStorage(storage, run="run"), task=task, attempt=1) == "printed before the end\n"
+
+
+def test_folder_that_tells_no_process_is_known_as_such(tmp_path: Path) -> None:
+    assert owner_pid(tmp_path) is None
+    (tmp_path / "lock").touch()
+    assert owner_pid(tmp_path) is None

@@ -1,0 +1,196 @@
+"""What is known of a process that died without a word, with real processes and without Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raydist.runtime.host import oom
+from raydist.runtime.host.oom import OomCounter
+from raydist.runtime.host.post_mortem import EXIT_MARK, MAX_LINES, examine
+from raydist.runtime.host.wait_status import PidFd, describe_exit
+from tests.support.kernels import KEPT_BY_KERNEL
+
+# As Ray 2.60 and faulthandler write it; the native stack is shortened.
+_CRASH = """\
+epoch 1
+[2026-11-22 09:52:00,521 E 13995 13995] logging.cc:474: *** SIGSEGV received at time=1795341120 on cpu 0 ***
+[2026-11-22 09:52:00,521 E 13995 13995] logging.cc:474:     @     0x7f6255b00570         64  TFE_Copy
+    @     0x7f6255b00570         64  TFE_TensorHandleCopyToDevice
+Fatal Python error: Segmentation fault
+
+Stack (most recent call first):
+  File "job.py", line 6 in train
+Extension modules: msgpack._cmsgpack, google._upb._message (total: 105)
+"""
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    (tmp_path / "log").write_text("")
+    return tmp_path
+
+
+@contextlib.contextmanager
+def reaped_by_nobody() -> Iterator[None]:
+    """As in a raylet: the kernel reaps children at once."""
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+
+
+@KEPT_BY_KERNEL
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        ("os.abort()", "was killed by SIGABRT"),
+        ("os._exit(7)", "ended with exit code 7"),
+        ("os._exit(0)", "ended with exit code 0"),
+        ("os.kill(os.getpid(), 40)", "was killed by signal 40"),
+    ],
+)
+def test_end_of_a_process_is_known_although_nobody_waits_for_it(code: str, words: str) -> None:
+    with reaped_by_nobody():
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"import os; input(); {code}"], stdin=subprocess.PIPE
+        )
+        pidfd = PidFd.open(process.pid)
+        assert pidfd is not None
+        assert not pidfd.wait(0)
+        process.communicate(b"\n")
+        assert pidfd.wait(30)
+        exit_code = pidfd.exit_code()
+        pidfd.close()
+    assert exit_code is not None
+    assert describe_exit(exit_code) == words
+    assert PidFd.open(process.pid) is None
+
+
+@pytest.mark.parametrize("code", [None, -signal.SIGSEGV])
+def test_crash_is_named_by_the_log_and_shown_without_its_native_stack(
+    scratch: Path, code: int | None
+) -> None:
+    (scratch / "log").write_text("line\n" * 50 + _CRASH + "more\n" * 50)
+    finding = examine(scratch, code=code, oom=None)
+    assert finding.how == "was killed by SIGSEGV"
+    lines = finding.log_end.splitlines()
+    assert len(lines) == MAX_LINES
+    assert lines[5:10] == [
+        "epoch 1",
+        "Fatal Python error: Segmentation fault",
+        "Stack (most recent call first):",
+        '  File "job.py", line 6 in train',
+        "more",
+    ]
+
+
+def test_exit_is_named_by_the_log(scratch: Path) -> None:
+    (scratch / "log").write_text(f"epoch 1\n\n{EXIT_MARK}7\n")
+    finding = examine(scratch, code=None, oom=None)
+    assert (finding.how, finding.log_end) == ("ended with exit code 7", f"epoch 1\n{EXIT_MARK}7")
+
+
+def test_kernel_knows_better_than_the_log(scratch: Path) -> None:
+    (scratch / "log").write_text(_CRASH + "the crash of a data loader, which was outlived\n")
+    finding = examine(scratch, code=-signal.SIGKILL, oom=None)
+    assert finding.how == "was killed by SIGKILL"
+    assert finding.log_end.endswith("which was outlived")
+
+
+@pytest.mark.parametrize(
+    ("code", "num_killed", "how"),
+    [
+        (-9, 0, "was killed by SIGKILL, not by the kernel's OOM killer"),
+        (-9, 1, "was killed by SIGKILL, by the kernel's OOM killer: the memory of its host or container ran"),
+        (None, 1, "was killed by SIGKILL, as it seems, by the kernel's OOM killer: the memory of"),
+        (None, 0, "was killed by SIGKILL or exited below Python, not by the kernel's OOM killer: its log"),
+        (None, None, "was killed by SIGKILL or exited below Python: its log shows no crash"),
+    ],
+)
+def test_death_without_a_trace_is_what_remains(
+    scratch: Path, code: int | None, num_killed: int | None, how: str
+) -> None:
+    counter = None
+    if num_killed is not None:
+        counter = OomCounter(path=scratch / "memory.events", before=2)
+        counter.path.write_text(f"oom 9\noom_kill {2 + num_killed}\noom_group_kill 0\n")
+    assert str(examine(scratch, code=code, oom=counter).how).startswith(how)
+
+
+def test_folder_that_is_gone_tells_nothing_of_the_log(tmp_path: Path) -> None:
+    assert examine(tmp_path / "gone", code=-9, oom=None).log_end == ""
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "file"),
+    [
+        ("0::/pod/task\n", "pod/task/memory.events"),
+        ("4:memory:/pod\n1:cpu:/\n0::/\n", "memory/pod/memory.oom_control"),
+        ("0::/\n", None),
+    ],
+)
+def test_counter_is_that_of_the_cgroup_else_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroups: str, file: str | None
+) -> None:
+    (tmp_path / "cgroup").write_text(cgroups)
+    (tmp_path / "vmstat").write_text("pgfault 7\noom_kill 5\n")
+    for name, path in (("_OWN_CGROUPS", "cgroup"), ("_HOST", "vmstat"), ("_CGROUPS", "")):
+        monkeypatch.setattr(oom, name, tmp_path / path)
+    if file is not None:
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("oom_kill_disable 0\noom_kill 3\n")
+    assert OomCounter.read() == OomCounter(path=tmp_path / (file or "vmstat"), before=3 if file else 5)
+
+
+_HUNGRY = """
+import sys
+from pathlib import Path
+from raydist.runtime.host.oom import OomCounter
+Path(sys.argv[1], "cgroup.procs").write_text(str(__import__("os").getpid()))
+print(OomCounter.read().path, OomCounter.read().before, flush=True)
+input()
+eaten = [bytearray(b"x" * (4 << 20)) for _ in range(100)]
+"""
+_LIMIT_BYTES = 64 << 20
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup with little room."""
+    root = Path("/sys/fs/cgroup")
+    is_v1 = (root / "memory").is_dir()
+    cgroup = (root / "memory" if is_v1 else root) / f"raydist-test-{os.getpid()}"
+    try:
+        cgroup.mkdir()
+        (cgroup / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(_LIMIT_BYTES))
+    except OSError as error:
+        pytest.skip(f"memory cgroups cannot be made here: {error}")
+    yield cgroup
+    cgroup.rmdir()
+
+
+def test_process_that_the_kernel_kills_for_memory_is_told_so(scratch: Path, small_cgroup: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HUNGRY, str(small_cgroup)],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    path, before = process.stdout.readline().split()
+    process.communicate("\n", timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    counter = OomCounter(path=Path(path), before=int(before))
+    assert "by the kernel's OOM killer" in str(examine(scratch, code=-9, oom=counter).how)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raydist.errors import ClusterError
+from raydist.runtime.host.log_capture import LogTarget
+from raydist.runtime.host.salvage import salvage
+from raydist.runtime.host.scratch import Scratch, adopted, scratch_root, sweep
+from raydist.spec import TaskId
+from raydist.storage.logs import read_log
+from raydist.storage.run_storage import open_run
+from tests.conftest import WaitUntil
+
+_HOLD = """
+import sys, time
+from raydist.runtime.host.scratch import Scratch
+scratch = Scratch.create(sys.argv[1])
+scratch.spool_path.write_text("printed before the end\\n")
+print(scratch.path, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def start_owner(name: str) -> tuple[subprocess.Popen[str], Path]:
+    owner = subprocess.Popen([sys.executable, "-c", _HOLD, name], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    with owner.stdout:
+        return owner, Path(owner.stdout.readline().strip())
+
+
+def end(owner: subprocess.Popen[str]) -> None:
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+
+
+def test_folder_is_for_its_user_only_and_goes_away() -> None:
+    scratch = Scratch.create("run-0-worker-0")
+    assert scratch.path.parent == scratch_root()
+    assert scratch_root().stat().st_mode & 0o777 == 0o700
+    scratch.remove()
+    scratch.remove()
+    assert list(scratch_root().iterdir()) == []
+
+
+def test_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    scratch_root().symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ClusterError, match="belongs to another user"):
+        Scratch.create("run-0-worker-0")
+
+
+def test_stale_folder_of_a_dead_task_is_swept_by_the_next_task() -> None:
+    owner, path = start_owner("dead")
+    end(owner)
+    an_hour_ago = time.time() - 3600
+    for old in (path / "log", path):
+        os.utime(old, (an_hour_ago, an_hour_ago))
+    scratch = Scratch.create("next")
+    assert [left.name for left in scratch_root().iterdir()] == ["next"]
+    scratch.remove()
+
+
+def test_folder_of_a_living_task_is_never_swept() -> None:
+    owner, path = start_owner("living")
+    try:
+        sweep(scratch_root(), stale_after_s=-1)
+        assert path.exists()
+    finally:
+        end(owner)
+    sweep(scratch_root(), stale_after_s=-1)
+    assert not path.exists()
+
+
+def test_fresh_folder_of_a_dead_task_is_left_for_its_run_to_salvage() -> None:
+    owner, path = start_owner("dead")
+    end(owner)
+    sweep(scratch_root())
+    assert path.exists()
+
+
+def test_folder_can_be_adopted_once_its_owner_is_dead() -> None:
+    owner, path = start_owner("dying")
+    with adopted(path, timeout_s=0.1) as is_ours:
+        assert not is_ours
+    end(owner)
+    with adopted(path, timeout_s=5) as is_ours:
+        assert is_ours
+
+
+def test_salvage_kills_a_task_that_ray_did_not_and_stores_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+) -> None:
+    monkeypatch.setattr("raydist.runtime.host.salvage._DEATH_TIMEOUT_S", 0.2)
+    owner, path = start_owner("undead")
+    task = TaskId.parse("worker/1")
+    log = LogTarget(storage_uri=str(tmp_path / "runs"), run="run", task=task, attempt=2)
+    salvage(path, log, pid=owner.pid)
+
+    assert owner.wait(timeout=5) == -signal.SIGKILL
+    assert not path.exists()
+    stored = read_log(open_run(str(tmp_path / "runs"), run="run"), task=task, attempt=2)
+    assert stored == "printed before the end\n"
+    salvage(path, log, pid=owner.pid)
