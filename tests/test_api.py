@@ -152,7 +152,7 @@ def test_handle_shows_the_log_of_the_chief_unless_asked(
     controller: Any = FakeController(end)
     handle = RunHandle("r", ThreadedRun("r", controller, contextlib.ExitStack()), storage=str(tmp_path))
     handle.stop()
-    handle.result(timeout_s=30)
+    handle.result(timeout=30)
     assert handle.logs() == f"printed by {chief}\n"
     assert handle.logs(task=tasks[1]) == f"printed by {tasks[1]}\n"
 
