@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from raydist import data as data
     from raydist.api import attach as attach, plan as plan, run as run, submit as submit
-    from raydist.controller.report.result import RunResult as RunResult
     from raydist.errors import (
         CheckpointError as CheckpointError,
         ClusterError as ClusterError,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from raydist.planning.plan import Plan as Plan
     from raydist.runs.handle import RunHandle as RunHandle
     from raydist.spec.job import JobSpec as JobSpec
+    from raydist.spec.result import RunResult as RunResult
     from raydist.spec.run_state import RunState as RunState
     from raydist.spec.settings.decorator import Job as Job, job as job
     from raydist.train_context import TrainContext as TrainContext
@@ -70,7 +70,7 @@ _MODULES = {
     "JobSpec": "raydist.spec.job",
     "Plan": "raydist.planning.plan",
     "RunHandle": "raydist.runs.handle",
-    "RunResult": "raydist.controller.report.result",
+    "RunResult": "raydist.spec.result",
     "RunState": "raydist.spec.run_state",
     "TrainContext": "raydist.train_context",
     "attach": "raydist.api",

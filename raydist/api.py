@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from raydist.controller.report.result import RunResult
 from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
@@ -28,6 +27,7 @@ from raydist.runtime.task.code_archive import pack
 from raydist.spec.job import JobSpec, check_run_name
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
+from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.settings.options import find_option
 from raydist.spec.settings.run_options import RunOptions, shows_options

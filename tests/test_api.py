@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import raydist
-from raydist.controller.failures.run_error import RunError
-from raydist.controller.report.result import RunResult, TaskRecord
 from raydist.runs.handle import RunHandle, ThreadedRun
 from raydist.spec.job import Strategy
+from raydist.spec.result import RunError, RunResult, TaskRecord
 from raydist.spec.run_state import RunState
+from raydist.spec.status import TaskState
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import open_run
 
@@ -148,7 +148,9 @@ def test_handle_shows_the_log_of_the_chief_unless_asked(
     found = [TaskId.parse(task) for task in tasks]
     for task in found:
         storage.write_text(storage.log_segment(task, attempt=0, seq=0), f"printed by {task}\n")
-    end: Any = ended(RunState.SUCCEEDED, tasks=tuple(TaskRecord(task=task) for task in found))
+    end: Any = ended(
+        RunState.SUCCEEDED, tasks=tuple(TaskRecord(task=task, state=TaskState.FINISHED) for task in found)
+    )
     controller: Any = FakeController(end)
     handle = RunHandle("r", ThreadedRun("r", controller, contextlib.ExitStack()), storage=str(tmp_path))
     handle.stop()

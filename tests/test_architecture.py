@@ -100,17 +100,15 @@ ROOMS: dict[str, set[str]] = {
     "controller.task_group": {"spec", "planning"},
     "controller.attempt": {"spec", "planning", "controller.task_group"},
     "controller.failures": {"errors", "spec", "planning", "controller.task_group", "controller.attempt"},
-    "controller.revival": {"errors", "spec", "controller.attempt", "controller.failures"},
+    "controller.revival": {"spec", "controller.attempt"},
     "controller.events": {"errors", "spec", "planning", "controller.task_group"},
     "controller.machine": {
         *("errors", "spec", "planning", "controller.task_group", "controller.attempt"),
         *("controller.failures", "controller.revival", "controller.events"),
     },
-    "controller.report": {
-        *("errors", "spec", "controller.attempt", "controller.failures", "controller.machine"),
-    },
+    "controller.report": {"spec", "controller.attempt", "controller.machine"},
     "controller": {
-        *("errors", "spec", "controller.task_group", "controller.failures", "controller.revival"),
+        *("errors", "spec", "controller.task_group", "controller.revival"),
         *("controller.events", "controller.machine", "controller.report"),
     },
     # Acts. `runtime.host` is what a host knows of itself, without Ray.
@@ -123,29 +121,26 @@ ROOMS: dict[str, set[str]] = {
     },
     "runtime.detach": {"errors", "runtime.host", "runtime.cluster", "runtime.group"},
     # Stays when Ray is gone.
-    "watch": {
-        *("errors", "spec", "storage", "storage.record", "runtime.host"),
-        *("controller", "controller.failures", "controller.report"),
-    },
-    "runs.handle": {"errors", "spec", "storage", "controller", "controller.report"},
+    "watch": {"errors", "spec", "storage", "storage.record", "runtime.host"},
+    "runs.handle": {"errors", "spec", "storage", "controller"},
     # Joins what decides with what acts.
     "runs": {
         *("errors", "spec", "planning", "storage", "storage.record", "storage.claims"),
-        *("controller", "controller.failures", "controller.revival", "controller.machine"),
-        *("controller.report", "runtime.host", "runtime.cluster", "runtime.group", "runtime.detach"),
+        *("controller", "controller.revival", "controller.machine", "controller.report"),
+        *("runtime.host", "runtime.cluster", "runtime.group", "runtime.detach"),
     },
     "api": {
         *("errors", "spec", "spec.settings", "spec.request", "planning"),
-        *("storage", "storage.files", "storage.claims", "controller", "controller.report"),
+        *("storage", "storage.files", "storage.claims", "controller"),
         *("runtime.host", "runtime.cluster", "runtime.task", "runtime.detach"),
         *("watch", "runs.handle", "runs"),
     },
     "__init__": {
-        *("errors", "spec", "spec.settings", "planning", "controller.report"),
+        *("errors", "spec", "spec.settings", "planning"),
         *("train_context", "data.__init__", "runs.handle", "api"),
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
-    "cli.screen": {"errors", "spec", "storage", "controller.report", "cli.job_options"},
+    "cli.screen": {"errors", "spec", "storage", "storage.record", "cli.job_options"},
     "cli": {
         *("errors", "spec", "spec.settings", "spec.request", "runtime.host", "watch", "api", "__init__"),
         *("cli.job_options", "cli.screen"),

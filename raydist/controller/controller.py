@@ -33,10 +33,11 @@ from raydist.controller.events import (
 )
 from raydist.controller.machine import RunMachine
 from raydist.controller.report import journal
-from raydist.controller.report.result import RunPlaces, RunResult, result_of
+from raydist.controller.report.result import RunPlaces, result_of
 from raydist.controller.revival import Revival
 from raydist.controller.task_group import GroupUpdate, Launcher, TaskGroup
 from raydist.errors import RaydistError, StorageError
+from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Controller:
         launcher: Launcher,
         clock: Clock,
         places: RunPlaces,
-        record: Sink,
+        record: Callable[[RunResult], object],
         on_event: Sink,
         ray_s: float = 0.0,
         revival: Revival | None = None,
@@ -126,7 +127,7 @@ class Controller:
 
     def record_acceptance(self) -> None:
         """Writes the record before `run`; raises StorageError: nobody accepts what cannot be recorded."""
-        self._record(self._latest.as_dict())
+        self._record(self._latest)
 
     def request_stop(self) -> None:
         """Asks for the run to be cancelled, from any thread; harmless when it has ended."""
@@ -299,7 +300,7 @@ class Controller:
         timings = {**self._timings, "total": self._recorded_s - self._started_s}
         self._latest = result_of(self._machine, places=self._places, timings=timings)
         try:
-            self._record(self._latest.as_dict())
+            self._record(self._latest)
         except StorageError as error:
             logger.warning("the record of the run could not be written: %s", error)
             return error

@@ -33,16 +33,16 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.failures import start_deadline
-from raydist.controller.failures.failure_policy import AttemptEnd
 from raydist.controller.failures.lost_attempts import LostAttempts, Retry
 from raydist.controller.failures.root_cause import RootCause, find_root_cause, is_decisive
-from raydist.controller.failures.run_error import RunError
+from raydist.controller.failures.run_error import explained
 from raydist.controller.revival import Revival
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import ClusterError, RaydistError, TrainingError
 from raydist.planning.plan import Plan
+from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState
+from raydist.spec.status import AttemptEnd, FailureKind, Order, TaskFailure, TaskState
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 
 _EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
@@ -302,7 +302,7 @@ class RunMachine:
         for each in explanations:
             self.deaths = self.deaths.explained(each)
             self.notes = tuple(note.replace(each.before, each.message) for note in self.notes)
-            self.error = self.error and self.error.explained(each)
+            self.error = self.error and explained(self.error, each)
 
     def _leave_attempt(self, following: RunState, problem: str | None) -> list[Action]:
         number = self.attempt.number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 from raydist.planning.batch_sizes import batch_sizes_of
@@ -48,7 +49,7 @@ def describe_job(job: JobSpec) -> dict[str, Any]:
     """Returns the job as run.json keeps it: each option as it would be written, and what to run."""
     entry_point = job.entry_point
     return {
-        **{option.name: getattr(job, option.name) for option in OPTIONS},
+        **{option.name: _as_written(getattr(job, option.name)) for option in OPTIONS},
         "params": dict(job.params),
         "entry_point": {
             "file": entry_point.file,
@@ -56,6 +57,13 @@ def describe_job(job: JobSpec) -> dict[str, Any]:
             "function": entry_point.function,
         },
     }
+
+
+def _as_written(value: Any) -> Any:
+    """Returns an option's value as JSON has it, in the text that its parser reads where it is no number."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
 def placeholder_tf_configs(plan: Plan) -> list[tuple[TaskId, str | None]]:

@@ -11,13 +11,15 @@ from raydist.controller.controller import Controller
 from raydist.controller.machine import RunMachine
 from raydist.controller.report.journal import PROGRESS
 from raydist.controller.report.result import RunPlaces
-from raydist.controller.revival import Revival, describe_history
+from raydist.controller.revival import Revival
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.group.launcher import RayLauncher
+from raydist.spec.result import RunResult
 from raydist.storage.claims.run_folder import RunFolder
+from raydist.storage.record.run_record import RunRecord
 from raydist.storage.segments import EventWriter
 
 EventHook = Callable[[Mapping[str, Any]], None]
@@ -49,8 +51,8 @@ def make_controller(
       owner: As `RayTaskGroup.start` has it; `body` and `datasets` likewise.
     """
 
-    def record(facts: Mapping[str, Any]) -> None:
-        folder.write_record({**facts, **constants, "failures": describe_history(machine.history)})
+    def record(result: RunResult) -> None:
+        folder.write_record(RunRecord.of(result, **constants, failures=machine.history))
 
     def on_event(event: Mapping[str, Any]) -> None:
         tell(event)
@@ -59,11 +61,11 @@ def make_controller(
         else:
             events.append(event)
 
-    constants = {
+    constants: dict[str, Any] = {
         "spec": describe_job(plan.job),
         "plan": describe_plan(plan),
         "driver": dict(driver),
-        "datasets": sorted(datasets or ()),  # a resume has to give them again
+        "datasets": tuple(sorted(datasets or ())),  # a resume has to give them again
     }
     machine = (
         RunMachine(plan, first_attempt=folder.first_attempt)

@@ -6,17 +6,16 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from raydist.controller.report.result import RunResult
-from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError, MistakeError
 from raydist.runtime.cluster.connection import connect
 from raydist.runtime.host.address import CLIENT_PREFIX
 from raydist.spec.process import is_alive, is_this_host
+from raydist.spec.result import RunResult
 from raydist.storage.claims.claim import LIVES_WITHIN_S
-from raydist.storage.record.run_record import ENDED, read_record
+from raydist.storage.record.run_record import Driver, RunRecord, read_record
 from raydist.storage.run_storage import RunStorage
 
 if TYPE_CHECKING:
@@ -36,14 +35,14 @@ class AttachedRun:
 
     @property
     def is_over(self) -> bool:
-        return self._record()["state"] in ENDED
+        return self._record().state.is_terminal
 
     @property
     def is_detached(self) -> bool:
-        return _is_detached(self._record())
+        return self._record().is_detached
 
     def status(self) -> RunResult:
-        return result_from_record(self._record())
+        return self._record()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Waits for the run's end; returns False where it goes on for `timeout_s`, None waiting for ever.
@@ -71,33 +70,33 @@ class AttachedRun:
           ClusterError: The Ray that it is in cannot be reached, or its controller does not answer.
         """
         record = self._record()
-        if record["state"] in ENDED:
+        if record.state.is_terminal:
             return
-        if not _is_detached(record):
+        if not record.is_detached:
             os.kill(self._living_process(record)["pid"], signal.SIGINT)
         else:
             self._stop_detached(record)
 
     def where(self) -> str:
         """Returns what drives the run, for messages."""
-        driver = self._record().get("driver") or {}
-        if "actor" in driver:
-            return f"its controller is in the Ray at {driver['address']}"
-        return f"process {driver.get('pid')} of host {driver.get('host')} drives it"
+        record = self._record()
+        if record.is_detached:
+            return f"its controller is in the Ray at {record.ray_address}"
+        return f"{record.driver_name} drives it"
 
-    def _stop_detached(self, record: Mapping[str, Any]) -> None:
+    def _stop_detached(self, record: RunRecord) -> None:
         from raydist.runtime.detach import controller_actor
 
         is_asked = self._ask_ray(record, controller_actor.request_stop)
         if not is_asked and not self.is_over:
             raise MistakeError(_gone_sentence(record))
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> RunRecord:
         return read_record(self._storage)
 
-    def _living_process(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def _living_process(self, record: RunRecord) -> Driver:
         """Returns the living process of this host that drives the run."""
-        run, driver = record["run"], record.get("driver")
+        run, driver = record.run, record.driver
         if driver is None:
             raise MistakeError(f"run {run} does not say which process drives it; stop that one")
         if not is_this_host(driver):
@@ -107,39 +106,35 @@ class AttachedRun:
             )
         if not is_alive(driver):
             raise MistakeError(_gone_sentence(record))
-        return dict(driver)
+        return driver
 
     def _check_is_driven(self) -> None:
         record = self._record()
-        driver = record.get("driver") or {}
-        if _is_detached(record):
+        driver = record.driver
+        if record.is_detached:
             is_driven = self._is_in_ray(record)
         else:
             # Of a process on another host nothing can be known from here.
-            is_driven = not driver or not is_this_host(driver) or is_alive(driver)
+            is_driven = driver is None or not is_this_host(driver) or is_alive(driver)
         if not is_driven and not self.is_over:
             raise ClusterError(_gone_sentence(record))
 
-    def _is_in_ray(self, record: Mapping[str, Any]) -> bool:
+    def _is_in_ray(self, record: RunRecord) -> bool:
         from raydist.runtime.detach import controller_actor
 
         return self._ask_ray(record, controller_actor.is_running)
 
-    def _ask_ray(self, record: Mapping[str, Any], ask: Callable[[str], bool]) -> bool:
+    def _ask_ray(self, record: RunRecord, ask: Callable[[str], bool]) -> bool:
         try:
-            with connect(self._address or record["driver"]["address"]) as connection:
+            with connect(self._address or record.ray_address) as connection:
                 if not connection.owns and self._address is None:
-                    _check_is_same(connection, record["driver"]["address"])
+                    _check_is_same(connection, record.ray_address or "")
                 return ask(self._run)
         except ClusterError as error:
             raise ClusterError(
                 f"run {self._run} cannot be asked for: {error}; where that Ray is gone its runs are too, and "
                 f"`raydist resume {self._run}` goes on from this one"
             ) from error
-
-
-def _is_detached(record: Mapping[str, Any]) -> bool:
-    return "actor" in (record.get("driver") or {})
 
 
 def _check_is_same(connection: Connection, address: str) -> None:
@@ -152,15 +147,14 @@ def _check_is_same(connection: Connection, address: str) -> None:
         )
 
 
-def _is_silent(record: Mapping[str, Any]) -> bool:
+def _is_silent(record: RunRecord) -> bool:
     # Another host's clock may be off by more; then it is only asked for more often.
-    return time.time() - float(record["updated_at_s"]) >= LIVES_WITHIN_S
+    return time.time() - (record.updated_at_s or 0.0) >= LIVES_WITHIN_S
 
 
-def _gone_sentence(record: Mapping[str, Any]) -> str:
-    run, driver = record["run"], record["driver"]
-    if _is_detached(record):
-        what = f"its controller is no longer in the Ray at {driver['address']}, nor are its tasks"
+def _gone_sentence(record: RunRecord) -> str:
+    if record.is_detached:
+        what = f"its controller is no longer in the Ray at {record.ray_address}, nor are its tasks"
     else:
-        what = f"process {driver['pid']}, which drove it, has died, and its tasks with it"
-    return f"run {run} does not run: {what}; go on from it with `raydist resume {run}`"
+        what = f"{record.driver_name}, which drove it, has died, and its tasks with it"
+    return f"run {record.run} does not run: {what}; go on from it with `raydist resume {record.run}`"

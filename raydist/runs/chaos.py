@@ -5,18 +5,17 @@ from __future__ import annotations
 import enum
 import signal
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from raydist.errors import ClusterError, MistakeError
 from raydist.runtime.cluster.signals import signal_task
+from raydist.spec.result import TaskRecord
 from raydist.spec.tasks import TaskId
-from raydist.storage.record.run_record import read_record
+from raydist.storage.record.run_record import RunRecord, read_record
 from raydist.storage.run_storage import RunStorage, open_run
 
 _POLL_S = 0.1
-_GOES_ON = ("STARTING", "RUNNING", "STOPPING")
 
 
 class Fault(enum.Enum):
@@ -79,35 +78,37 @@ def disturb(
     opened = open_run(storage, run=run)
     record = _wait_for(opened, task, at_step=at_step)
     entry = _entry_of(record, task)
-    pid, host = entry["pid"], entry["host"]
-    address = address or record["spec"].get("address")
+    pid, host = entry.pid, entry.host or ""
+    assert pid is not None
+    address = address or record.spec.get("address")
     signal_task(pid, _SIGNALS[fault], host=host, address=address)
     if fault is Fault.STOP and for_s is not None:
         time.sleep(for_s)
         _continue(pid, host, address)
-    return Disturbance(run=run, task=task, fault=fault, pid=pid, host=host, step=record["steps"])
+    return Disturbance(run=run, task=task, fault=fault, pid=pid, host=host, step=record.steps)
 
 
-def _wait_for(storage: RunStorage, task: TaskId, *, at_step: int) -> dict[str, Any]:
+def _wait_for(storage: RunStorage, task: TaskId, *, at_step: int) -> RunRecord:
     """Returns the run's record once it is that far and the task has a process."""
     while True:
         record = read_record(storage)
-        if record["state"] not in _GOES_ON:
+        if record.state.is_terminal:
             raise MistakeError(
-                f"run {storage.run} has ended: {record['state']} after {record['steps']} steps; "
+                f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; "
                 "only a run that goes on can be disturbed"
             )
         entry = _entry_of(record, task)
-        if record["steps"] >= at_step and entry["pid"] is not None:
+        if record.steps >= at_step and entry.pid is not None:
             return record
         time.sleep(_POLL_S)
 
 
-def _entry_of(record: Mapping[str, Any], task: TaskId) -> dict[str, Any]:
-    entries = {entry["task"]: entry for entry in record["tasks"]}
-    if str(task) not in entries:
-        raise MistakeError(f"run {record['run']} has no task {task}; it has {', '.join(entries) or 'none'}")
-    return dict(entries[str(task)])
+def _entry_of(record: RunRecord, task: TaskId) -> TaskRecord:
+    entries = {entry.task: entry for entry in record.tasks}
+    if task not in entries:
+        known = ", ".join(map(str, entries)) or "none"
+        raise MistakeError(f"run {record.run} has no task {task}; it has {known}")
+    return entries[task]
 
 
 def _continue(pid: int, host: str, address: str | None) -> None:

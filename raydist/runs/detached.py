@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import pickle
@@ -14,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from raydist.controller.controller import Controller
-from raydist.controller.failures.run_error import RunError
 from raydist.controller.revival import Revival
 from raydist.errors import ClusterError, RaydistError, StorageError, TrainingError
 from raydist.planning.plan import Plan
@@ -26,9 +26,10 @@ from raydist.runtime.detach import cluster_leftovers, controller_actor
 from raydist.runtime.host import leftovers
 from raydist.runtime.host.versions import describe_difference, installed_versions
 from raydist.spec.process import this_process
+from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
 from raydist.storage.claims.run_folder import RunFolder
-from raydist.storage.record.run_record import ENDED
+from raydist.storage.record.run_record import RunRecord
 
 T = TypeVar("T")
 
@@ -137,7 +138,7 @@ class DetachedController:
             return
         self._answer.set_result(None)  # to a submitter who has not heard it from the life before
         owner = self._launch.owner
-        if record["state"] in ENDED:
+        if record.state.is_terminal:
             folder.remove_code(owner=owner)
         elif self._patiently(lambda: folder.reclaim(id_=owner)):
             self._take_up_again(folder, record)
@@ -145,10 +146,11 @@ class DetachedController:
             logger.warning("run %s has been resumed meanwhile, and is left to that", self._job.name)
             folder.remove_code(owner=owner)
 
-    def _own_record(self, folder: RunFolder) -> dict[str, Any] | None:
+    def _own_record(self, folder: RunFolder) -> RunRecord | None:
         """Returns the record that an earlier life of this controller wrote; None where none has."""
-        record = folder.record.read() if folder.record.exists() else {}
-        return record if record.get("driver", {}).get("id") == self._launch.owner else None
+        record = folder.record.read() if folder.record.exists() else None
+        driver = record and record.driver
+        return record if driver and driver.get("id") == self._launch.owner else None
 
     def _patiently(self, read: Callable[[], T], *, may_wait: bool = True) -> T:
         """Reads what a run cannot go on without, for as long as a storage may be away."""
@@ -180,17 +182,18 @@ class DetachedController:
                 folder.store_code(code, owner=owner)
             self._drive(folder, code, unless_accepted=on_error)
 
-    def _take_up_again(self, folder: RunFolder, record: Mapping[str, Any]) -> None:
+    def _take_up_again(self, folder: RunFolder, record: RunRecord) -> None:
         launch = self._launch
         cluster_leftovers.clear(launch.owner, storage_uri=self._job.storage, run=self._job.name)
-        revival = Revival.from_record(record, spent_s=max(0.0, time.time() - launch.submitted_at_s))
+        spent_s = max(0.0, time.time() - launch.submitted_at_s)
+        revival = Revival.of(record, history=record.failures, spent_s=spent_s)
         logger.warning("run %s: %s", self._job.name, revival.notes[-1])
         try:
             read_code = functools.partial(folder.read_code, owner=launch.owner)
             code = self._patiently(read_code) if launch.has_code else None
         except StorageError as error:
-            failed = RunError.from_exception(error, attempt=None).as_dict()
-            folder.record.replace({**record, "state": RunState.FAILED, "error": failed})
+            failed = RunError.from_exception(error, attempt=None)
+            folder.record.replace(dataclasses.replace(record, state=RunState.FAILED, error=failed))
             raise
         self._drive(folder, code, revival=revival)
 

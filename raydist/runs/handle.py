@@ -6,9 +6,9 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from raydist.controller.report.result import RunResult
 from raydist.errors import RaydistError
 from raydist.spec.duration import Duration, parse_duration
+from raydist.spec.result import RunResult
 from raydist.spec.tasks import TaskId, chief_of
 
 if TYPE_CHECKING:

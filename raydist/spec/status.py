@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raydist.spec.plain import NOT_KEPT
 from raydist.spec.tasks import TaskId
 
 
@@ -51,12 +52,24 @@ class TaskFailure:
 
     task: TaskId
     kind: FailureKind
-    error_type: str
+    error_type: str = field(metadata={"key": "type"})
     message: str
-    traceback: str | None = None
-    log_end: str | None = None
+    traceback: str | None = field(default=None, metadata=NOT_KEPT)
+    log_end: str | None = field(default=None, metadata=NOT_KEPT)
     step: int = 0
     at_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLoss:
+    """Nothing could be heard of an attempt's tasks any more."""
+
+    kind: None = None  # in run.json it tells this from a TaskFailure
+    message: str
+
+
+# What ended an attempt.
+AttemptEnd = TaskFailure | GroupLoss
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raydist.controller.failures.run_error import RunError
-from raydist.controller.report.result import RunResult
-from raydist.controller.stored_result import result_from_record
 from raydist.errors import ClusterError
 from raydist.runtime.host.leftovers import clear_here
 from raydist.runtime.host.session import end_session
+from raydist.spec.result import RunError, RunResult, TaskRecord
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
-from raydist.storage.record.run_record import ENDED, RunRecordStore
+from raydist.storage.record.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
 from raydist.watch.messages import DrivenRun
@@ -60,36 +58,36 @@ def settle(run: DrivenRun, *, how: str) -> RunResult | None:
         end_session(Path(run.session))
     storage = open_run(run.storage, run=run.name)
     store = RunRecordStore(storage)
-    record = store.read() if store.exists() else {}
-    if record.get("driver") != dict(run.driver):  # another one's, which is resumed or has taken the name
+    record = store.read() if store.exists() else None
+    # Another one's is resumed, or has taken the name.
+    if record is None or record.driver != dict(run.driver):
         return None
-    if record["state"] not in ENDED:
+    if not record.state.is_terminal:
         record = _ended(record, how)
         store.replace(record)
         events = EventWriter.open(storage)
         events.append(_state_event(record))
         events.flush()
-    return result_from_record(record)
+    return record
 
 
-def _ended(record: Mapping[str, Any], how: str) -> dict[str, Any]:
-    where = "goes on from its last checkpoint" if record["checkpoint"] else "trains it from the beginning"
-    error = ClusterError(f"{how}; `raydist resume {record['run']}` {where}")
-    return {
-        **record,
-        "state": RunState.FAILED.value,
-        "error": RunError.from_exception(error, attempt=int(record["attempts"]) - 1).as_dict(),
-        "tasks": [_stopped(task) for task in record["tasks"]],
-    }
+def _ended(record: RunRecord, how: str) -> RunRecord:
+    where = "goes on from its last checkpoint" if record.checkpoint else "trains it from the beginning"
+    error = ClusterError(f"{how}; `raydist resume {record.run}` {where}")
+    return dataclasses.replace(
+        record,
+        state=RunState.FAILED,
+        error=RunError.from_exception(error, attempt=record.attempts - 1),
+        tasks=tuple(_stopped(task) for task in record.tasks),
+    )
 
 
-def _stopped(task: Mapping[str, Any]) -> dict[str, Any]:
-    is_terminal = TaskState(task["state"]).is_terminal
-    return {**task, "state": task["state"] if is_terminal else TaskState.STOPPED.value}
+def _stopped(task: TaskRecord) -> TaskRecord:
+    return task if task.state.is_terminal else dataclasses.replace(task, state=TaskState.STOPPED)
 
 
-def _state_event(record: Mapping[str, Any]) -> dict[str, Any]:
+def _state_event(record: RunRecord) -> dict[str, Any]:
     """Returns what raydist.controller.report.journal has for the end of a run."""
-    attempt = int(record["attempts"]) - 1
-    facts = {"state": record["state"], "error": record["error"]}
-    return {"event": "state", "at_s": time.time(), "attempt": attempt, **facts}
+    error = record.error and record.error.as_dict()
+    facts = {"state": record.state.value, "error": error}
+    return {"event": "state", "at_s": time.time(), "attempt": record.attempts - 1, **facts}

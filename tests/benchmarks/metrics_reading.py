@@ -31,6 +31,7 @@ from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.record.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
+from tests.support.records import make_record
 
 CHECKOUT = Path(__file__).parents[2]
 NAMES = ("loss", "accuracy", "examples_per_s", "input_wait")
@@ -51,7 +52,7 @@ class Figures:
 
 def make_run(storage: RunStorage, *, num_rows: int, file_rows: int, joined_at: int | None) -> None:
     """Writes a run's metrics with its own writer, whose clock goes on by 5 s with each file."""
-    RunRecordStore(storage).replace({"state": "SUCCEEDED", "attempts": NUM_ATTEMPTS})
+    RunRecordStore(storage).replace(make_record(storage, state="SUCCEEDED", attempts=NUM_ATTEMPTS))
     num_steps = num_rows // (NUM_TASKS * NUM_ATTEMPTS * len(NAMES))
     parquet.JOINED_AT = joined_at
     for attempt in range(NUM_ATTEMPTS):

@@ -56,6 +56,7 @@ def stored_run(tmp_path: Path) -> dict[str, Any]:
     from raydist.storage.checkpoints import CheckpointStore
     from raydist.storage.record.run_record import RunRecordStore
     from raydist.storage.run_storage import open_run
+    from tests.support.records import make_record
 
     storage = open_run(str(tmp_path / "raydist_runs"), run="digits-1")
     record = {
@@ -72,7 +73,7 @@ def stored_run(tmp_path: Path) -> dict[str, Any]:
         "notes": ["trained on digits"],
         "spec": {"name": "digits-1"},
     }
-    RunRecordStore(storage).replace(record)
+    RunRecordStore(storage).replace(make_record(storage, **record))
     for attempt in (0, 1):
         for index in (0, 1):
             task = TaskId.parse(f"worker/{index}")

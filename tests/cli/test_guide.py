@@ -23,6 +23,7 @@ from raydist import errors
 from raydist.cli import job_options, main
 from raydist.cli.commands import guide
 from raydist.cli.screen import guide_pages, output, run_view
+from raydist.spec.result import RunError
 from raydist.spec.settings.options import OPTIONS, Option
 from raydist.train_context import TrainContext
 from tests.cli.conftest import Run
@@ -339,7 +340,7 @@ def test_error_of_a_run_names_the_page_unless_it_is_the_users_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for exit_code in (2, 1):
-        run_view.print_stored_error({"type": "DataError", "message": "DataError: x", "exit_code": exit_code})
+        run_view.print_error(RunError(type="DataError", message="DataError: x", exit_code=exit_code))
     assert capsys.readouterr().out.splitlines() == [
         "error: DataError: x",
         "  see      raydist guide input-data",

@@ -11,6 +11,7 @@ from raydist.controller.task_group import Explanation
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
+from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, Order, TaskState
 from tests.support.fakes import (
@@ -49,10 +50,10 @@ class Run:
             ray_s=ray_s,
         )
 
-    def _record(self, record: dict[str, Any]) -> None:
+    def _record(self, result: RunResult) -> None:
         if self.record_problem is not None:
             raise self.record_problem
-        self.records.append(record)
+        self.records.append(result.as_dict())
 
     @property
     def states(self) -> list[str]:

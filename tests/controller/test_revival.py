@@ -11,13 +11,15 @@ import pytest
 
 from raydist.controller.controller import Controller
 from raydist.controller.machine import RunMachine
-from raydist.controller.revival import Revival, describe_history
-from raydist.controller.stored_result import result_from_record
+from raydist.controller.revival import Revival
 from raydist.errors import ClusterError
 from raydist.planning.plan import Plan
+from raydist.spec.plain import as_plain, from_plain
+from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind
 from raydist.storage.plain_json import dump_plain_json
+from raydist.storage.record.run_record import RunRecord
 from tests.support.fakes import PLACES, FakeClock, FakeLauncher, FakeTaskGroup, Moment, make_plan
 
 
@@ -65,9 +67,9 @@ class Life:
             revival=revival,
         )
 
-    def _record(self, record: dict[str, Any]) -> None:
-        whole = {**record, "failures": describe_history(self.machine.history)}
-        self.records.append(json.loads(dump_plain_json(whole)))
+    def _record(self, result: RunResult) -> None:
+        whole = RunRecord.of(result, failures=self.machine.history)
+        self.records.append(json.loads(dump_plain_json(as_plain(whole))))
 
     def run(self) -> dict[str, Any]:
         self.controller.run()
@@ -82,7 +84,8 @@ class Life:
 def killed(plan: Plan, *scripts: Sequence[Moment], spent_s: float = 10.0) -> Revival:
     life = Life(plan, *scripts)
     life.run()
-    return Revival.from_record(life.in_the_end, spent_s=spent_s)
+    last: RunRecord = from_plain(life.in_the_end, RunRecord)
+    return Revival.of(last, history=last.failures, spent_s=spent_s)
 
 
 def test_next_attempt_begins_and_the_note_says_that_it_is_free() -> None:
@@ -126,7 +129,7 @@ def test_exception_raised_at_that_step_before_the_death_is_final() -> None:
 def test_a_break_of_ray_is_remembered_too() -> None:
     plan = make_plan(max_failures=9)
     revival = killed(plan, [train, break_ray], [train, reach_step_30, finish])
-    assert [str(end) for end in revival.history] == ["Ray is away"]
+    assert [end.message for end in revival.history] == ["Ray is away"]
 
 
 def test_timeout_and_timings_count_from_the_submit() -> None:
@@ -148,8 +151,6 @@ def test_acceptance_is_recorded_as_the_first_attempts_start() -> None:
 def test_stored_result_says_what_the_controller_said(last: Moment) -> None:
     life = Life(make_plan(max_failures=0), [train, reach_step_30, last])
     stored = life.run()
-    result = result_from_record(stored)
-    assert json.loads(dump_plain_json(result.as_dict())) == {
-        key: value for key, value in stored.items() if key != "failures"
-    }
+    result: RunRecord = from_plain(stored, RunRecord)
+    assert json.loads(dump_plain_json(as_plain(result))) == stored
     assert result.exit_code == life.controller.status().exit_code

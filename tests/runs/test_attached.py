@@ -14,6 +14,7 @@ from raydist.runtime.cluster.connection import Connection
 from raydist.spec.process import this_process
 from raydist.storage.record.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
+from tests.support.records import make_record
 from tests.test_api import train as train
 
 NOBODY = "127.0.0.1:1"  # a port that no Ray listens on
@@ -21,7 +22,8 @@ NOBODY = "127.0.0.1:1"  # a port that no Ray listens on
 
 def store(folder: Path, *, written_at_s: float | None = None, **facts: Any) -> raydist.RunHandle:
     clock = {} if written_at_s is None else {"clock": lambda: written_at_s}
-    RunRecordStore(open_run(str(folder), run="r"), **clock).replace(facts)
+    storage = open_run(str(folder), run="r")
+    RunRecordStore(storage, **clock).replace(make_record(storage, **facts))
     return raydist.attach("r", storage=str(folder))
 
 

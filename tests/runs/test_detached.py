@@ -20,6 +20,7 @@ from raydist.errors import ClusterError, MistakeError, SpecError, StorageError, 
 from raydist.planning.plan import Plan
 from raydist.runs.attached import AttachedRun
 from raydist.runtime.cluster.connection import Connection
+from raydist.spec.plain import as_plain
 from raydist.spec.process import this_process
 from raydist.spec.run_state import RunState
 from raydist.storage.claims.claim import Claim
@@ -30,6 +31,7 @@ from raydist.storage.run_storage import RunStorage, open_run
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, make_plan
 from tests.support.ray_heads import ray_node
+from tests.support.records import make_record
 
 SUBMITTER = """
 import pickle, sys, time
@@ -62,7 +64,8 @@ def hand_over(plan: Plan, connection: Connection, **options: Any) -> AttachedRun
 
 
 def record_of(storage: Path, name: str = "run") -> dict[str, Any]:
-    return read_record(open_run(str(storage), run=name))
+    found: dict[str, Any] = as_plain(read_record(open_run(str(storage), run=name)))
+    return found
 
 
 def step_of(attached: AttachedRun, *, attempt: int) -> int:
@@ -304,7 +307,7 @@ def test_controller_brought_back_after_the_end_just_ends(tmp_path: Path) -> None
 
     storage = open_run(str(tmp_path), run="run")
     driver = {"host": "h", "pid": 7, "start": None, "actor": "run", "address": "unused", "id": "0badcafe"}
-    RunRecordStore(storage).replace({"state": "SUCCEEDED", "driver": driver})
+    RunRecordStore(storage).replace(make_record(storage, state="SUCCEEDED", driver=driver))
     storage.write_bytes(storage.code("0badcafe"), b"zip")
     before = (tmp_path / "run" / "run.json").read_bytes()
     DetachedController(launch_of(plan_for(tmp_path))).run(is_revived=True)
@@ -341,7 +344,7 @@ def test_controller_brought_back_after_its_run_was_resumed_leaves_it_alone(tmp_p
     # The one that has resumed it is about to write its first record.
     claim(storage, number=1, id_="another")
     driver = {**this_process(), "id": "0badcafe"}
-    RunRecordStore(storage).replace({"state": "RUNNING", "claim": 0, "driver": driver})
+    RunRecordStore(storage).replace(make_record(storage, state="RUNNING", claim=0, driver=driver))
     before = (tmp_path / "run" / "run.json").read_bytes()
     controller = DetachedController(launch_of(plan_for(tmp_path)))
     controller.run(is_revived=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from raydist.errors import StorageError
+from raydist.spec.run_state import RunState
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
@@ -17,6 +18,7 @@ from raydist.storage.record.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter, read_events
 from tests.support.faulty_http import Choice, Fault, FaultyProxy, HttpRequest
+from tests.support.records import make_record
 
 PASSING = [fault for fault in Fault if fault not in (Fault.HANGING, Fault.FORBIDDEN)]
 BIG = os.urandom(11 * 1024 * 1024 + 7)  # more than a part of a multipart upload
@@ -86,11 +88,11 @@ def test_writers_of_a_run_survive_a_share_of_faults(
         log.flush()
         store.commit(step=number, attempt=0, files=FILES)
     store.prune(keep=2)
-    record.replace({"state": "SUCCEEDED"})
+    record.replace(make_record(faulty_storage, state="SUCCEEDED"))
     assert [event["number"] for event in read_events(faulty_storage)] == [0, 1, 2]
     assert read_log(faulty_storage, task=task, attempt=0) == "line 0\nline 1\nline 2\n"
     assert [store.read(checkpoint) for checkpoint in store.committed()] == [FILES, FILES]
-    assert record.read()["state"] == "SUCCEEDED"
+    assert record.read().state is RunState.SUCCEEDED
     assert min(proxy.faults.values()) >= 3
 
 

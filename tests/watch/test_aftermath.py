@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from raydist.runtime.host.scratch import scratch_root
+from raydist.spec.plain import as_plain
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.record.run_record import RunRecordStore, read_record
@@ -24,6 +25,7 @@ from raydist.storage.segments import read_events
 from raydist.watch.aftermath import describe_death, settle
 from raydist.watch.messages import DrivenRun, Heard, begun, exiting, over
 from tests.conftest import WaitUntil
+from tests.support.records import make_record
 
 Write = Callable[..., DrivenRun]
 _TASK = {"host": "here", "pid": 7, "address": "here:1", "steps": 20}
@@ -50,7 +52,9 @@ def driven(storage: Storage) -> Write:
         tasks += [{"task": "worker/1", "state": "FINISHED", **_TASK}]
         record = {"state": "RUNNING", "strategy": "mirrored", "keras": "3", "attempts": 2, "tasks": tasks}
         driver = this_process()
-        RunRecordStore(RunStorage(storage, run="r")).replace({**record, "driver": driver, **facts})
+        folder = RunStorage(storage, run="r")
+        made = make_record(folder, **{**record, "driver": driver, **facts})
+        RunRecordStore(folder).replace(made)
         return DrivenRun(name="r", storage=storage.uri(), owner="0a1b2c3d", driver=driver)
 
     return write
@@ -63,7 +67,7 @@ def test_record_of_a_run_that_went_on_ends_with_what_to_do(
     run = driven(state=state, checkpoint="/runs/r/checkpoints/step-20-a1", spec={"name": "r"})
     result = settle(run, how=describe_death(1))
     assert result is not None
-    record = read_record(RunStorage(storage, run="r"))
+    record = as_plain(read_record(RunStorage(storage, run="r")))
     assert (record["state"], record["error"]["type"], record["error"]["attempt"]) == (
         "FAILED",
         "ClusterError",
@@ -91,14 +95,14 @@ def test_run_without_a_checkpoint_begins_anew(driven: Write) -> None:
 def test_run_that_has_ended_keeps_its_end(driven: Write, storage: Storage) -> None:
     result = settle(driven(state="SUCCEEDED"), how=describe_death(1))
     assert result is not None
-    assert (result.exit_code, read_record(RunStorage(storage, run="r"))["state"]) == (0, "SUCCEEDED")
+    assert (result.exit_code, read_record(RunStorage(storage, run="r")).state.value) == (0, "SUCCEEDED")
     assert read_events(RunStorage(storage, run="r")) == []
 
 
 def test_record_of_another_driver_is_left_alone(driven: Write, storage: Storage) -> None:
     run = driven(driver={"host": "there", "pid": 1, "start": 2})
     assert settle(run, how=describe_death(1)) is None
-    assert read_record(RunStorage(storage, run="r"))["state"] == "RUNNING"
+    assert read_record(RunStorage(storage, run="r")).state.value == "RUNNING"
 
 
 def test_run_that_has_no_record_yet_gets_none(storage: Storage) -> None:
@@ -204,12 +208,14 @@ from raydist.storage.run_storage import RunStorage
 from raydist.storage.record.run_record import RunRecordStore
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched
+from tests.support.records import make_record
 
 with watched() as watcher:
     driver, storage = this_process(), Storage.open(sys.argv[1])
     children = open(f"/proc/self/task/{os.getpid()}/children").read()
     if sys.argv[2] != "before":
-        RunRecordStore(RunStorage(storage, run="r")).replace({"state": "RUNNING", "driver": driver})
+        folder = RunStorage(storage, run="r")
+        RunRecordStore(folder).replace(make_record(folder, state="RUNNING", driver=driver))
         watcher.begin(DrivenRun(name="r", storage=storage.uri(), owner="0a1b2c3d", driver=driver))
     if sys.argv[2] == "forked" and os.fork() == 0:  # holds the pipe, as a data loader's process does
         os.close(1); os.close(2)
@@ -240,4 +246,4 @@ def test_watcher_process_outlives_the_driver_only_to_clear_up(
     assert done.returncode == 1
     assert done.stderr.startswith(f"raydist: run r ({tmp_path}/runs/r): the process that drove the run died")
     assert "`raydist resume r`" in done.stderr
-    assert read_record(RunStorage(storage, run="r"))["state"] == "FAILED"
+    assert read_record(RunStorage(storage, run="r")).state.value == "FAILED"

@@ -115,4 +115,4 @@ class _Followed:
     def _is_ended(self) -> bool:
         from raydist.storage.record.run_record import read_record
 
-        return read_record(self._storage)["state"] in run_view.ENDED
+        return read_record(self._storage).state.is_terminal

@@ -42,15 +42,15 @@ def command(
     run_view.check_name(run)
     given = given_options(options)
     record = read_record(open_run(given.get("storage", default_storage()), run=run))
-    layer = _settings(record["spec"])
+    layer = _settings(record.spec)
     if config is not None:
         in_file = read_config(config)
         layer = {**layer, **in_file, PARAMS: {**layer[PARAMS], **in_file.get(PARAMS, {})}}
     return running.run_job(
-        _job_of(run, record["spec"]),
+        _job_of(run, record.spec),
         config=layer,
         param_texts=param_texts,
-        options={"working_dir": record["spec"].get("working_dir"), **given, "name": run, "resume": True},
+        options={"working_dir": record.spec.get("working_dir"), **given, "name": run, "resume": True},
         is_json=is_json,
     )
 

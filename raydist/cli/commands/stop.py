@@ -51,11 +51,12 @@ def command(run: str, timeout_s: float, address: str | None, storage: str, is_js
     attached = AttachedRun(open_run(storage, run=run), address=address)
     with output.stdout_kept_for_json(is_json):
         _stop(attached, run, timeout_s=timeout_s)
-    result = attached.status().as_dict()
+    result = attached.status()
     if is_json:
-        output.print_json({key: result[key] for key in ("run", "state", "steps", "checkpoint", "storage")})
+        told = result.as_dict()
+        output.print_json({key: told[key] for key in ("run", "state", "steps", "checkpoint", "storage")})
     else:
-        click.echo(f"run {run}: {run_view.how_far(result['state'], result['steps'])}")
+        click.echo(f"run {run}: {run_view.how_far(result.state, result.steps)}")
 
 
 def _stop(attached: AttachedRun, run: str, *, timeout_s: float) -> None:

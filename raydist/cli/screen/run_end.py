@@ -12,7 +12,7 @@ from raydist.cli.screen import run_view
 from raydist.cli.screen.progress import duration, metrics_line
 
 if TYPE_CHECKING:
-    from raydist.controller.report.result import RunResult
+    from raydist.spec.result import RunResult
 
 
 def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> None:
@@ -30,10 +30,10 @@ def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> No
         lines = "\n".join(f"  {line}" for line in result.error.log_end.splitlines())
         print(f"\nthe end of {result.error.task}'s log:\n{lines}\n", file=stream)
     if result.error is not None:
-        run_view.print_stored_error(result.error.as_dict(), stream=stream)
+        run_view.print_error(result.error, stream=stream)
     total_s = result.timings.get("total") or 0.0
     attempts = "" if result.attempts == 1 else f", {result.attempts} attempts"
-    how_far = run_view.how_far(result.state.value, result.steps)
+    how_far = run_view.how_far(result.state, result.steps)
     print(f"{how_far}, {duration(total_s)}{attempts}", file=stream)
     facts = {
         "metrics": metrics_line(result.metrics),

@@ -5,27 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from raydist.spec.result import Evaluation
 from raydist.spec.status import TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """What the evaluator found last.
-
-    Attributes:
-      step: The step of the checkpoint.
-      lag_steps: How far the chief was ahead of it by then; None where that is unknown.
-    """
-
-    step: int
-    lag_steps: int | None
-    metrics: Mapping[str, float]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "lag_steps": self.lag_steps, "metrics": dict(self.metrics)}
 
 
 @dataclass(frozen=True, kw_only=True)

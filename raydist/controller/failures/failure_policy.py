@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raydist.errors import ClusterError
-from raydist.spec.status import FailureKind, TaskFailure
-
-# What ended an attempt: a task's failure, or that nothing can be heard of the tasks any more.
-AttemptEnd = TaskFailure | ClusterError
+from raydist.spec.status import AttemptEnd, FailureKind, TaskFailure
 
 
 @dataclass(frozen=True, kw_only=True)

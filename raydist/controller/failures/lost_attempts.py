@@ -6,12 +6,13 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from raydist.controller.attempt.attempt import Attempt
-from raydist.controller.failures.failure_policy import AttemptEnd, Decision, decide
+from raydist.controller.failures.failure_policy import Decision, decide
 from raydist.controller.failures.host_record import HostRecord
 from raydist.controller.failures.root_cause import RootCause
-from raydist.controller.failures.run_error import RunError
+from raydist.controller.failures.run_error import error_of
 from raydist.errors import ClusterError
-from raydist.spec.status import FailureKind
+from raydist.spec.result import RunError
+from raydist.spec.status import AttemptEnd, FailureKind, GroupLoss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +51,12 @@ class LostAttempts:
         is_plain = failure.kind is FailureKind.USER and len(lost.ends) == 1
         is_mistake = failure.kind in (FailureKind.MISTAKE, FailureKind.STORAGE)
         suffix = "" if is_plain or is_mistake else f"; not retried: {decision.reason}"
-        return lost, RunError.from_cause(cause, attempt=number, suffix=suffix)
+        return lost, error_of(cause, attempt=number, suffix=suffix)
 
     def with_silence(self, error: ClusterError, attempt: Attempt) -> tuple[LostAttempts, Retry | RunError]:
         """Takes in an attempt of which nothing can be heard any more; returns what follows too."""
         number = attempt.number
-        lost, decision = self._decide(error, attempt)
+        lost, decision = self._decide(GroupLoss(message=str(error)), attempt)
         if decision.is_retry:
             return lost, Retry(note=f"attempt {number} was lost: {error}; retried: {decision.reason}")
         suffix = f"; not retried: {decision.reason}"

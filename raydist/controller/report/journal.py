@@ -12,8 +12,8 @@ from typing import Any
 
 from raydist.controller.attempt.replacement import Death, Deaths
 from raydist.controller.attempt.restarts import Restart
-from raydist.controller.failures.run_error import RunError
 from raydist.controller.machine import RunMachine
+from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskFailure, TaskState
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from raydist.spec.process import is_alive, is_this_host
 from raydist.storage.plain_json import dump_plain_json
-from raydist.storage.record.run_record import ENDED
+from raydist.storage.record.run_record import RunRecord
 
 # A controller that lives replaces run.json about once a second.
 LIVES_WITHIN_S = 10.0
@@ -79,7 +79,7 @@ class Claim:
         return f"process {self.holder['pid']} of host {self.holder['host']}{where} since {since}"
 
 
-def is_driven(claim: Claim | None, record: Mapping[str, Any] | None, *, now_s: float) -> bool:
+def is_driven(claim: Claim | None, record: RunRecord | None, *, now_s: float) -> bool:
     """Whether somebody drives the run, or is about to.
 
     A process of this host is looked for. Of one elsewhere, and of a controller that Ray may bring back,
@@ -93,25 +93,24 @@ def is_driven(claim: Claim | None, record: Mapping[str, Any] | None, *, now_s: f
     if claim is not None and record is not None and number_of(record) > claim.number:
         claim = None  # that of the record was given up
     begun = record if record is not None and is_of(claim, record) else None
-    if begun is not None and begun["state"] in ENDED:
+    if begun is not None and begun.state.is_terminal:
         return False
     if claim is not None and not claim.is_detached and is_this_host(claim.holder):
         is_here = claim.holder["pid"] == os.getpid()
         return is_alive(claim.holder) and (not is_here or claim.id in _held_here)
     if begun is not None:
-        return now_s - float(begun["updated_at_s"] or 0.0) < LIVES_WITHIN_S
+        return now_s - (begun.updated_at_s or 0.0) < LIVES_WITHIN_S
     return claim is not None and now_s - claim.at_s < BEGINS_WITHIN_S
 
 
-def is_of(claim: Claim | None, record: Mapping[str, Any]) -> bool:
+def is_of(claim: Claim | None, record: RunRecord) -> bool:
     """Whether the holder of the claim has written the record, and not the holder of an earlier one."""
     return claim is None or number_of(record) == claim.number
 
 
-def number_of(record: Mapping[str, Any]) -> int:
+def number_of(record: RunRecord) -> int:
     """Returns the number of the claim that a record was written under; -1 for one of an older raydist."""
-    number = record.get("claim")
-    return number if isinstance(number, int) else -1
+    return -1 if record.claim is None else record.claim
 
 
 def describe_time(at_s: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import time
 import uuid
@@ -16,7 +17,7 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.claims.claim import LIVES_WITHIN_S, Claim, hold, is_driven, is_of, let_go, number_of
 from raydist.storage.claims.claims import ClaimStore
 from raydist.storage.layout import CLAIMS
-from raydist.storage.record.run_record import ENDED, RunRecordStore
+from raydist.storage.record.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter
 
@@ -110,7 +111,7 @@ class RunFolder:
         self._take(newest)
         return True
 
-    def write_record(self, record: Mapping[str, Any]) -> None:
+    def write_record(self, record: RunRecord) -> None:
         """Replaces run.json, by the holder of the claim.
 
         Raises:
@@ -119,7 +120,7 @@ class RunFolder:
         """
         if self._now() - self._written_s >= LIVES_WITHIN_S / 2:
             self._check_is_held()
-        self.record.replace({**record, "claim": self.claim_number})
+        self.record.replace(dataclasses.replace(record, claim=self.claim_number))
         self._written_s = self._now()
 
     def _check_is_held(self) -> None:
@@ -137,7 +138,7 @@ class RunFolder:
         if self._held is None:
             return
         let_go(self._held.id)
-        if self.record.written_state not in ENDED:
+        if self.record.written_state is None or not self.record.written_state.is_terminal:
             try:
                 self._claims.remove(self._held.number)
             except StorageError as error:  # why the run did not come about is worth more
@@ -193,11 +194,11 @@ class RunFolder:
     def _take_over_record(self) -> None:
         if self._resume:
             record = self.record.read()
-            self.first_attempt = int(record["attempts"])
-            self.datasets = tuple(record.get("datasets", ()))
-            self.was_detached = "actor" in (record.get("driver") or {})
+            self.first_attempt = record.attempts
+            self.datasets = record.datasets
+            self.was_detached = record.is_detached
 
-    def _read_record(self) -> dict[str, Any] | None:
+    def _read_record(self) -> RunRecord | None:
         if not self.record.exists():
             return None
         try:
@@ -213,24 +214,23 @@ class RunFolder:
             "choose another --name, or go on from that run with --resume"
         )
 
-    def _is_taken(self, claim: Claim | None, record: Mapping[str, Any] | None) -> str:
+    def _is_taken(self, claim: Claim | None, record: RunRecord | None) -> str:
         return (
             f"name is {self._storage.run!r}, and the run of that name in {self._storage.uri()} "
             f"is driven by {_who(claim, record)}; choose another --name"
         )
 
-    def _goes_on(self, claim: Claim | None, record: Mapping[str, Any] | None) -> str:
+    def _goes_on(self, claim: Claim | None, record: RunRecord | None) -> str:
         run, state = self._storage.run, "STARTING"
         if record is not None and is_of(claim, record):
-            state = record["state"]
+            state = record.state.value
         return (
             f"run {run} still goes on ({state}), driven by {_who(claim, record)}; "
             f"wait for its end, or stop it first: raydist stop {run}"
         )
 
 
-def _who(claim: Claim | None, record: Mapping[str, Any] | None) -> str:
+def _who(claim: Claim | None, record: RunRecord | None) -> str:
     if claim is not None:
         return claim.who
-    driver = (record or {}).get("driver") or {}
-    return f"process {driver.get('pid')} of host {driver.get('host')}"
+    return "nobody" if record is None else record.driver_name

@@ -2,47 +2,105 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
 
 from raydist.errors import MistakeError, StorageError
+from raydist.spec.plain import as_plain, from_plain
+from raydist.spec.result import Pid, RunError, RunResult
+from raydist.spec.run_state import RunState
+from raydist.spec.status import AttemptEnd
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
 from raydist.storage.plain_json import dump_plain_json
-from raydist.storage.record.record_fields import RunRecord
-from raydist.storage.record.typed_json import checked
 from raydist.storage.run_storage import RunStorage
 
-# The states after which nothing changes any more.
-ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+_MAX_TIME_S = 2.5e11  # in the year 9892: what Python's calendar can show in any time zone
 
-# Every key of run.json with its value before anything is known; `status --json` prints all but the
-# last five. A writer may add keys.
-_EMPTY_RECORD: Mapping[str, Any] = {
-    "run": None,
-    "state": None,
-    "strategy": None,
-    "keras": None,
-    "attempts": 0,
-    "steps": 0,
-    "steps_repeated": 0,
-    "metrics": {},
-    "evaluation": None,  # {step, lag_steps, metrics} of the evaluator
-    "checkpoint": None,
-    "storage": None,
-    "tasks": [],  # {task, host, pid, address, state, steps} of the last attempt
-    "error": None,  # {type, message, task, attempt, log}
-    "notes": [],
-    "timings": {},
-    "failures": [],  # what ended the attempts that --max-failures counts
-    "spec": {},
-    "plan": {},
-    "created_at_s": None,  # Unix time, as is `updated_at_s`; both are set by RunRecordStore
-    "updated_at_s": None,
-}
+
+def _check_time(unix_s: float) -> None:
+    if not 0 <= unix_s <= _MAX_TIME_S:
+        raise ValueError("write a Unix time in seconds")
+
+
+Time: TypeAlias = Annotated[float, _check_time]
+
+
+class Driver(TypedDict):
+    """Which process drives the run; the last three for a detached one."""
+
+    host: str
+    pid: Pid
+    start: int | None
+    actor: NotRequired[str]
+    address: NotRequired[str]
+    id: NotRequired[str]
+
+
+class EntryPointText(TypedDict):
+    """What to run."""
+
+    file: str | None
+    module: str | None
+    function: str | None
+
+
+class SpecText(TypedDict, total=False):
+    """What the run was started with; the other options are checked when a resume takes them over."""
+
+    entry_point: EntryPointText
+    params: Mapping[str, Any]
+    working_dir: str | None
+    address: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(RunResult):
+    """The whole run.json: how far the run is, and what `raydist resume` or a revived controller goes on from.
+
+    Attributes:
+      failures: What ended the attempts that --max-failures counts.
+      created_at_s: Unix time of the run's first record, as is `updated_at_s` of this one; both are set by
+        RunRecordStore.
+      driver: Which process drives the run, as raydist.spec.process describes it.
+      datasets: Names of the datasets that a resume has to give again.
+      claim: Number of the claim that it was written under; None for a run of an older raydist.
+    """
+
+    failures: tuple[AttemptEnd, ...] = ()
+    spec: SpecText = field(default_factory=SpecText)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    created_at_s: Time | None = None
+    updated_at_s: Time | None = None
+    driver: Driver | None = None
+    datasets: tuple[str, ...] = ()
+    claim: int | None = None
+
+    @classmethod
+    def of(cls, result: RunResult, **facts: Any) -> RunRecord:
+        """Returns the record of where a run stands."""
+        return cls(**{each.name: getattr(result, each.name) for each in fields(RunResult)}, **facts)
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether a controller in a Ray drives the run."""
+        return self.driver is not None and "actor" in self.driver
+
+    @property
+    def ray_address(self) -> str | None:
+        """The Ray that a detached run is in; None for any other run."""
+        return None if self.driver is None else self.driver.get("address")
+
+    @property
+    def driver_name(self) -> str:
+        """The process that drives the run, for messages."""
+        driver = self.driver
+        return f"process {driver and driver['pid']} of host {driver and driver['host']}"
 
 
 class RunRecordStore:
@@ -57,42 +115,35 @@ class RunRecordStore:
         self._hasty_storage = storage.hasty()
         self._clock = clock
         self._created_at_s: float | None = None
-        self.written_state: str | None = None
+        self.written_state: RunState | None = None
 
-    def replace(self, record: Mapping[str, Any]) -> None:
-        """Writes `record` as the whole run.json, with secrets taken out.
+    def replace(self, record: RunRecord) -> None:
+        """Writes the whole run.json, with secrets taken out.
 
-        Keys that `record` leaves out get their empty value. The time of creation is that of the
-        run's first record, also after a resume. The record of a run that has ended is tried for a while;
-        while the run goes on, another one follows within a second.
+        The time of creation is that of the run's first record, also after a resume. The record of a run that
+        has ended is tried for a while; while the run goes on, another one follows within a second.
         """
         now_s = self._clock()
         if self._created_at_s is None:
             self._created_at_s = self._stored_creation() or now_s
-        times = {"created_at_s": self._created_at_s, "updated_at_s": now_s}
-        defaults = {
-            **_EMPTY_RECORD,
-            "run": self._storage.run,
-            "storage": self._storage.uri(self._storage.run),
-        }
-        text = dump_plain_json({**defaults, **record, **times}, indent=1)
-        storage = self._storage if record.get("state") in ENDED else self._hasty_storage
-        storage.write_text(self._storage.record, text)
-        self.written_state = record.get("state")
+        whole = dataclasses.replace(record, created_at_s=self._created_at_s, updated_at_s=now_s)
+        storage = self._storage if record.state.is_terminal else self._hasty_storage
+        storage.write_text(self._storage.record, dump_plain_json(as_plain(whole), indent=1))
+        self.written_state = record.state
 
     def exists(self) -> bool:
         return self._storage.exists(self._storage.record)
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> RunRecord:
         """Returns the stored record; raises like `read_record`."""
         return read_record(self._storage)
 
     def _stored_creation(self) -> float | None:
-        return self.read()["created_at_s"] if self.exists() else None
+        return self.read().created_at_s if self.exists() else None
 
 
-def read_record(storage: RunStorage) -> dict[str, Any]:
-    """Returns a run's run.json, with every key present.
+def read_record(storage: RunStorage) -> RunRecord:
+    """Returns a run's run.json.
 
     Raises:
       MistakeError: There is no such run; the message gives the near names.
@@ -100,28 +151,24 @@ def read_record(storage: RunStorage) -> dict[str, Any]:
     """
     if not storage.exists(storage.record):
         raise MistakeError(_no_such_run(storage))
-    return _decoded(storage.read_bytes(storage.record), storage)
+    return decode_record(storage.read_bytes(storage.record), storage)
 
 
-def _decoded(content: bytes, storage: RunStorage) -> dict[str, Any]:
-    """Returns the record with every key; each has its type, also inside of lists and objects."""
+def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
+    """Returns the record that was read; each field has its type, also inside of lists and objects."""
     try:
         record = json.loads(content)
         if not isinstance(record, dict):
             raise ValueError("it holds no JSON object")
         dump_plain_json(record).encode()  # fails for half a character, which no terminal takes
-        known = {**_empty_record(storage), **record}
-        whole: dict[str, Any] = checked(known, RunRecord, "")
+        known = {"run": storage.run, "storage": storage.uri(storage.run), **record}
+        found: RunRecord = from_plain(known, RunRecord)
     except (ValueError, RecursionError) as error:
         raise StorageError(
             f"{storage.uri(storage.record)} is damaged: {error}; put back a copy of it, or give the run up "
             "and remove its folder"
         ) from error
-    return whole
-
-
-def _empty_record(storage: RunStorage) -> dict[str, Any]:
-    return {**_EMPTY_RECORD, "run": storage.run, "storage": storage.uri(storage.run)}
+    return found
 
 
 def run_names(storage: Storage) -> list[str]:
@@ -129,22 +176,28 @@ def run_names(storage: Storage) -> list[str]:
     return [name for name in storage.list_names("") if storage.exists(RunLayout(run=name).record)]
 
 
-def list_runs(storage: Storage) -> list[dict[str, Any]]:
-    """Returns the record of each run, the newest first.
-
-    A run whose run.json is damaged is listed with state None and the reason as its `error`.
-    """
-    records = [_record_or_damage(storage, name) for name in run_names(storage)]
-    return sorted(records, key=lambda record: record["created_at_s"] or 0.0, reverse=True)
+def list_runs(storage: Storage) -> list[RunRecord | DamagedRecord]:
+    """Returns the record of each run, the newest first; then those that are damaged."""
+    found = [_record_or_damage(RunStorage(storage, run=name)) for name in run_names(storage)]
+    return sorted(found, key=lambda record: record.created_at_s or 0.0, reverse=True)
 
 
-def _record_or_damage(storage: Storage, name: str) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class DamagedRecord:
+    """A run.json that cannot be read, and why."""
+
+    run: str
+    storage: str
+    error: RunError
+    created_at_s: None = None
+
+
+def _record_or_damage(storage: RunStorage) -> RunRecord | DamagedRecord:
     try:
-        return read_record(RunStorage(storage, run=name))
+        return read_record(storage)
     except StorageError as error:
-        places = {"task": None, "attempt": None, "log": None}
-        damage = {"type": "StorageError", "message": str(error), **places, "exit_code": error.exit_code}
-        return {**_EMPTY_RECORD, "run": name, "storage": storage.uri(name), "error": damage}
+        damage = RunError.from_exception(error, attempt=None)
+        return DamagedRecord(run=storage.run, storage=storage.uri(storage.run), error=damage)
 
 
 def _no_such_run(storage: RunStorage) -> str:

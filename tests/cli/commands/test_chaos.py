@@ -24,10 +24,12 @@ def task_process() -> Iterator[subprocess.Popen[bytes]]:
 def store(pid: int | None, *, state: str = "RUNNING", host: str = "127.0.0.1", steps: int = 7) -> None:
     from raydist.storage.record.run_record import RunRecordStore
     from raydist.storage.run_storage import open_run
+    from tests.support.records import make_record
 
     task: dict[str, Any] = {"task": "worker/1", "host": host, "pid": pid, "state": "RUNNING", "steps": steps}
     record = {"state": state, "steps": steps, "tasks": [task]}
-    RunRecordStore(open_run("raydist_runs", run="digits-1")).replace(record)
+    storage = open_run("raydist_runs", run="digits-1")
+    RunRecordStore(storage).replace(make_record(storage, **record))
 
 
 @pytest.mark.parametrize(

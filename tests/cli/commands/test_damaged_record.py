@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,14 @@ from typing import Any
 import pytest
 
 import raydist as package
-from raydist.controller.attempt.reached import Evaluation
-from raydist.controller.failures.run_error import RunError
-from raydist.controller.report.result import RunResult, TaskRecord
-from raydist.controller.revival import Revival, describe_history
-from raydist.errors import ClusterError, StorageError
+from raydist.controller.revival import Revival
+from raydist.errors import StorageError
 from raydist.planning.describe import describe_job, describe_plan
+from raydist.spec.plain import as_plain
+from raydist.spec.result import Evaluation, RunError, RunResult, TaskRecord
 from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind, TaskState
-from raydist.storage.record.record_fields import RunRecord
-from raydist.storage.record.run_record import RunRecordStore, read_record
+from raydist.spec.status import FailureKind, GroupLoss, TaskState
+from raydist.storage.record.run_record import RunRecord, RunRecordStore, read_record
 from raydist.storage.run_storage import open_run
 from tests.cli.conftest import Run
 from tests.support.fakes import make_failure, make_plan, task
@@ -32,7 +30,7 @@ HALF_A_CHARACTER = "\ud800"
 Place = tuple[str | int, ...]
 
 
-def whole_record() -> dict[str, Any]:
+def whole_record() -> RunRecord:
     """Makes the record of a detached run that goes on, with every field filled."""
     plan = make_plan(working_dir="/nowhere", params={"epochs": 3})
     result = RunResult(
@@ -60,15 +58,15 @@ def whole_record() -> dict[str, Any]:
         notes=("trained on digits",),
         timings={"ray": 0.5, "total": None},
     )
-    failures = describe_history([make_failure("worker/1", FailureKind.LOST), ClusterError("Ray is away")])
-    return {
-        **result.as_dict(),
-        "spec": describe_job(plan.job),
-        "plan": describe_plan(plan),
-        "failures": failures,
-        "driver": {"host": "elsewhere", "pid": 2**31 - 1, "start": 17},
-        "datasets": ["train"],
-    }
+    spec: Any = describe_job(plan.job)
+    return RunRecord.of(
+        result,
+        spec=spec,
+        plan=describe_plan(plan),
+        failures=(make_failure("worker/1", FailureKind.LOST), GroupLoss(message="Ray is away")),
+        driver={"host": "elsewhere", "pid": 2**31 - 1, "start": 17},
+        datasets=("train",),
+    )
 
 
 def places(value: Any, place: Place = ()) -> Iterator[Place]:
@@ -94,7 +92,9 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What is read back from the file that is written for `whole_record`."""
     storage = open_run(str(tmp_path_factory.mktemp("runs")), run="digits-1")
     RunRecordStore(storage).replace(whole_record())
-    return read_record(storage)
+    assert dataclasses.replace(read_record(storage), created_at_s=None, updated_at_s=None) == whole_record()
+    content: dict[str, Any] = json.loads(storage.read_text(storage.record))
+    return content
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-PLACES = [pytest.param(place, id=".".join(map(str, place))) for place in places(whole_record())]
+PLACES = [pytest.param(place, id=".".join(map(str, place))) for place in places(as_plain(whole_record()))]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -155,7 +155,7 @@ def test_attach_and_revival_take_what_was_read(record: dict[str, Any], file: Pat
                 found = package.attach("digits-1", storage=str(file.parents[1])).status()
                 assert isinstance(found.steps, int)
                 stored = read_record(open_run(str(file.parents[1]), run="digits-1"))
-                revival = Revival.from_record(stored, spent_s=1.0)
+                revival = Revival.of(stored, history=stored.failures, spent_s=1.0)
                 assert revival.first_attempt == found.attempts
 
 
@@ -221,9 +221,3 @@ def file_of_another(tmp_path: Path) -> Path:
     path = tmp_path / "raydist_runs" / "other" / "run.json"
     path.parent.mkdir(parents=True)
     return path
-
-
-def test_fields_name_every_state() -> None:
-    # Written out there, because storage imports nothing of the controller.
-    states = typing.get_args(typing.get_type_hints(RunRecord)["state"])
-    assert set(states) == {state.value for state in RunState}

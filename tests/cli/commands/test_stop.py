@@ -14,17 +14,18 @@ from tests.cli.conftest import Run
 DRIVER = """
 import sys, time
 from raydist.spec.process import this_process
-from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import open_run
 from raydist.storage.record.run_record import RunRecordStore
+from tests.support.records import make_record
 
-record = RunRecordStore(open_run("raydist_runs", run="digits-1"))
+storage = open_run("raydist_runs", run="digits-1")
+record = RunRecordStore(storage)
 try:
-    record.replace({"state": "RUNNING", "steps": 4, "driver": this_process()})
+    record.replace(make_record(storage, state="RUNNING", steps=4, driver=this_process()))
     print("up", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
-    record.replace({"state": "CANCELLED", "steps": 5, "driver": this_process()})
+    record.replace(make_record(storage, state="CANCELLED", steps=5, driver=this_process()))
 """
 
 
@@ -40,9 +41,11 @@ def driver() -> Iterator[subprocess.Popen[str]]:
 def store(driver: dict[str, Any] | None) -> None:
     from raydist.storage.record.run_record import RunRecordStore
     from raydist.storage.run_storage import open_run
+    from tests.support.records import make_record
 
     record = {"state": "RUNNING", **({} if driver is None else {"driver": driver})}
-    RunRecordStore(open_run("raydist_runs", run="digits-1")).replace(record)
+    storage = open_run("raydist_runs", run="digits-1")
+    RunRecordStore(storage).replace(make_record(storage, **record))
 
 
 @pytest.mark.usefixtures("driver")

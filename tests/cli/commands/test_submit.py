@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from raydist import api
-from raydist.controller.failures.run_error import RunError
-from raydist.controller.report.result import RunResult, TaskRecord
+from raydist.spec.result import RunError, RunResult, TaskRecord
 from raydist.spec.run_state import RunState
+from raydist.spec.status import TaskState
 from raydist.spec.tasks import TaskId
 from tests.cli.conftest import Run
 
@@ -45,7 +45,10 @@ def ended(state: RunState = RunState.SUCCEEDED, **facts: Any) -> RunResult:
                 "storage": str(Path("raydist_runs/digits-1").absolute()),
                 "metrics": {"loss": 0.25},
             },
-            **{"tasks": (TaskRecord(task=task),), "notes": ("2 cores are shared", "trained on digits")},
+            **{
+                "tasks": (TaskRecord(task=task, state=TaskState.PENDING),),
+                "notes": ("2 cores are shared", "trained on digits"),
+            },
             **{"timings": {"total": 61.0}, **facts},
         }
     )
@@ -219,14 +222,12 @@ SPEC = {
 
 
 def store(spec: Mapping[str, Any]) -> None:
-    from raydist.storage.filesystem import Storage
     from raydist.storage.record.run_record import RunRecordStore
-    from raydist.storage.run_storage import RunStorage
+    from raydist.storage.run_storage import open_run
+    from tests.support.records import make_record
 
-    storage = Storage.open("raydist_runs")
-    RunRecordStore(RunStorage(storage, run="digits-1")).replace(
-        {"state": "FAILED", "attempts": 1, "spec": spec}
-    )
+    storage = open_run("raydist_runs", run="digits-1")
+    RunRecordStore(storage).replace(make_record(storage, state="FAILED", attempts=1, spec=spec))
 
 
 def test_resume_takes_over_what_the_run_was_started_with(raydist: Run, fake_run: Any) -> None:

@@ -17,7 +17,7 @@ FAKED = """
 import sys
 from raydist import api
 from raydist.cli import main
-from raydist.controller.report.result import RunResult
+from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 
 state = RunState[sys.argv.pop()]

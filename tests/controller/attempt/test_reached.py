@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from raydist.controller.attempt.reached import Evaluation, Reached
+from raydist.controller.attempt.reached import Reached
+from raydist.spec.result import Evaluation
 from raydist.spec.status import TaskStatus
 from tests.support.fakes import make_status, task
 

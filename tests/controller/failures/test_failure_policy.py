@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.failures.failure_policy import AttemptEnd, Decision, decide
-from raydist.errors import ClusterError
-from raydist.spec.status import FailureKind
+from raydist.controller.failures.failure_policy import Decision, decide
+from raydist.spec.status import AttemptEnd, FailureKind, GroupLoss
 from tests.support.fakes import make_failure
 
 
@@ -24,7 +23,7 @@ LOST = make_failure("worker/1", FailureKind.LOST)
         pytest.param(make_failure("worker/0", FailureKind.COLLATERAL), id="collateral"),
         pytest.param(make_failure("worker/0", FailureKind.START), id="start"),
         pytest.param(make_failure("worker/0", FailureKind.USER, step=7), id="user-after-progress"),
-        pytest.param(ClusterError("the mailbox is gone"), id="group-broken"),
+        pytest.param(GroupLoss(message="the mailbox is gone"), id="group-broken"),
     ],
 )
 @pytest.mark.parametrize("max_failures", [0, 1, 3])

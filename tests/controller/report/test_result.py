@@ -7,11 +7,13 @@ import pytest
 from raydist import errors
 from raydist.controller.events import CancelRequested, GroupStopped, GroupUpdated
 from raydist.controller.failures.root_cause import RootCause
-from raydist.controller.failures.run_error import RunError
+from raydist.controller.failures.run_error import error_of
 from raydist.controller.machine import RunMachine
-from raydist.controller.report.result import RunResult, result_of
+from raydist.controller.report.result import result_of
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.job import Strategy
+from raydist.spec.plain import from_plain
+from raydist.spec.result import RunError, RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, TaskState
 from tests.support.fakes import PLACES, make_failure, make_plan, make_status
@@ -28,7 +30,7 @@ def result_after(*updates: GroupUpdate, notes: tuple[str, ...] = ()) -> RunResul
 
 def ended(state: RunState, error_type: str | None = None, kind: FailureKind = FailureKind.USER) -> RunResult:
     failure = make_failure("worker/1", kind, error_type=error_type or "")
-    error = RunError.from_cause(RootCause(failure=failure), attempt=0) if error_type else None
+    error = error_of(RootCause(failure=failure), attempt=0) if error_type else None
     return RunResult(
         run="r",
         state=state,
@@ -173,7 +175,7 @@ def test_the_kind_of_failure_decides_what_is_raised_also_from_a_record(
 ) -> None:
     error = ended(RunState.FAILED, error_type, kind).error
     assert error is not None
-    for known in (error, RunError.from_dict(json.loads(json.dumps(error.as_dict())))):
+    for known in (error, from_plain(json.loads(json.dumps(error.as_dict())), RunError)):
         raised = known.as_exception()
         assert (type(raised), raised.task, raised.attempt) == (error_class, "worker/1", 0)
         assert known.exit_code == error_class.exit_code
@@ -181,19 +183,19 @@ def test_the_kind_of_failure_decides_what_is_raised_also_from_a_record(
 
 def test_users_exception_with_a_name_of_raydists_keeps_its_traceback() -> None:
     failure = make_failure("worker/1", error_type="DataError", traceback="Traceback: line 7")
-    error = RunError.from_cause(RootCause(failure=failure), attempt=0)
+    error = error_of(RootCause(failure=failure), attempt=0)
     assert (error.type, error.exit_code, error.traceback) == ("DataError", 1, "Traceback: line 7")
 
 
 def test_error_of_an_older_record_is_known_by_its_name() -> None:
     stored = {"type": "StorageError", "message": "gone", "task": None, "attempt": None, "log": None}
-    assert RunError.from_dict(stored).exit_code == 4
+    assert from_plain(stored, RunError).exit_code == 4
 
 
 def test_error_without_a_task_survives_the_record() -> None:
     for error in (errors.TrainingError("why"), errors.ClusterError("why"), KeyError("why")):
         told = RunError.from_exception(error, attempt=None)
-        assert RunError.from_dict(told.as_dict()).raised_as is told.raised_as
+        assert from_plain(told.as_dict(), RunError).raised_as is told.raised_as
 
 
 def test_succeeded_run_raises_nothing() -> None:

@@ -20,6 +20,7 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.record.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage
 from tests.support.claimants import claimants, job_for
+from tests.support.records import make_record
 
 NOW_S = 1_800_000_000.0
 ELSEWHERE = {**this_process(), "host": "far", "pid": 7}
@@ -43,7 +44,8 @@ def record(local_storage: RunStorage) -> Callable[..., None]:
     """Writes run.json, as of some seconds before NOW_S."""
 
     def write(*, age_s: float = 0.0, **facts: Any) -> None:
-        RunRecordStore(local_storage, clock=lambda: NOW_S - age_s).replace({"attempts": 2, **facts})
+        store = RunRecordStore(local_storage, clock=lambda: NOW_S - age_s)
+        store.replace(make_record(local_storage, **{"attempts": 2, **facts}))
 
     return write
 
@@ -69,7 +71,8 @@ def test_one_of_many_processes_gets_the_name_and_the_others_are_told_which(
     with claimants(num_processes, storage=uri, resume=resume) as processes:
         for number in range(num_rounds):
             if resume:
-                RunRecordStore(RunStorage(storage, run=f"run-{number}")).replace({"state": "FAILED"})
+                folder = RunStorage(storage, run=f"run-{number}")
+                RunRecordStore(folder).replace(make_record(folder, state="FAILED"))
             answers = processes.race(f"run-{number}")
             (winner,) = [pid for pid, answer in answers.items() if answer == "won"]
             who = f"driven by process {winner} of host {this_process()['host']} since 20"
@@ -82,7 +85,7 @@ def test_dead_claim_is_taken_over_by_one_of_many_resumes(
     tmp_path: Path, claims: ClaimStore, local_storage: RunStorage
 ) -> None:
     claims.add(held_by(dead_process()))
-    RunRecordStore(local_storage).replace({"state": "RUNNING", "claim": 0})
+    RunRecordStore(local_storage).replace(make_record(local_storage, state="RUNNING", claim=0))
     with claimants(4, storage=local_storage.uri(), resume=True) as processes:
         answers = processes.race("first")
         (winner,) = [pid for pid, answer in answers.items() if answer == "won"]
@@ -112,14 +115,14 @@ def test_claim_is_there_before_anything_else_is_written(
 
 
 def test_second_claim_of_the_same_process_is_refused_until_its_run_has_ended(
-    folder_of: Callable[..., RunFolder], record: Callable[..., None]
+    folder_of: Callable[..., RunFolder], record: Callable[..., None], local_storage: RunStorage
 ) -> None:
     first = folder_of()
     first.claim()
     record(state="RUNNING", claim=0)
     with pytest.raises(SpecError, match="driven by process"):
         folder_of().claim()
-    first.record.replace({"state": "FAILED", "claim": 0})
+    first.record.replace(make_record(local_storage, state="FAILED", claim=0))
     first.release()
     again = folder_of(resume=True)
     again.claim()
@@ -265,16 +268,16 @@ def test_holder_that_was_silent_too_long_stops_where_another_process_has_taken_o
     now_s = NOW_S
     folder = RunFolder.of(job_for("first", storage=local_storage.uri()), now=lambda: now_s)
     folder.claim()
-    folder.write_record({"state": "RUNNING"})
+    folder.write_record(make_record(local_storage, state="RUNNING"))
     now_s += 60
-    folder.write_record({"state": "RUNNING", "steps": 1})  # nobody wanted it
+    folder.write_record(make_record(local_storage, state="RUNNING", steps=1))  # nobody wanted it
     assert claims.add(held_by(ELSEWHERE, number=1))
     now_s += 60
     with folder.open_events() as events:
         events.append({"event": "state"})
         with pytest.raises(ClusterError, match=r"taken over by process 7 of host far since .* for 60 s"):
-            folder.write_record({"state": "RUNNING", "steps": 2})
-    assert RunRecordStore(local_storage).read()["steps"] == 1
+            folder.write_record(make_record(local_storage, state="RUNNING", steps=2))
+    assert RunRecordStore(local_storage).read().steps == 1
     folder.release()
     assert local_storage.list_names("first") == ["claims", "run.json"]
     assert local_storage.list_names("first/claims") == ["000001.json"]

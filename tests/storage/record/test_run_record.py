@@ -8,59 +8,72 @@ from collections.abc import Callable
 import pytest
 
 from raydist.errors import MistakeError, StorageError
+from raydist.spec.plain import as_plain
+from raydist.spec.run_state import RunState
 from raydist.storage.filesystem import Storage
-from raydist.storage.record.run_record import RunRecordStore, list_runs, read_record, run_names
+from raydist.storage.record.run_record import DamagedRecord, RunRecordStore, list_runs, read_record, run_names
 from raydist.storage.run_storage import RunStorage
+from tests.support.records import make_record
 
 
 def test_record_is_read_back_with_every_key(storage: RunStorage) -> None:
-    RunRecordStore(storage, clock=lambda: 5.0).replace({"state": "RUNNING", "steps": 7, "steps_repeated": 1})
-    assert read_record(storage) == {
-        "run": "first",
-        "state": "RUNNING",
-        "strategy": None,
-        "keras": None,
-        "attempts": 0,
-        "steps": 7,
-        "steps_repeated": 1,
-        "metrics": {},
-        "evaluation": None,
-        "checkpoint": None,
-        "storage": storage.uri("first"),
-        "tasks": [],
-        "error": None,
-        "notes": [],
-        "timings": {},
-        "failures": [],
-        "spec": {},
-        "plan": {},
-        "created_at_s": 5.0,
-        "updated_at_s": 5.0,
-    }
+    RunRecordStore(storage, clock=lambda: 5.0).replace(
+        make_record(storage, state="RUNNING", steps=7, steps_repeated=1)
+    )
+    assert (
+        json.loads(storage.read_text(storage.record))
+        == as_plain(read_record(storage))
+        == {
+            "run": "first",
+            "state": "RUNNING",
+            "strategy": "",
+            "keras": "",
+            "attempts": 0,
+            "steps": 7,
+            "steps_repeated": 1,
+            "metrics": {},
+            "evaluation": None,
+            "checkpoint": None,
+            "storage": storage.uri("first"),
+            "tasks": [],
+            "error": None,
+            "notes": [],
+            "timings": {},
+            "failures": [],
+            "spec": {},
+            "plan": {},
+            "created_at_s": 5.0,
+            "updated_at_s": 5.0,
+            "driver": None,
+            "datasets": [],
+            "claim": None,
+        }
+    )
 
 
 def test_resumed_run_keeps_its_time_of_creation(
     local_storage: RunStorage, clock: Callable[[], float]
 ) -> None:
-    RunRecordStore(local_storage, clock=lambda: 5.0).replace({"state": "FAILED"})
-    RunRecordStore(local_storage, clock=clock).replace({"state": "STARTING"})
+    RunRecordStore(local_storage, clock=lambda: 5.0).replace(make_record(local_storage, state="FAILED"))
+    RunRecordStore(local_storage, clock=clock).replace(make_record(local_storage))
     record = read_record(local_storage)
-    assert (record["created_at_s"], record["updated_at_s"]) == (5.0, 1000.0)
+    assert (record.created_at_s, record.updated_at_s) == (5.0, 1000.0)
 
 
 def test_credentials_are_not_stored(local_storage: RunStorage) -> None:
     store = RunRecordStore(local_storage)
     store.replace(
-        {
-            "spec": {"storage": "s3://me:hush@bucket", "params": {"api_key": "hush"}},
-            "notes": ["s3://a:hush@b"],
-        }
+        make_record(
+            local_storage,
+            spec={"storage": "s3://me:hush@bucket", "params": {"api_key": "hush"}},
+            notes=["s3://a:hush@b"],
+        )
     )
     assert "hush" not in local_storage.read_text(local_storage.record)
 
 
 def test_loss_that_is_nan_leaves_valid_json(local_storage: RunStorage) -> None:
-    RunRecordStore(local_storage).replace({"metrics": {"loss": float("nan")}})
+    RunRecordStore(local_storage).replace(make_record(local_storage, metrics={"loss": float("nan")}))
     text = local_storage.read_text(local_storage.record)
     assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"loss": None}
 
@@ -68,9 +81,9 @@ def test_loss_that_is_nan_leaves_valid_json(local_storage: RunStorage) -> None:
 def test_store_knows_whether_the_run_exists(local_storage: RunStorage) -> None:
     store = RunRecordStore(local_storage)
     assert not store.exists()
-    store.replace({"state": "STARTING"})
+    store.replace(make_record(local_storage))
     assert store.exists()
-    assert store.read()["state"] == "STARTING"
+    assert store.read().state is RunState.STARTING
 
 
 @pytest.mark.parametrize(
@@ -85,7 +98,8 @@ def test_unknown_run_is_a_mistake_with_near_names(
     local_storage: Storage, names: list[str], asked: str, hint: str
 ) -> None:
     for name in names:
-        RunRecordStore(RunStorage(local_storage, run=name)).replace({})
+        folder = RunStorage(local_storage, run=name)
+        RunRecordStore(folder).replace(make_record(folder))
     with pytest.raises(MistakeError, match=rf"no run named '{asked}' in .*{hint}"):
         read_record(RunStorage(local_storage, run=asked))
 
@@ -101,16 +115,13 @@ def test_damaged_record_is_named(local_storage: RunStorage, content: bytes) -> N
 
 def test_list_runs_is_newest_first_and_survives_a_damaged_one(storage: Storage) -> None:
     for created_at_s, name in ((1.0, "old"), (2.0, "new")):
-        RunRecordStore(RunStorage(storage, run=name), clock=lambda now_s=created_at_s: now_s).replace(
-            {"state": "SUCCEEDED"}
-        )
+        folder = RunStorage(storage, run=name)
+        store = RunRecordStore(folder, clock=lambda now_s=created_at_s: now_s)
+        store.replace(make_record(folder, state="SUCCEEDED"))
     storage.write_bytes("broken/run.json", b"{")
     storage.write_bytes("no-run/other.txt", b"")
     runs = list_runs(storage)
-    assert [(run["run"], run["state"]) for run in runs] == [
-        ("new", "SUCCEEDED"),
-        ("old", "SUCCEEDED"),
-        ("broken", None),
-    ]
-    assert "damaged" in runs[2]["error"]["message"]
+    assert [run.run for run in runs] == ["new", "old", "broken"]
+    assert isinstance(runs[2], DamagedRecord)
+    assert "damaged" in runs[2].error.message
     assert run_names(storage) == ["broken", "new", "old"]

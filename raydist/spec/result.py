@@ -1,0 +1,202 @@
+"""RunResult: how a run ended, or where it stands; one shape for `submit --json`, `status` and run.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback as tracebacks
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias
+
+from raydist import errors
+from raydist.spec.plain import NOT_KEPT, as_plain, nan_where_null
+from raydist.spec.run_state import RunState
+from raydist.spec.status import TaskState
+from raydist.spec.tasks import TaskId
+
+CANCELLED_EXIT_CODE = 130
+
+Metrics: TypeAlias = Mapping[str, Annotated[float, nan_where_null]]
+ErrorClass: TypeAlias = type[errors.RaydistError]
+
+_BASES: dict[int, ErrorClass] = {2: errors.MistakeError, 3: errors.ClusterError, 4: errors.StorageError}
+# Linux's largest pid; 0 and less stand for groups of processes, which no run may stop.
+_MAX_PID = 2**31
+
+
+def _check_pid(pid: int) -> None:
+    if not 0 < pid < _MAX_PID:
+        raise ValueError("no process has that number")
+
+
+def _check_exit_code(code: int) -> None:
+    if code not in (1, 2, 3, 4, CANCELLED_EXIT_CODE):
+        raise ValueError("raydist ends with no such exit code")
+
+
+Pid: TypeAlias = Annotated[int, _check_pid]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecord:
+    """One task of the last attempt. `pid`, `host` and `address` are None while it has none."""
+
+    task: TaskId
+    state: TaskState
+    steps: int = 0
+    host: str | None = None
+    pid: Pid | None = None
+    address: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What the evaluator found last.
+
+    Attributes:
+      step: The step of the checkpoint.
+      lag_steps: How far the chief was ahead of it by then; None where that is unknown.
+    """
+
+    step: int
+    lag_steps: int | None
+    metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunError:
+    """Why a run failed.
+
+    Attributes:
+      type: Class name of the user's exception, of what ended a process, or of raydist's error. A user may
+        name a class as raydist does, so it decides nothing where a task failed in training.
+      task: The task that failed first; None where none did. `attempt` likewise.
+      log: URI of that task's log folder.
+      exit_code: What the command line ends with; found by `type` when it is omitted.
+      traceback: The user's Python traceback, to be printed once; None where there is none. `log_end`, the
+        last lines of a dead process's log, likewise.
+    """
+
+    type: str
+    message: str
+    task: TaskId | None = None
+    attempt: int | None = None
+    log: str | None = None
+    exit_code: Annotated[int, _check_exit_code] = 0
+    traceback: str | None = field(default=None, metadata=NOT_KEPT)
+    log_end: str | None = field(default=None, metadata=NOT_KEPT)
+
+    def __post_init__(self) -> None:
+        if not self.exit_code:
+            object.__setattr__(self, "exit_code", self.raised_as.exit_code)
+
+    @classmethod
+    def from_exception(cls, error: BaseException, *, attempt: int | None, suffix: str = "") -> RunError:
+        own = error if isinstance(error, errors.RaydistError) else None
+        return cls(
+            type=type(error).__name__,
+            message=(str(error) or type(error).__name__) + suffix,
+            attempt=attempt,
+            exit_code=errors.TaskFailedError.exit_code if own is None else own.exit_code,
+            traceback=None if own else "".join(tracebacks.format_exception(error)),
+        )
+
+    @property
+    def raised_as(self) -> ErrorClass:
+        """The class that `raydist.run` raises."""
+        if self.exit_code in _BASES:
+            return error_class(self.type, _BASES[self.exit_code])
+        if self.exit_code and self.task is not None:
+            return errors.TaskFailedError
+        return error_class(self.type, errors.RaydistError, default=errors.TaskFailedError)
+
+    def with_log(self, task_logs: Callable[[TaskId, int], str]) -> RunError:
+        """Returns the error with the place of the task's logs, where a task failed."""
+        if self.task is None or self.attempt is None:
+            return self
+        return dataclasses.replace(self, log=task_logs(self.task, self.attempt))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the error of plain values, without its traceback."""
+        found: dict[str, Any] = as_plain(self)
+        return found
+
+    def as_exception(self) -> errors.RaydistError:
+        """Returns the error of raydist that says the same; TaskFailedError for the user's exceptions."""
+        task = None if self.task is None else str(self.task)
+        error = self.raised_as(self.message, task=task, attempt=self.attempt, log=self.log)
+        if self.log_end:
+            error.add_note(f"The end of its log:\n{self.log_end}")
+        return error
+
+
+def error_class(name: str, base: ErrorClass, *, default: ErrorClass | None = None) -> ErrorClass:
+    """Returns raydist's error of that name if it is a `base`; else `default`, or `base` without one."""
+    found = getattr(errors, name) if name in errors.__all__ else None
+    return found if found is not None and issubclass(found, base) else default or base
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended; while it goes on, where it stands.
+
+    Example:
+        result = raydist.run("jobs/cifar.py", check=False)
+        if result.state is raydist.RunState.FAILED:
+            print(result.error.message, result.traceback)
+
+    Attributes:
+      run: The run's name.
+      strategy: The strategy's name as the option has it. `keras` likewise.
+      attempts: How many attempts were begun, those before a resume included.
+      steps: The highest step completed.
+      steps_repeated: Steps that were applied twice because a worker died; ParameterServer only.
+      metrics: The chief's last report.
+      evaluation: What the evaluator found last; None without one.
+      checkpoint: URI of the newest checkpoint; None without one.
+      storage: URI of the run's folder.
+      tasks: The tasks of the last attempt.
+      error: Why the run failed; None unless it did.
+      notes: Sentences that say what was chosen on the user's behalf, and which tasks and attempts were lost.
+      timings: Seconds from the call to the end of each phase; None for one not reached.
+    """
+
+    run: str
+    state: RunState
+    strategy: str = ""
+    keras: str = ""
+    attempts: int = 0
+    steps: int = 0
+    steps_repeated: int = 0
+    metrics: Metrics = field(default_factory=dict)
+    evaluation: Evaluation | None = None
+    checkpoint: str | None = None
+    storage: str
+    tasks: tuple[TaskRecord, ...] = ()
+    error: RunError | None = None
+    notes: tuple[str, ...] = ()
+    timings: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with: 0, 1, 2, 3, 4 or 130."""
+        if self.state is RunState.CANCELLED:
+            return CANCELLED_EXIT_CODE
+        return 0 if self.error is None else self.error.exit_code
+
+    @property
+    def traceback(self) -> str | None:
+        """The user's Python traceback; in no dict and no message, so that it is shown once."""
+        return None if self.error is None else self.error.traceback
+
+    def raise_for_state(self) -> None:
+        """Raises the error of a run that failed, TrainingError for one that was cancelled."""
+        if self.error is not None:
+            raise self.error.as_exception()
+        if self.state is RunState.CANCELLED:
+            raise errors.TrainingError(f"run {self.run} was cancelled at step {self.steps}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `submit --json` prints, of plain values."""
+        found: dict[str, Any] = as_plain(self)
+        return found
