@@ -1,4 +1,4 @@
-"""One task's life inside its process: the one place that joins the runtime and the TensorFlow side."""
+"""One task inside its process: the one place that joins the runtime and the TensorFlow side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raydist.data.failures import data_error_in
 from raydist.errors import ClusterError, MistakeError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry.entry_point import load_function
-from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.training.reporting.advice import with_advice
@@ -35,7 +35,7 @@ class Lease(Protocol):
     def close(self) -> None: ...
 
 
-class TaskBody:
+class TrainingBody:
     """What a task actor runs. `status` may be called from any thread, the rest from the main thread."""
 
     def __init__(self, task: TaskId, host: str) -> None:
@@ -51,10 +51,10 @@ class TaskBody:
     def status(self) -> TaskStatus:
         return self._progress.status()
 
-    def handle(self, order: Order) -> None:
+    def handle(self, command: Command) -> None:
         """Takes an order for the train function, which looks at it when it comes to a step's end."""
-        if not self._commands.take(order):
-            logger.info("%s: order %s is not for the train function", self._task, order.name)
+        if not self._commands.take(command):
+            logger.info("%s: command %s is not for the train function", self._task, command.name)
 
     def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> TaskStatus:
         """Runs the train function and returns the last status; what it raises becomes a failure there."""
@@ -85,7 +85,7 @@ class TaskBody:
             train(context)
 
 
-class ServerBody(TaskBody):
+class ServerBody(TrainingBody):
     """What a worker or ps actor of ParameterServer runs: a server for the chief's functions, and no more."""
 
     def warm_up(self) -> None:

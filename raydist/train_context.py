@@ -178,7 +178,7 @@ class TrainContext(Protocol):
         Gradients are summed over replicas, so a loss divides by the global batch size. The scalars
         that `step_fn` returns are averaged over replicas (by their number of examples) and over the
         steps of a call, and reported. Returns those of the last call. Data that end are begun again.
-        A replica without examples runs `step_fn` on a stand-in; its gradients count for nothing with
+        A replica without examples runs `step_fn` on a padding example; its gradients count for nothing with
         a Keras optimizer.
 
         Raises:

@@ -26,7 +26,7 @@ from raydist.controller.events import (
     RoomFound,
     RunDeadlinePassed,
     SaveDeadlinePassed,
-    SendOrder,
+    SendCommand,
     StartAttempt,
     StartDeadlinePassed,
     StopGroup,
@@ -158,8 +158,8 @@ class Controller:
                 self._save_deadline_s = self._clock.now() + SAVE_S
             case ReplaceTask(task):
                 self._call_group(lambda group: group.replace(task))
-            case SendOrder(order, tasks):
-                self._call_group(lambda group: group.order(order, tasks))
+            case SendCommand(command, tasks):
+                self._call_group(lambda group: group.command(command, tasks))
             case StopGroup():
                 self._start_deadline_s = self._grace_deadline_s = self._save_deadline_s = None
                 group = self._group

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import RaydistError
 from raydist.planning.plan import Plan
-from raydist.spec.status import Order
+from raydist.spec.status import Command
 from raydist.spec.tasks import TaskId
 
 
@@ -130,10 +130,10 @@ class ReplaceTask:
 
 
 @dataclass(frozen=True)
-class SendOrder:
-    """Pass an order to those tasks."""
+class SendCommand:
+    """Pass a command to those tasks."""
 
-    order: Order
+    command: Command
     tasks: tuple[TaskId, ...]
 
 
@@ -147,4 +147,4 @@ class StopGroup:
     """End the attempt's processes, then tell GroupStopped."""
 
 
-Action = StartAttempt | AwaitCollateral | ReplaceTask | SendOrder | AwaitCheckpoint | StopGroup
+Action = StartAttempt | AwaitCollateral | ReplaceTask | SendCommand | AwaitCheckpoint | StopGroup

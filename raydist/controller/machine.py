@@ -27,7 +27,7 @@ from raydist.controller.events import (
     RoomFound,
     RunDeadlinePassed,
     SaveDeadlinePassed,
-    SendOrder,
+    SendCommand,
     StartAttempt,
     StartDeadlinePassed,
     StopGroup,
@@ -42,7 +42,7 @@ from raydist.errors import ClusterError, RaydistError, TrainingError
 from raydist.planning.plan import Plan
 from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
-from raydist.spec.status import AttemptEnd, FailureKind, Order, TaskFailure, TaskState
+from raydist.spec.status import AttemptEnd, Command, FailureKind, TaskFailure, TaskState
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 
 _EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
@@ -83,8 +83,8 @@ class RunMachine:
         self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
         self._saving: Saving | None = None
         self._room = 0  # for so many workers, as far as is known
-        # The life of the evaluator that was told that training is done.
-        self._finishing_life: int | None = None
+        # The incarnation of the evaluator that was told that training is done.
+        self._finishing_incarnation: int | None = None
 
     @classmethod
     def revived(cls, plan: Plan, revival: Revival) -> RunMachine:
@@ -184,7 +184,7 @@ class RunMachine:
     def _end_stalled(self, failure: TaskFailure) -> list[Action]:
         collateral = self.attempt.unfinished_besides(failure.task)
         stop = self._judge(RootCause(failure=failure, collateral=collateral))
-        return [SendOrder(Order.DUMP_STACKS, self.attempt.needed), *stop]
+        return [SendCommand(Command.DUMP_STACKS, self.attempt.needed), *stop]
 
     def _take_statuses(self, update: GroupUpdate) -> None:
         before, at_s = self.attempt, self._news_at_s
@@ -210,8 +210,11 @@ class RunMachine:
         status = self.attempt.statuses.get(_EVALUATOR)
         if not self._is_trained or status is None or status.state is not TaskState.RUNNING:
             return []
-        is_told, self._finishing_life = self._finishing_life == status.life, status.life
-        return [] if is_told else [SendOrder(Order.FINISH, (_EVALUATOR,))]
+        is_told, self._finishing_incarnation = (
+            self._finishing_incarnation == status.incarnation,
+            status.incarnation,
+        )
+        return [] if is_told else [SendCommand(Command.FINISH, (_EVALUATOR,))]
 
     def _plan_restart(self) -> list[Action]:
         """Restarts an attempt that goes on well where another one is better, once the chief has saved.
@@ -226,7 +229,7 @@ class RunMachine:
             return [] if cause.needs_checkpoint else self._restart(cause)
         if self._saving is None:
             self._saving = Saving(checkpoint_before=chief.checkpoint)
-            return [SendOrder(Order.SAVE, (self.chief,)), AwaitCheckpoint()]
+            return [SendCommand(Command.SAVE, (self.chief,)), AwaitCheckpoint()]
         return self._restart(cause) if self._saving.is_done(chief) else []
 
     def _restart_cause(self) -> Cause | None:
@@ -307,7 +310,7 @@ class RunMachine:
     def _leave_attempt(self, following: RunState, problem: str | None) -> list[Action]:
         number = self.attempt.number
         self.attempt = self.attempt.stopped()
-        self._next = self._saving = self._finishing_life = None
+        self._next = self._saving = self._finishing_incarnation = None
         self._room = 0
         self._watchdog = Watchdog(stall_timeout_s=self.plan.job.stall_timeout)
         if problem is not None:

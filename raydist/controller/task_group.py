@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raydist.planning.plan import Plan
-from raydist.spec.status import Order, TaskStatus
+from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId
 
 
@@ -55,14 +55,14 @@ class TaskGroup(Protocol):
         One that is raised before every task trains ends the run; later it costs an attempt.
         """
 
-    def order(self, order: Order, tasks: Sequence[TaskId] = ()) -> None:
+    def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None:
         """Passes an order to those tasks, or to all of them; never blocks on a busy task."""
 
     def replace(self, task: TaskId) -> None:
         """Starts a new process for a task that died, and returns before it is placed.
 
         It takes the dead one's place: the same resources and assignment, and the same host and port where
-        they can be had. Its statuses have the next `life`; nothing is heard of the one before any more.
+        they can be had. Its statuses have the next `incarnation`; nothing is heard of the one before.
         One that comes up at another address, which its peers cannot reach, stays STARTING.
         """
 

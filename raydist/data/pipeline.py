@@ -83,11 +83,11 @@ class Blocks:
 class BlockReader:
     """Reads one pipeline's part of a block of steps: what the graph calls back."""
 
-    def __init__(self, recipe: Recipe, part: Part, *, stands_in: bool) -> None:
-        """Takes what to read; with `stands_in`, a replica without examples gets the batch's first one."""
+    def __init__(self, recipe: Recipe, part: Part, *, pads: bool) -> None:
+        """Takes what to read; with `pads`, a replica without examples gets the batch's first one."""
         self._recipe = recipe
         self._part = part
-        self._stands_in = stands_in
+        self._stands_in = pads
         self._blocks = Blocks.of(recipe, part)
         self._reader = recipe.reader()
 
@@ -115,7 +115,7 @@ class BlockReader:
 
 def dataset(recipe: Recipe, part: Part, *, start_step: int) -> tf.data.Dataset:
     """Returns the batches of a pipeline's replicas, in turn, from a step on."""
-    read = in_this_process(BlockReader(recipe, part, stands_in=False))
+    read = in_this_process(BlockReader(recipe, part, pads=False))
     return elements(recipe, part, start_step=start_step, read=read, finish=without_counts)
 
 

@@ -18,7 +18,7 @@ class TaskAssignment:
       strategy: The plan's choice, never AUTO. `keras` likewise.
       address: `host:port` that this task's TensorFlow server listens at; None where it needs none.
       cluster_spec: The addresses of all tasks; empty for a single-host strategy.
-      attempt: 0 for the first life of the run.
+      attempt: 0 for the first attempt.
       run_uri: URI of the run's folder on storage.
       num_workers: Tasks of type worker; `num_ps` likewise.
       gpus_per_worker: GPUs that each worker has, whatever this task is.

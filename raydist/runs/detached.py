@@ -46,7 +46,7 @@ _REVIVAL_POLL_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What the controller's actor is made with. Ray keeps it, so each life of the actor has it.
+    """What the controller's actor is made with. Ray keeps it, so each incarnation of the actor has it.
 
     Attributes:
       has_code: Whether code travels with the run; it comes by itself, and is kept on storage.
@@ -55,7 +55,7 @@ class Launch:
       submitted_at_s: Unix time.
       versions: Of what has to be the same everywhere, on the submitter's host.
       task_body: As `RayTaskGroup.start` has it.
-      datasets: What `serialize` returned; unpickled by a life that drives the run.
+      datasets: What `serialize` returned; unpickled by an incarnation that drives the run.
     """
 
     plan: Plan
@@ -98,8 +98,8 @@ def hand_over(
 class DetachedController:
     """Implements controller_actor.ControllerBody.
 
-    The run begins with its first record, written here: without one, a new life of the actor waits for the
-    submitter to ask once more, and ends when it does not.
+    The run begins with its first record, written here: without one, a new incarnation of the actor waits for
+    the submitter to ask once more, and ends when it does not.
     """
 
     def __init__(self, launch: bytes) -> None:
@@ -136,7 +136,7 @@ class DetachedController:
         if record is None:
             self._begin_run(may_have_begun=is_revived)
             return
-        self._answer.set_result(None)  # to a submitter who has not heard it from the life before
+        self._answer.set_result(None)  # to a submitter who has not heard it from the incarnation before
         owner = self._launch.owner
         if record.state.is_terminal:
             folder.remove_code(owner=owner)
@@ -147,7 +147,7 @@ class DetachedController:
             folder.remove_code(owner=owner)
 
     def _own_record(self, folder: RunFolder) -> RunRecord | None:
-        """Returns the record that an earlier life of this controller wrote; None where none has."""
+        """Returns the record that an earlier incarnation of this controller wrote; None where none has."""
         record = folder.record.read() if folder.record.exists() else None
         driver = record and record.driver
         return record if driver and driver.get("id") == self._launch.owner else None
@@ -165,7 +165,7 @@ class DetachedController:
 
     def _begin_run(self, *, may_have_begun: bool) -> None:
         owner = self._launch.owner
-        if may_have_begun:  # a life that died before its first record
+        if may_have_begun:  # an incarnation that died before its first record
             RunFolder.of(self._job).abandon(owner=owner)
         try:
             code = self._code.result(timeout=_BEGIN_TIMEOUT_S)

@@ -13,8 +13,8 @@ from raydist.spec.job import (
 from raydist.spec.partitioner import Partitioner as Partitioner
 from raydist.spec.run_state import RunState as RunState
 from raydist.spec.status import (
+    Command as Command,
     FailureKind as FailureKind,
-    Order as Order,
     TaskFailure as TaskFailure,
     TaskState as TaskState,
     TaskStatus as TaskStatus,

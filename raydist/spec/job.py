@@ -181,7 +181,7 @@ class JobSpec:
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
       ports: Ports for TensorFlow's servers; None takes any free port.
       keras: What `tf.keras` is.
-      mend_keras: Whether raydist mends what is broken in Keras under tf.distribute (the off switch).
+      patch_keras: Whether raydist patches what is broken in Keras under tf.distribute (the off switch).
       check_equality: Whether a model's own losses are checked for several replicas before its first step.
       sync_batchnorm: Whether BatchNormalization normalises with the statistics of the global batch.
       seed: Seed of Python, NumPy, TensorFlow and Keras, the same in each task.
@@ -220,7 +220,7 @@ class JobSpec:
     devices: int | None = None
     ports: PortRange | None = None
     keras: KerasFlavour = KerasFlavour.AUTO
-    mend_keras: bool = True
+    patch_keras: bool = True
     check_equality: bool = True
     sync_batchnorm: bool = False
     seed: int = 0

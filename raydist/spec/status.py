@@ -92,7 +92,7 @@ class TaskStatus:
         before the first.
       beats: Counts whatever else shows that the task goes on: batches evaluated, checkpoints saved.
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
-      life: 0 for the task's first process in this attempt, one more each time it was replaced.
+      incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
       at_s: Unix time of the push, seconds.
     """
@@ -116,13 +116,13 @@ class TaskStatus:
     lag_steps: int | None = None
     beats: int = 0
     leaving: str | None = None
-    life: int = 0
+    incarnation: int = 0
     notes: tuple[str, ...] = ()
     failure: TaskFailure | None = None
     at_s: float = 0.0
 
 
-class Order(enum.Enum):
+class Command(enum.Enum):
     """What the controller may ask of a running task, through the mailbox."""
 
     STOP = "STOP"  # end the process now

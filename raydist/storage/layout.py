@@ -13,7 +13,7 @@ _CLAIM_PATTERN = re.compile(r"(\d+)\.json")
 # The folder of the claims, below that of the run.
 CLAIMS = "claims"
 # At most one log segment in 5 s, or of 4 MB, is written: no process gets that far.
-_LOG_SEGMENTS_PER_LIFE = 1_000_000
+_LOG_SEGMENTS_PER_INCARNATION = 1_000_000
 
 
 class RunLayout:
@@ -83,12 +83,12 @@ class RunLayout:
         return f"{self.task_logs(task, attempt=attempt)}/{seq:06d}.log"
 
     @staticmethod
-    def first_log_seq(life: int) -> int:
-        """Returns where the log of a task's process number `life` in an attempt begins.
+    def first_log_seq(incarnation: int) -> int:
+        """Returns where the log of a task's process number `incarnation` in an attempt begins.
 
         The log of the process before may still be stored while it does.
         """
-        return life * _LOG_SEGMENTS_PER_LIFE
+        return incarnation * _LOG_SEGMENTS_PER_INCARNATION
 
     @staticmethod
     def parse_task(path_name: str) -> TaskId | None:

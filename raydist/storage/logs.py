@@ -35,16 +35,16 @@ class LogUploader:
         *,
         task: TaskId,
         attempt: int,
-        life: int = 0,
+        incarnation: int = 0,
         spool_path: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes whose log it is; `life` counts the processes that the task has had in the attempt."""
+        """Takes whose log it is; `incarnation` counts the processes that the task has had in the attempt."""
         self._storage = storage
         self._hasty_storage = storage.hasty()
         self._task = task
         self._attempt = attempt
-        self._first_seq = storage.first_log_seq(life)
+        self._first_seq = storage.first_log_seq(incarnation)
         self._spool_path = spool_path
         self._clock = clock
         self._uploaded_at_s: float | None = None

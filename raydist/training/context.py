@@ -129,7 +129,7 @@ class TaskContext(TrainContext):
             return dataset
         self._num_distributed += 1
         name = f"data-{self._num_distributed}" if self.num_workers > 1 else None
-        return data_service.distribute(dataset, sharding=sharding, service=service, name=name)
+        return data_service.through(dataset, sharding=sharding, service=service, name=name)
 
     def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
         values = {name: _float(name, value) for name, value in metrics.items()}

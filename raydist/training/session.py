@@ -100,11 +100,11 @@ def _prepare(assignment: TaskAssignment) -> tf.distribute.Strategy:
     """Patches Keras, seeds, and builds the strategy."""
     job = assignment.job
     check_keras(assignment.keras)
-    if job.mend_keras:
+    if job.patch_keras:
         patches.patch(sync_batchnorm=job.sync_batchnorm)
         # It takes 0.1 s to import, and most jobs never do; those that do shall find it patched.
         wrapt.register_post_import_hook(functools.partial(_patch_tf_keras, job.sync_batchnorm), "tf_keras")
-    loss_rules.enable_check(job.mend_keras and job.check_equality)
+    loss_rules.enable_check(job.patch_keras and job.check_equality)
     strategy = build_strategy(assignment, start_timeout_s=job.start_timeout)
     input_clock.start(strategy)
     # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because

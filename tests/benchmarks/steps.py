@@ -129,7 +129,7 @@ def main() -> None:
         for kind, (function, keras, num_steps, mend) in kinds.items():
             cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
             [first, _] = run_function(
-                f"{here}:{function}", cluster, num_steps=num_steps, job_options={"mend_keras": mend}
+                f"{here}:{function}", cluster, num_steps=num_steps, job_options={"patch_keras": mend}
             )
             rates[kind].append(first.values["rate"])
             print(f"round {number}: {kind}: {first.values['rate']:.0f} steps/s", flush=True)
@@ -145,7 +145,7 @@ def _check_metrics(here: str) -> None:
     for mend in (False, True):
         cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
         [first, _] = run_function(
-            f"{here}:fit", cluster, num_steps=STOCK_STEPS, job_options={"mend_keras": mend}
+            f"{here}:fit", cluster, num_steps=STOCK_STEPS, job_options={"patch_keras": mend}
         )
         found[mend] = first.values["metrics"]
     largest = max(abs(found[True][name] - value) for name, value in found[False].items())

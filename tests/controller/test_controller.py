@@ -13,7 +13,7 @@ from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind, Order, TaskState
+from raydist.spec.status import Command, FailureKind, TaskState
 from tests.support.fakes import (
     PLACES,
     UNIX_AT_START_S,
@@ -447,12 +447,12 @@ def test_task_that_is_given_up_is_told_as_an_event() -> None:
 def test_evaluator_is_ordered_to_finish_when_the_chief_has_returned() -> None:
     run = parameter_server_run([train, finish_chief, lambda group: None, finish_evaluator])
     assert run.controller.run().state is RunState.SUCCEEDED
-    assert run.launcher.groups[0].orders == [(Order.FINISH, (task("evaluator/0"),))]
+    assert run.launcher.groups[0].commands == [(Command.FINISH, (task("evaluator/0"),))]
 
 
 def test_coordinator_is_restarted_once_it_has_saved_for_a_worker_that_moved() -> None:
     def save(group: FakeTaskGroup) -> None:
-        assert group.orders == [(Order.SAVE, (task("chief/0"),))]
+        assert group.commands == [(Command.SAVE, (task("chief/0"),))]
         group.say("chief/0", step=120, checkpoint="/c/step-120")
 
     def step(group: FakeTaskGroup) -> None:
@@ -541,7 +541,7 @@ def test_elastic_run_grows_from_a_checkpoint_when_there_is_room() -> None:
         group.clock.advance(ROOM_EVERY_S)
 
     def save(group: FakeTaskGroup) -> None:
-        assert group.orders == [(Order.SAVE, (task("worker/0"),))]
+        assert group.commands == [(Command.SAVE, (task("worker/0"),))]
         group.say("worker/0", step=40, checkpoint="/c/step-40")
 
     run = Run([train, make_room, save], [train, finish], plan=make_elastic_plan(1))

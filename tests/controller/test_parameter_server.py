@@ -15,7 +15,7 @@ from raydist.controller.events import (
     GroupUpdated,
     ReplaceTask,
     SaveDeadlinePassed,
-    SendOrder,
+    SendCommand,
     StartAttempt,
     StartDeadlinePassed,
     StopGroup,
@@ -24,7 +24,7 @@ from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.spec.job import Strategy
 from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind, Order, TaskState, TaskStatus
+from raydist.spec.status import Command, FailureKind, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 STARTING, RUNNING, FINISHED = TaskState.STARTING, TaskState.RUNNING, TaskState.FINISHED
@@ -32,8 +32,8 @@ TRAINERS = ("chief/0", "worker/0", "worker/1", "ps/0")
 ELSEWHERE = {"host": "10.0.0.9", "address": "10.0.0.9:4444"}
 
 REPLACE_1 = ReplaceTask(task("worker/1"))
-SAVE = SendOrder(Order.SAVE, (task("chief/0"),))
-FINISH = SendOrder(Order.FINISH, (task("evaluator/0"),))
+SAVE = SendCommand(Command.SAVE, (task("chief/0"),))
+FINISH = SendCommand(Command.FINISH, (task("evaluator/0"),))
 
 
 def news(*statuses: TaskStatus, at_s: float = 0.0, all_addressed: bool = True) -> GroupUpdated:
@@ -46,10 +46,15 @@ def says(name: str, state: TaskState = RUNNING, *, at_s: float = 0.0, **fields: 
 
 
 def dies(
-    name: str, kind: FailureKind = FailureKind.LOST, *, at_s: float = 0.0, life: int = 0, **fields: object
+    name: str,
+    kind: FailureKind = FailureKind.LOST,
+    *,
+    at_s: float = 0.0,
+    incarnation: int = 0,
+    **fields: object,
 ) -> GroupUpdated:
     failure = make_failure(name, kind, at_s=at_s, **fields)
-    return says(name, TaskState.FAILED, failure=failure, life=life, at_s=at_s)
+    return says(name, TaskState.FAILED, failure=failure, incarnation=incarnation, at_s=at_s)
 
 
 def machine_after(*events: Event, is_evaluated: bool = False, workers: int = 2, **job: object) -> RunMachine:
@@ -86,8 +91,8 @@ def test_dead_worker_is_replaced_and_the_run_goes_on() -> None:
     machine = machine_after(TRAINING)
     assert machine.handle(dies("worker/1", at_s=100)) == [REPLACE_1]
     assert (machine.state, state_of(machine, "worker/1")) == (RunState.RUNNING, TaskState.PENDING)
-    assert machine.handle(says("worker/1", STARTING, life=1, at_s=101)) == []
-    assert machine.handle(says("worker/1", life=1, at_s=104)) == []
+    assert machine.handle(says("worker/1", STARTING, incarnation=1, at_s=101)) == []
+    assert machine.handle(says("worker/1", incarnation=1, at_s=104)) == []
     assert (machine.state, machine.attempt.number) == (RunState.RUNNING, 0)
     assert machine.deaths.sentences() == (
         "worker/1 died (attempt 0, step 0): killed by SIGKILL; back in service after 4.0 s",
@@ -102,14 +107,14 @@ def test_death_is_answered_once() -> None:
 
 
 def test_late_words_of_a_dead_process_are_ignored() -> None:
-    machine = machine_after(TRAINING, dies("worker/1"), says("worker/1", STARTING, life=1))
-    assert machine.handle(says("worker/1", RUNNING, life=0)) == []
-    assert machine.handle(dies("worker/1", FailureKind.USER, life=0)) == []
+    machine = machine_after(TRAINING, dies("worker/1"), says("worker/1", STARTING, incarnation=1))
+    assert machine.handle(says("worker/1", RUNNING, incarnation=0)) == []
+    assert machine.handle(dies("worker/1", FailureKind.USER, incarnation=0)) == []
     assert state_of(machine, "worker/1") is STARTING
 
 
 def test_what_a_host_tells_of_a_replaced_worker_goes_into_its_note() -> None:
-    machine = machine_after(TRAINING, dies("worker/1", at_s=100), dies("worker/1", life=1, at_s=101))
+    machine = machine_after(TRAINING, dies("worker/1", at_s=100), dies("worker/1", incarnation=1, at_s=101))
     explanation = Explanation(
         task=task("worker/1"), before="killed by SIGKILL", message="was killed by SIGBUS", log_end=None
     )
@@ -119,9 +124,9 @@ def test_what_a_host_tells_of_a_replaced_worker_goes_into_its_note() -> None:
 
 
 def test_replacement_that_dies_is_replaced() -> None:
-    machine = machine_after(TRAINING, dies("worker/1"), says("worker/1", STARTING, life=1))
-    assert machine.handle(dies("worker/1", life=1)) == [REPLACE_1]
-    assert machine.attempt.statuses[task("worker/1")].life == 2
+    machine = machine_after(TRAINING, dies("worker/1"), says("worker/1", STARTING, incarnation=1))
+    assert machine.handle(dies("worker/1", incarnation=1)) == [REPLACE_1]
+    assert machine.attempt.statuses[task("worker/1")].incarnation == 2
 
 
 def test_worker_is_replaced_while_the_attempt_still_starts() -> None:
@@ -131,7 +136,7 @@ def test_worker_is_replaced_while_the_attempt_still_starts() -> None:
     others = [make_status(name) for name in TRAINERS if name != "worker/1"]
     machine.handle(news(*others))
     assert machine.state is RunState.STARTING
-    machine.handle(says("worker/1", life=1))
+    machine.handle(says("worker/1", incarnation=1))
     assert machine.state is RunState.RUNNING
 
 
@@ -209,9 +214,9 @@ def test_worker_that_dies_while_a_failure_is_looked_into_is_not_replaced() -> No
 
 def test_worker_that_keeps_dying_costs_an_attempt() -> None:
     machine = machine_after(TRAINING, max_failures=0)
-    for life in range(MAX_QUICK_DEATHS):
-        assert machine.handle(dies("worker/1", life=life)) == [REPLACE_1]
-    assert machine.handle(dies("worker/1", life=MAX_QUICK_DEATHS)) == [StopGroup()]
+    for incarnation in range(MAX_QUICK_DEATHS):
+        assert machine.handle(dies("worker/1", incarnation=incarnation)) == [REPLACE_1]
+    assert machine.handle(dies("worker/1", incarnation=MAX_QUICK_DEATHS)) == [StopGroup()]
     machine.handle(GroupStopped())
     assert machine.state is RunState.FAILED
     assert error_of(machine).startswith("worker/1 failed first (attempt 0): ProcessDied: killed by SIGKILL")
@@ -258,9 +263,9 @@ def test_evaluator_that_starts_later_than_the_chief_ends_is_told_as_soon_as_it_r
 def test_evaluator_that_dies_after_training_is_replaced_and_told_again() -> None:
     machine = evaluated_after(EVALUATED, says("chief/0", FINISHED))
     assert machine.handle(dies("evaluator/0")) == [ReplaceTask(task("evaluator/0"))]
-    assert machine.handle(says("evaluator/0", STARTING, life=1)) == []
-    assert machine.handle(says("evaluator/0", life=1)) == [FINISH]
-    assert machine.handle(says("evaluator/0", FINISHED, life=1)) == [StopGroup()]
+    assert machine.handle(says("evaluator/0", STARTING, incarnation=1)) == []
+    assert machine.handle(says("evaluator/0", incarnation=1)) == [FINISH]
+    assert machine.handle(says("evaluator/0", FINISHED, incarnation=1)) == [StopGroup()]
 
 
 def test_evaluator_of_the_next_attempt_is_told_again() -> None:
@@ -288,15 +293,15 @@ def test_server_that_fails_just_before_the_chief_is_done_costs_nothing() -> None
 
 def test_run_succeeds_without_an_evaluator_that_was_given_up() -> None:
     machine = evaluated_after(EVALUATED)
-    for life in range(MAX_QUICK_DEATHS + 1):
-        machine.handle(dies("evaluator/0", life=life))
+    for incarnation in range(MAX_QUICK_DEATHS + 1):
+        machine.handle(dies("evaluator/0", incarnation=incarnation))
     assert machine.handle(says("chief/0", FINISHED)) == [StopGroup()]
 
 
 def test_evaluator_that_is_given_up_after_training_ends_the_run() -> None:
     machine = evaluated_after(EVALUATED, says("chief/0", FINISHED))
-    for life in range(MAX_QUICK_DEATHS + 1):
-        machine.handle(dies("evaluator/0", life=life))
+    for incarnation in range(MAX_QUICK_DEATHS + 1):
+        machine.handle(dies("evaluator/0", incarnation=incarnation))
     assert machine.handle(news()) == [StopGroup()]
     machine.handle(GroupStopped())
     assert machine.state is RunState.SUCCEEDED
@@ -308,7 +313,7 @@ MOVED: list[Event] = [
     TRAINING,
     says("chief/0", step=120, checkpoint="/c/step-100"),
     dies("worker/1", at_s=10),
-    says("worker/1", STARTING, life=1, at_s=12, **ELSEWHERE),
+    says("worker/1", STARTING, incarnation=1, at_s=12, **ELSEWHERE),
 ]
 
 
@@ -330,7 +335,7 @@ def test_chief_that_does_not_save_in_time_is_restarted_all_the_same() -> None:
 
 def test_chief_that_does_not_train_yet_is_restarted_at_once() -> None:
     machine = machine_after(training(state=STARTING), dies("worker/1"))
-    assert machine.handle(says("worker/1", STARTING, life=1, **ELSEWHERE)) == [StopGroup()]
+    assert machine.handle(says("worker/1", STARTING, incarnation=1, **ELSEWHERE)) == [StopGroup()]
 
 
 def test_restart_for_a_moved_worker_is_not_counted() -> None:
@@ -358,7 +363,7 @@ def test_restart_tells_its_cost_once_training_goes_on() -> None:
 
 def test_restart_without_a_checkpoint_says_so() -> None:
     machine = machine_after(TRAINING, dies("worker/1"))
-    machine.handle(says("worker/1", STARTING, life=1, address="10.0.0.2:9"))
+    machine.handle(says("worker/1", STARTING, incarnation=1, address="10.0.0.2:9"))
     for event in (SaveDeadlinePassed(), GroupStopped(), TRAINING):
         machine.handle(event)
     machine.handle(says("chief/0", step=1, first_step_at_s=5.0, at_s=5.0))
@@ -375,10 +380,10 @@ def test_chief_without_any_worker_is_restarted_at_once_as_it_cannot_save() -> No
 
 def test_moved_worker_that_dies_again_calls_the_restart_off() -> None:
     machine = machine_after(*MOVED)
-    assert machine.handle(dies("worker/1", life=1)) == [REPLACE_1]
+    assert machine.handle(dies("worker/1", incarnation=1)) == [REPLACE_1]
     assert machine.handle(says("chief/0", checkpoint="/c/step-130")) == []
     assert machine.handle(SaveDeadlinePassed()) == []
-    assert machine.handle(says("worker/1", STARTING, life=2, **ELSEWHERE)) == [SAVE, AwaitCheckpoint()]
+    assert machine.handle(says("worker/1", STARTING, incarnation=2, **ELSEWHERE)) == [SAVE, AwaitCheckpoint()]
 
 
 def test_training_that_ends_while_the_chief_saves_is_a_success() -> None:

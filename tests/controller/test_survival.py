@@ -18,7 +18,7 @@ from raydist.controller.events import (
     ReplaceTask,
     RoomFound,
     SaveDeadlinePassed,
-    SendOrder,
+    SendCommand,
     StartAttempt,
     StopGroup,
 )
@@ -28,10 +28,10 @@ from raydist.planning.elastic import resized
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind, Order, TaskState, TaskStatus
+from raydist.spec.status import Command, FailureKind, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
-SAVE = [SendOrder(Order.SAVE, (task("worker/0"),)), AwaitCheckpoint()]
+SAVE = [SendCommand(Command.SAVE, (task("worker/0"),)), AwaitCheckpoint()]
 
 
 def elastic_plan(workers: int = 2) -> Plan:
@@ -97,7 +97,7 @@ def test_silence_explains_what_peers_fail_of() -> None:
 
 def test_stalled_attempt_shows_its_stacks_and_is_retried() -> None:
     run = Run(make_plan(stall_timeout=30.0))
-    dump = SendOrder(Order.DUMP_STACKS, run.plan.tasks)
+    dump = SendCommand(Command.DUMP_STACKS, run.plan.tasks)
     assert run.fall_silent("worker/0", "worker/1", step=7) == [dump, StopGroup()]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
     assert "no task has gone on from step 7 for 30 s (--stall-timeout)" in run.machine.notes[0]

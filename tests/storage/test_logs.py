@@ -27,12 +27,12 @@ class Spool:
         with self.path.open("a") as spool:
             spool.write(text)
 
-    def uploader(self, *, life: int = 0) -> LogUploader:
+    def uploader(self, *, incarnation: int = 0) -> LogUploader:
         return LogUploader(
             self.storage,
             task=self.task,
             attempt=0,
-            life=life,
+            incarnation=incarnation,
             spool_path=self.path,
             clock=self.clock,
         )
@@ -209,7 +209,7 @@ def test_logs_are_listed_by_attempt_and_task(storage: RunStorage) -> None:
 def test_log_of_a_replaced_process_comes_before_that_of_the_next_one(spool: Spool, tmp_path: Path) -> None:
     later = Spool(spool.storage, tmp_path / "next.log", spool.clock)
     later.write("second life\n")
-    later.uploader(life=1).flush()
+    later.uploader(incarnation=1).flush()
     spool.write("first life\n")
     spool.uploader().flush()  # a salvage may come late
     assert spool.stored() == "first life\nsecond life\n"

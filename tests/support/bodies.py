@@ -15,7 +15,7 @@ from pathlib import Path
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.task.ports import PortLease
-from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 
 
@@ -69,7 +69,7 @@ class CountingBody:
             at_s=time.time(),
         )
 
-    def handle(self, order: Order) -> None:
+    def handle(self, order: Command) -> None:
         self._notes.append(f"order={order.value}")
 
     def _count(self, params: dict, assignment: TaskAssignment) -> None:
@@ -133,7 +133,7 @@ class SlowToTrainBody(CountingBody):
         return super().run(assignment, code_dir, lease)
 
 
-class SecondLifeDiesBody(CountingBody):
+class SecondIncarnationDiesBody(CountingBody):
     """Of each task's processes the second dies as it starts; they count themselves in the folder `lives`."""
 
     def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: PortLease) -> TaskStatus:

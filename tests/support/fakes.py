@@ -13,7 +13,7 @@ from raydist.planning.elastic import resized
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy, WorkerRange
-from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import Role, TaskId, TaskType
 
 UNIX_AT_START_S = 1_000_000.0
@@ -107,7 +107,7 @@ class FakeTaskGroup:
         script: Iterable[Moment] = (),
     ) -> None:
         self.clock = clock
-        self.orders: list[tuple[Order, tuple[TaskId, ...]]] = []
+        self.commands: list[tuple[Command, tuple[TaskId, ...]]] = []
         self.replaced: list[str] = []
         self.num_stops = 0
         self.explained: tuple[Explanation, ...] = ()
@@ -137,15 +137,17 @@ class FakeTaskGroup:
             timings=tuple(self._timings.items()),
         )
 
-    def order(self, order: Order, tasks: Sequence[TaskId] = ()) -> None:
-        self.orders.append((order, tuple(tasks)))
+    def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None:
+        self.commands.append((command, tuple(tasks)))
 
     def replace(self, task: TaskId) -> None:
         """The task's next process has said nothing yet."""
         name = str(task)
         self.replaced.append(name)
-        life = self._known[name].life + 1
-        self._known[name] = make_status(name, TaskState.STARTING, pid=1000 * life, life=life)
+        incarnation = self._known[name].incarnation + 1
+        self._known[name] = make_status(
+            name, TaskState.STARTING, pid=1000 * incarnation, incarnation=incarnation
+        )
 
     def stop(self) -> None:
         self.num_stops += 1

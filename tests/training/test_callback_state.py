@@ -1,4 +1,4 @@
-"""States of callbacks as JSON and arrays: pure, with stand-ins for Keras's own."""
+"""States of callbacks as JSON and arrays: pure, with padding examples for Keras's own."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_order_to_one_worker_makes_all_save_inside_an_epoch(
     with started(f"{FUNCTIONS}:train_long", cluster, storage=tmp_path, way=way) as tasks:
         wait_until(lambda: trains(tmp_path, tasks), timeout_s=300)
         for num_orders in (1, 2):
-            tasks[1].process.send_signal(signal.SIGHUP)  # what Order.SAVE does in a task
+            tasks[1].process.send_signal(signal.SIGHUP)  # what Command.SAVE does in a task
             wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) == num_orders, timeout_s=300)  # noqa: B023
     assert [name for name in tmp_path.rglob("state.json") if json.loads(name.read_text())["epoch"]] == []
 
@@ -277,6 +277,6 @@ def test_worker_that_restored_something_else_is_named(
     [([[5], [5]], []), ([[5], [6]], [1]), ([[5], [6], [6]], [0]), ([[5], [6], [7]], [1, 2]), ([[5]], [])],
 )
 def test_odd_workers_differ_from_most_or_from_the_chief(rows: list[list[int]], expected: list[int]) -> None:
-    from raydist.training.cluster.collectives import odd_workers
+    from raydist.training.cluster.collectives import inconsistent_workers
 
-    assert odd_workers(rows) == expected
+    assert inconsistent_workers(rows) == expected

@@ -81,7 +81,9 @@ class TestUsersOwnFit:
 
     def test_arrays_shuffled_by_keras_are_the_same_on_every_worker(self, name: str, keras: str) -> None:
         if (name, keras) == ("central storage", "legacy"):
-            pytest.skip("there the replicas share a metric's variables, so a stand-in counts as one example")
+            pytest.skip(
+                "there the replicas share a metric's variables, so a padding example counts as one example"
+            )
         loss = users_own_fit(keras, name)[0].arrays["loss-of-arrays"]
         np.testing.assert_allclose(loss, on_one_device(keras).arrays["loss-of-arrays"], atol=1e-5)
 
@@ -119,33 +121,33 @@ def test_what_cannot_work_is_refused_before_training(option: str) -> None:
 
 @functools.cache
 def on_stock_keras() -> dict[str, TaskProcess]:
-    """What one process finds that nothing has mended; the last call spoils Keras."""
+    """What one process finds that nothing has patched; the last call spoils Keras."""
     calls = {
         "several steps": (f"{FUNCTIONS}:error_of_fit", {"steps": 4}),
         "keras3": (f"{FUNCTIONS}:changed_sources", {"module": "keras3"}),
         "tf_keras": (f"{FUNCTIONS}:changed_sources", {"module": "tf_keras"}),
         "changed source": (f"{FUNCTIONS}:patch_of_changed_source", {}),
     }
-    found = run_in_turn(calls, Cluster(**CLUSTERS["mirrored"]), job_options={"mend_keras": False})
+    found = run_in_turn(calls, Cluster(**CLUSTERS["mirrored"]), job_options={"patch_keras": False})
     return {name: task for name, [task] in found.items()}
 
 
 class TestStockKeras3StillFails:
-    """Each fails when Keras has mended itself: then raydist's mend can go."""
+    """Each fails when Keras is mended upstream: then raydist's patch can go."""
 
     def test_at_several_steps_under_mirrored(self) -> None:
         assert "You must feed a value for placeholder" in on_stock_keras()["several steps"].values["error"]
 
     def test_at_fit_on_2_workers(self) -> None:
-        cluster, options = Cluster(**CLUSTERS["2 workers"]), {"mend_keras": False}
+        cluster, options = Cluster(**CLUSTERS["2 workers"]), {"patch_keras": False}
         for task in run_function(f"{FUNCTIONS}:error_of_fit", cluster, steps=1, job_options=options):
             assert "PerReplica" in task.values["error"]
 
 
 def test_stock_tf_keras_still_doubles_batch_logs() -> None:
-    """Fails when tf_keras has mended itself."""
+    """Fails when tf_keras is mended upstream."""
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
-    first, second = run_function(f"{FUNCTIONS}:batch_logs", cluster, job_options={"mend_keras": False})
+    first, second = run_function(f"{FUNCTIONS}:batch_logs", cluster, job_options={"patch_keras": False})
     assert first.values["batch"] == pytest.approx(2 * first.values["epoch"], rel=0.01)
     assert second.values["batch"] == pytest.approx(first.values["batch"], rel=1e-6)
 
@@ -160,4 +162,4 @@ def test_every_replaced_function_is_the_one_it_was_written_for(module: str) -> N
 def test_a_changed_source_is_refused_with_the_remedy() -> None:
     task = on_stock_keras()["changed source"]
     assert "TensorFlowTrainer.fit" in task.values["error"]
-    assert "--no-mend-keras" in task.values["error"]
+    assert "--no-patch-keras" in task.values["error"]

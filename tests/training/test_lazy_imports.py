@@ -142,7 +142,7 @@ def test_nothing_is_collected_inside_and_what_stays_is_left_alone(was_enabled: b
     [
         # The first row fails when raydist's part is no longer needed.
         pytest.param("tensorflow", ["keras", "sklearn", "pandas"], id="stock"),
-        pytest.param("raydist.task:TaskBody", ["keras", "pandas"], id="trains"),
+        pytest.param("raydist.task:TrainingBody", ["keras", "pandas"], id="trains"),
         pytest.param("raydist.task:ServerBody", [], id="serves"),
         pytest.param("raydist.task:DataWorkerBody", [], id="serves-data"),
     ],

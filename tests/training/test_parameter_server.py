@@ -130,7 +130,7 @@ def test_evaluator_evaluates_the_last_checkpoint(keras: str, options: dict[str, 
         job_options={**options, "evaluator": "true"},
     ) as [chief, evaluator, *_]:
         assert chief.process.wait(timeout=120) == 0, chief.text()
-        evaluator.process.send_signal(signal.SIGUSR2)  # what Order.FINISH does in a task
+        evaluator.process.send_signal(signal.SIGUSR2)  # what Command.FINISH does in a task
         assert evaluator.process.wait(timeout=60) == 0, evaluator.text()
         trained = json.loads((chief.folder / "values.json").read_text())
         followed = json.loads((evaluator.folder / "values.json").read_text())
@@ -214,7 +214,7 @@ def test_order_to_save_commits_inside_an_epoch(tmp_path: Path) -> None:
         *_,
     ]:
         wait_for_step(tmp_path, chief)
-        chief.process.send_signal(signal.SIGHUP)  # what Order.SAVE does in a task
+        chief.process.send_signal(signal.SIGHUP)  # what Command.SAVE does in a task
         deadline = time.monotonic() + 60
         while not list(tmp_path.rglob("_COMMITTED")):
             assert time.monotonic() < deadline, chief.text()

@@ -111,7 +111,7 @@ def test_evaluator_evaluates_each_example_of_batches(keras: str, tmp_path: Path)
     target, options = "tests.support.data_functions:evaluated_beside", {"evaluator": "true"}
     with started(target, cluster, storage=tmp_path, job_options=options) as [chief, evaluator, *_]:
         assert chief.process.wait(timeout=120) == 0, chief.text()
-        evaluator.process.send_signal(signal.SIGUSR2)  # what Order.FINISH does in a task
+        evaluator.process.send_signal(signal.SIGUSR2)  # what Command.FINISH does in a task
         assert evaluator.process.wait(timeout=60) == 0, evaluator.text()
         values = json.loads((evaluator.folder / "values.json").read_text())
     assert values["found"][-1] == pytest.approx(values["loss"], rel=1e-5)

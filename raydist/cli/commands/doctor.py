@@ -15,7 +15,7 @@ from raydist.planning.this_machine import this_machine
 from raydist.runtime.host.address import accepts_tcp, running_address, split_address
 from raydist.runtime.host.versions import installed_versions
 
-# The version whose private functions raydist mends, as pyproject bounds it.
+# The version whose private functions raydist patches, as pyproject bounds it.
 _MENDED_KERAS = "3.15."
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 

@@ -14,7 +14,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker", "cpus_per_worker"),
         *("cpus_per_ps", "cpus_per_chief", "cpus_per_evaluator"),
     ),
-    "Model": ("keras", "mend_keras", "check_equality", "sync_batchnorm", "seed", "partitioner"),
+    "Model": ("keras", "patch_keras", "check_equality", "sync_batchnorm", "seed", "partitioner"),
     "Data": ("auto_shard", "data_workers", "cpus_per_data_worker"),
     "Checkpoints and export": ("checkpoint_every", "keep", "keep_best", "export"),
     "Failures and time limits (a DURATION is seconds, or 90s, 5m, 2h)": (

@@ -19,7 +19,7 @@ class Attempt:
     """The tasks of one attempt. Immutable, so that another thread may read it while the run goes on.
 
     Attributes:
-      statuses: The newest status of each task that has said something, of its newest life.
+      statuses: The newest status of each task that has said something, of its newest incarnation.
       is_placed: Whether every task has had a process.
       is_addressed: Whether every task has been told the addresses of the others.
       addresses: The address that each task's peers were told.
@@ -55,8 +55,8 @@ class Attempt:
     def replaced(self, failure: TaskFailure) -> Attempt:
         """Returns the attempt as it is once a new process is asked for in the place of the one that died."""
         task = failure.task
-        life = self.statuses[task].life + 1
-        awaited = TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", life=life)
+        incarnation = self.statuses[task].incarnation + 1
+        awaited = TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation)
         return dataclasses.replace(
             self, statuses={**self.statuses, task: awaited}, absent={**self.absent, task: failure}
         )
@@ -85,9 +85,9 @@ class Attempt:
         # How a process ended does not change when it goes away afterwards, or when an older push arrives
         # late; only a death without a word may still be explained.
         known = self.statuses.get(status.task)
-        if known is None or status.life > known.life:
+        if known is None or status.incarnation > known.incarnation:
             return True
-        if status.life < known.life:
+        if status.incarnation < known.incarnation:
             return False
         if not known.state.is_terminal:
             return True

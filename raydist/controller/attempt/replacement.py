@@ -200,4 +200,4 @@ def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -
 def _is_failed_replacement(failure: TaskFailure, attempt: Attempt) -> bool:
     """Whether a process that was to take a dead one's place could not start there."""
     status = attempt.statuses.get(failure.task)
-    return failure.kind is FailureKind.START and status is not None and status.life > 0
+    return failure.kind is FailureKind.START and status is not None and status.incarnation > 0

@@ -37,7 +37,7 @@ class ControllerBody(Protocol):
     """What runs in a ControllerActor; raydist.runs.detached has the real one."""
 
     def __init__(self, launch: bytes) -> None:
-        """Takes what the submitting process sent, and does nothing yet: it is called once per life."""
+        """Takes what the submitting process sent, and does nothing yet: it is called once per incarnation."""
 
     def run(self, *, is_revived: bool) -> None:
         """Brings the run to its end, in a thread of its own; the actor is over when it returns."""

@@ -21,7 +21,7 @@ from raydist.runtime.group.remains import Remains, Remnant
 from raydist.runtime.host.post_mortem import Finding
 from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.actor import Hello, TaskActor, TaskSetup
-from raydist.spec.status import Order
+from raydist.spec.status import Command
 from raydist.spec.tasks import TaskId, TaskType
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class ActorSet:
         actor.warm_up.remote()
         result = actor.run.remote(*run)
         if self._mailbox is not None:
-            self._mailbox.replace.remote(task, life=setup.life)
+            self._mailbox.replace.remote(task, incarnation=setup.incarnation)
         ray.kill(killed)  # one that Ray has only lost sight of must not serve beside the new one
         return hello, result
 
@@ -151,9 +151,9 @@ class ActorSet:
             .remote()
         )
 
-    def order(self, order: Order, tasks: Sequence[TaskId]) -> None:
+    def command(self, command: Command, tasks: Sequence[TaskId]) -> None:
         if self._mailbox is not None:
-            self._mailbox.order.remote(order, list(tasks))
+            self._mailbox.command.remote(command, list(tasks))
 
     def wait_news(self, since: int, *, timeout_s: float) -> Any:
         return self._mailbox.wait_news.remote(since, timeout_s=timeout_s)
@@ -223,7 +223,7 @@ class ActorSet:
         """Returns the tasks that obeyed; before they train nobody listens, and they are just killed."""
         if self._mailbox is None:
             return ()
-        self.order(Order.STOP, tasks)
+        self.command(Command.STOP, tasks)
         try:
             departed: tuple[TaskId, ...] = ray.get(
                 self._mailbox.wait_departed.remote(tasks, timeout_s=_PATIENCE_S), timeout=_PATIENCE_S + 1

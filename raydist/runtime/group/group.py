@@ -35,7 +35,7 @@ from raydist.runtime.host.versions import describe_difference, installed_version
 from raydist.runtime.task.actor import Hello, TaskSetup
 from raydist.runtime.task.body import body_of
 from raydist.spec.job import Strategy
-from raydist.spec.status import Order, TaskState
+from raydist.spec.status import Command, TaskState
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.storage.proof import StorageProof
 
@@ -163,13 +163,13 @@ class RayTaskGroup:
                 break
         return self._ledger.take_update()
 
-    def order(self, order: Order, tasks: Sequence[TaskId] = ()) -> None:
+    def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None:
         """Passes an order to those tasks, or to all; lost before every task has said hello.
 
         A task that still imports TensorFlow gets it afterwards.
         """
         if not self._is_stopped:
-            self._actors.order(order, tasks or self._plan.tasks)
+            self._actors.command(command, tasks or self._plan.tasks)
 
     def replace(self, task: TaskId) -> None:
         """Starts a new process for a task that died, at the address that its peers dial."""

@@ -69,7 +69,7 @@ class Ledger:
                 pid=hello.pid,
                 host=hello.host,
                 address=hello.address,
-                life=self.life_of(hello.task),
+                incarnation=self.incarnation_of(hello.task),
                 at_s=time.time(),
             )
         )
@@ -77,16 +77,18 @@ class Ledger:
             self.all_addressed = True
             self.placed()
 
-    def life_of(self, task: TaskId) -> int:
-        return self._statuses[task].life if task in self._statuses else 0
+    def incarnation_of(self, task: TaskId) -> int:
+        return self._statuses[task].incarnation if task in self._statuses else 0
 
     def replaced(self, task: TaskId) -> None:
         """Awaits the next process of a task, in whatever state the one before was."""
         self.hellos.pop(task, None)
         self._news.pop(task, None)
-        life = self.life_of(task) + 1
+        incarnation = self.incarnation_of(task) + 1
         self._drained.discard(task)
-        self._statuses[task] = TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", life=life)
+        self._statuses[task] = TaskStatus(
+            task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation
+        )
 
     def drained(self, task: TaskId) -> None:
         """Notes that the task's host is about to be taken away."""
@@ -96,7 +98,7 @@ class Ledger:
 
     def told(self, status: TaskStatus) -> None:
         known = self._statuses.get(status.task)
-        if known is not None and (status.life < known.life or known.state.is_terminal):
+        if known is not None and (status.incarnation < known.incarnation or known.state.is_terminal):
             return
         if status.address is None and status.task in self.hellos:
             status = dataclasses.replace(status, address=self.hellos[status.task].address)

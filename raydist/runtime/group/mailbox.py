@@ -1,4 +1,4 @@
-"""Mailbox: where tasks leave their statuses and find their orders."""
+"""Mailbox: where tasks leave their statuses and find their commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raydist.spec.status import Order, TaskStatus
+from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId
 
 # News of many tasks is gathered this long, so that a large run does not keep the controller busy.
@@ -31,30 +31,30 @@ class Mailbox:
     def __init__(self) -> None:
         self._seq = 0
         self._statuses: dict[TaskId, tuple[int, TaskStatus]] = {}
-        self._orders: dict[TaskId, list[Order]] = {}
-        self._lives: dict[TaskId, int] = {}
+        self._commands: dict[TaskId, list[Command]] = {}
+        self._incarnations: dict[TaskId, int] = {}
         self._departed: set[TaskId] = set()
         self._changed = asyncio.Condition()
 
-    async def exchange(self, status: TaskStatus, *, wait_s: float) -> tuple[Order, ...]:
-        """Takes a task's newest status; returns its orders, at once or as soon as one comes in `wait_s`."""
+    async def exchange(self, status: TaskStatus, *, wait_s: float) -> tuple[Command, ...]:
+        """Takes a task's newest status; returns its commands, at once or as soon as one comes in `wait_s`."""
         await self._put(status)
-        await self._wait_for_orders(status.task, wait_s)
+        await self._wait_for_commands(status.task, wait_s)
         # The call of a process that has died since must not take what is meant for the one in its place.
-        return tuple(self._orders.pop(status.task, ())) if self._is_newest(status) else ()
+        return tuple(self._commands.pop(status.task, ())) if self._is_newest(status) else ()
 
-    async def order(self, order: Order, tasks: Sequence[TaskId]) -> None:
+    async def command(self, command: Command, tasks: Sequence[TaskId]) -> None:
         """Leaves an order for each of `tasks`, those included that have not said anything yet."""
         async with self._changed:
             for task in tasks:
-                self._orders.setdefault(task, []).append(order)
+                self._commands.setdefault(task, []).append(command)
             self._changed.notify_all()
 
-    async def replace(self, task: TaskId, *, life: int) -> None:
-        """Forgets the task's dead process: its last words, and the orders that it has not taken."""
-        self._lives[task] = life
+    async def replace(self, task: TaskId, *, incarnation: int) -> None:
+        """Forgets the task's dead process: its last words, and the commands that it has not taken."""
+        self._incarnations[task] = incarnation
         self._statuses.pop(task, None)
-        self._orders.pop(task, None)
+        self._commands.pop(task, None)
 
     async def wait_news(self, since: int, *, timeout_s: float) -> News:
         """Returns the newest status of each task that pushed one after `since`, once there is any."""
@@ -83,20 +83,20 @@ class Mailbox:
         return tuple(task for task in tasks if task in self._departed)
 
     def _is_newest(self, status: TaskStatus) -> bool:
-        return status.life >= self._lives.get(status.task, 0)
+        return status.incarnation >= self._incarnations.get(status.task, 0)
 
     async def _put(self, status: TaskStatus) -> None:
         if not self._is_newest(status):
             return
         async with self._changed:
-            self._lives[status.task] = status.life
+            self._incarnations[status.task] = status.incarnation
             self._seq += 1
             self._statuses[status.task] = (self._seq, status)
             self._changed.notify_all()
 
-    async def _wait_for_orders(self, task: TaskId, wait_s: float) -> None:
+    async def _wait_for_commands(self, task: TaskId, wait_s: float) -> None:
         try:
             async with asyncio.timeout(wait_s), self._changed:
-                await self._changed.wait_for(lambda: task in self._orders)
+                await self._changed.wait_for(lambda: task in self._commands)
         except TimeoutError:
             pass

@@ -35,6 +35,8 @@ def log_target_of(scratch_path: Path, owner: str, *, storage_uri: str, run: str)
     match = re.fullmatch(pattern, name)
     if match is None:
         return None
-    attempt, task_type, index, life = match.groups()
+    attempt, task_type, index, incarnation = match.groups()
     task = TaskId.parse(f"{task_type}/{index}")
-    return LogTarget(storage_uri=storage_uri, run=run, task=task, attempt=int(attempt), life=int(life))
+    return LogTarget(
+        storage_uri=storage_uri, run=run, task=task, attempt=int(attempt), incarnation=int(incarnation)
+    )

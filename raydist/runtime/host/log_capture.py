@@ -31,14 +31,14 @@ class LogTarget:
     Attributes:
       storage_uri: The storage that holds the runs, as the user gave it but absolute.
       run: The run's name.
-      life: How often the task was replaced in this attempt; the readers join what all of them printed.
+      incarnation: How often the task was replaced in this attempt; the readers join what all of them printed.
     """
 
     storage_uri: str
     run: str
     task: TaskId
     attempt: int
-    life: int = 0
+    incarnation: int = 0
 
     def open_uploader(self, scratch_path: Path) -> LogUploader:
         """Opens storage for the spool in a task's scratch folder; goes on where an earlier one ended."""
@@ -49,7 +49,7 @@ class LogTarget:
             open_run(self.storage_uri, run=self.run),
             task=self.task,
             attempt=self.attempt,
-            life=self.life,
+            incarnation=self.incarnation,
             spool_path=spool_path(scratch_path),
         )
 

@@ -33,7 +33,7 @@ from raydist.runtime.task.body import TaskBody, load_body
 from raydist.runtime.task.code_archive import unpack
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.job import KerasFlavour, PortRange
-from raydist.spec.status import FailureKind, Order, TaskFailure, TaskState, TaskStatus
+from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import Resources, TaskId
 from raydist.storage.proof import StorageProof
 
@@ -84,16 +84,16 @@ class TaskSetup:
     address: str | None = None
 
     @property
-    def life(self) -> int:
-        return self.log.life
+    def incarnation(self) -> int:
+        return self.log.incarnation
 
     @property
     def scratch_name(self) -> str:
-        return f"{self.scratch_prefix}-{self.life}"
+        return f"{self.scratch_prefix}-{self.incarnation}"
 
     def for_next_life(self, *, address: str | None) -> TaskSetup:
         """Returns what the process is told that takes this one's place."""
-        log = dataclasses.replace(self.log, life=self.life + 1)
+        log = dataclasses.replace(self.log, incarnation=self.incarnation + 1)
         return dataclasses.replace(self, log=log, address=address)
 
 
@@ -122,7 +122,7 @@ class TaskActor:
     """The methods are called in this order, and run one after the other in the process's main thread.
 
     A busy plain actor cannot be called, so while `run` trains a thread pushes the status to the
-    mailbox and takes orders from it.
+    mailbox and takes commands from it.
     """
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ class TaskActor:
         status = self._terminal_status(assignment, code)
         problem = self._capture.flush()
         lost = () if problem is None else (f"the end of {self._setup.task}'s log is lost: {problem}",)
-        return dataclasses.replace(status, life=self._setup.life, notes=(*status.notes, *lost))
+        return dataclasses.replace(status, incarnation=self._setup.incarnation, notes=(*status.notes, *lost))
 
     def linger(self) -> NoReturn:
         """Never returns: its caller learns of the process's death by it."""
@@ -267,7 +267,7 @@ class TaskActor:
             try:
                 status = self._status()
                 exchange = mailbox.exchange.remote(status, wait_s=_push_interval_s(status))
-                orders = ray.get(exchange, timeout=_EXCHANGE_TIMEOUT_S)
+                commands = ray.get(exchange, timeout=_EXCHANGE_TIMEOUT_S)
                 num_silent = 0
             except ray.exceptions.GetTimeoutError:
                 num_silent += 1
@@ -278,9 +278,9 @@ class TaskActor:
             except ray.exceptions.RayError:
                 # The mailbox lives as long as the run: without it nobody waits for this task any more.
                 self._exit()
-            for order in orders:
-                self._take(order)
-            if Order.STOP in orders:
+            for command in commands:
+                self._take(command)
+            if Command.STOP in commands:
                 self._clean_up()
                 mailbox.depart.remote(self._setup.task)
                 time.sleep(_KILL_GRACE_S)
@@ -297,15 +297,15 @@ class TaskActor:
         print(f"raydist: Ray's daemon on this host is gone, and {self._setup.task} ends", flush=True)
         self._exit()
 
-    def _take(self, order: Order) -> None:
+    def _take(self, command: Command) -> None:
         body = self._body
-        match order:
-            case Order.STOP:
+        match command:
+            case Command.STOP:
                 pass  # once all that came with it is done
-            case Order.DUMP_STACKS:
+            case Command.DUMP_STACKS:
                 faulthandler.dump_traceback(file=2, all_threads=True)
             case _ if body is not None:
-                body.handle(order)
+                body.handle(command)
 
     def _clean_up(self) -> None:
         """Leaves nothing on this host but the process, which the group kills.
@@ -326,16 +326,16 @@ class TaskActor:
             _exit_now(1)
 
     def _status(self) -> TaskStatus:
-        body, life = self._body, self._setup.life
+        body, incarnation = self._body, self._setup.incarnation
         if body is not None:
-            return dataclasses.replace(body.status(), life=life, leaving=self._leaving)
+            return dataclasses.replace(body.status(), incarnation=incarnation, leaving=self._leaving)
         return TaskStatus(
             task=self._setup.task,
             state=TaskState.FAILED if self._failure else TaskState.STARTING,
             pid=os.getpid(),
             host=self._host,
             leaving=self._leaving,
-            life=life,
+            incarnation=incarnation,
             failure=self._failure,
             at_s=time.time(),
         )
@@ -374,7 +374,7 @@ def _note_exits() -> None:
 
 
 def _push_interval_s(status: TaskStatus) -> float:
-    is_awaited = status.life > 0 and status.state is TaskState.STARTING
+    is_awaited = status.incarnation > 0 and status.state is TaskState.STARTING
     return _QUICK_PUSH_INTERVAL_S if is_awaited else PUSH_INTERVAL_S
 
 

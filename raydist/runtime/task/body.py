@@ -9,10 +9,10 @@ from typing import Protocol
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.job import Strategy
-from raydist.spec.status import Order, TaskStatus
+from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
-TRAINING_BODY = "raydist.task:TaskBody"
+TRAINING_BODY = "raydist.task:TrainingBody"
 SERVER_BODY = "raydist.task:ServerBody"
 DATA_WORKER_BODY = "raydist.task:DataWorkerBody"
 
@@ -45,7 +45,7 @@ class TaskBody(Protocol):
     def status(self) -> TaskStatus:
         """Returns where the task stands now; called by another thread about twice a second."""
 
-    def handle(self, order: Order) -> None:
+    def handle(self, command: Command) -> None:
         """Takes an order other than STOP and DUMP_STACKS; called by another thread, returns at once."""
 
 

@@ -182,9 +182,9 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.choice(KerasFlavour),
     ),
     Option(
-        name="mend_keras",
+        name="patch_keras",
         metavar="",
-        summary="Whether raydist mends what Keras breaks under tf.distribute.",
+        summary="Whether raydist patches what Keras breaks under tf.distribute.",
         parser=values.boolean,
         kind=OptionKind.SWITCH,
     ),

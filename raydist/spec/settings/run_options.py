@@ -48,7 +48,7 @@ class RunOptions(TypedDict, total=False):
     devices: int | None
     ports: PortRange | str | None
     keras: KerasFlavour | Literal["auto", "3", "legacy"]
-    mend_keras: bool
+    patch_keras: bool
     check_equality: bool
     sync_batchnorm: bool
     seed: int

@@ -90,7 +90,7 @@ class RunFolder:
 
         Args:
           holder: What the others are told; this process unless given.
-          id_: By which a later life of a controller knows the claim for its own; see `reclaim`.
+          id_: By which a later incarnation of a controller knows the claim for its own; see `reclaim`.
 
         Raises:
           SpecError: As `check_is_free` has it.
@@ -104,7 +104,7 @@ class RunFolder:
         self._take_over_record()  # it may have been resumed, and have ended, since it was opened
 
     def reclaim(self, *, id_: str) -> bool:
-        """Goes on with the claim of an earlier life of this controller; returns False if it is taken over."""
+        """Goes on with the claim of an earlier incarnation of this controller; False if it is taken over."""
         newest = self._claims.newest()
         if newest is None or newest.id != id_:
             return False

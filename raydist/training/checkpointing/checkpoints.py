@@ -19,7 +19,7 @@ from raydist.storage.checkpoints import CheckpointStore
 from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays
 from raydist.training.checkpointing.uploads import Uploads
-from raydist.training.cluster.collectives import odd_workers
+from raydist.training.cluster.collectives import inconsistent_workers
 from raydist.training.reporting.progress import TaskProgress
 
 # How often workers that found different checkpoints look again.
@@ -85,11 +85,11 @@ class TaskCheckpoints:
           CheckpointError: They found different ones.
         """
         if not self._is_read:
-            self._newest = self._read_agreed()
+            self._newest = self._read_consistent()
             self._is_read = True
         return self._newest
 
-    def _read_agreed(self) -> SavedState | None:
+    def _read_consistent(self) -> SavedState | None:
         # Otherwise those that found one would wait in its restore for those that train already.
         for _ in range(_READS):
             state = self._read_newest()
@@ -97,7 +97,7 @@ class TaskCheckpoints:
                 return state
             name = state.uri.rpartition("/")[2] if state else ""
             rows = self._gather([state.step if state else -1, zlib.crc32(name.encode())])
-            if not (odd := odd_workers(rows)):
+            if not (inconsistent := inconsistent_workers(rows)):
                 return state
             # A chief that was cut away and comes back may have committed another one meanwhile.
             time.sleep(_REREAD_AFTER_S)
@@ -106,8 +106,8 @@ class TaskCheckpoints:
             for index, (step, _) in enumerate(rows)
         )
         raise CheckpointError(
-            f"the workers found different checkpoints ({found}): {_names(odd)} does not see the same "
-            "storage; give a --storage that every host shares"
+            f"the workers found different checkpoints ({found}): {_names(inconsistent)} does not see the "
+            "same storage; give a --storage that every host shares"
         )
 
     def newest_step(self) -> int:
@@ -146,11 +146,13 @@ class TaskCheckpoints:
         """
         groups = _groups(trackables)
         variables.write(groups, state.files, checkpoint=state.uri)
-        if self._gather is not None and (odd := odd_workers(self._gather([variables.checksum(groups)]))):
+        if self._gather is not None and (
+            inconsistent := inconsistent_workers(self._gather([variables.checksum(groups)]))
+        ):
             raise CheckpointError(
-                f"after the restore of {state.uri} the weights of {_names(odd)} differ from those of the "
-                "others by their checksum; training on would give each worker a model of its own: look for "
-                "code that changes variables in one worker alone, or for a host with bad memory"
+                f"after the restore of {state.uri} the weights of {_names(inconsistent)} differ from those "
+                "of the others by their checksum; training on would give each worker a model of its own: look "
+                "for code that changes variables in one worker alone, or for a host with bad memory"
             )
         self._progress.restored(state.step)
         logger.info("restored step %d from %s", state.step, state.uri)

@@ -37,7 +37,7 @@ def gather_over_workers(strategy: tf.distribute.Strategy, values: Sequence[int])
     return rows[:: len(strategy.extended.worker_devices)]
 
 
-def odd_workers(rows: Sequence[Sequence[int]]) -> list[int]:
+def inconsistent_workers(rows: Sequence[Sequence[int]]) -> list[int]:
     """Returns the workers whose numbers are not those of most; among equally many the chief is right."""
     counts = Counter(map(tuple, rows))
     right = max(counts, key=lambda row: (counts[row], row == tuple(rows[0])))

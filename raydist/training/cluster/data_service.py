@@ -66,7 +66,7 @@ def check(dataset: Any, sharding: str) -> None:
         raise UnsupportedError(f"ctx.distribute got {type(dataset).__name__}; give a tf.data.Dataset")
 
 
-def distribute(dataset: tf.data.Dataset, *, sharding: str, service: str, name: str | None) -> tf.data.Dataset:
+def through(dataset: tf.data.Dataset, *, sharding: str, service: str, name: str | None) -> tf.data.Dataset:
     """Returns what the data workers make of `dataset`.
 
     Args:

@@ -13,7 +13,7 @@ from raydist.training.cluster import collectives
 from raydist.training.replicas.slices import Slice
 
 
-def distribute(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:
+def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:
     """Returns the batches from a step of the run on, as a distributed data set.
 
     Elements are `Slice`s, or bare batches where every replica has as many examples in every step. A
@@ -22,12 +22,12 @@ def distribute(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step:
     Raises:
       UnsupportedError: The workers have not the same batches; in each worker.
     """
-    _check_agreement(recipe, strategy, start_step)
+    _check_same_batches(recipe, strategy, start_step)
     is_even = pipeline.has_equal_parts(recipe, strategy.num_replicas_in_sync)
 
     def own(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         part = pipeline.Part.of(input_context)
-        read = pipeline.in_this_process(pipeline.BlockReader(recipe, part, stands_in=True))
+        read = pipeline.in_this_process(pipeline.BlockReader(recipe, part, pads=True))
         finish = pipeline.without_counts if is_even else _as_slice
         return pipeline.elements(recipe, part, start_step=start_step, read=read, finish=finish)
 
@@ -44,17 +44,17 @@ def check_length(data: Any, num_steps: int) -> None:
         )
 
 
-def _check_agreement(recipe: Batches, strategy: tf.distribute.Strategy, start_step: int) -> None:
+def _check_same_batches(recipe: Batches, strategy: tf.distribute.Strategy, start_step: int) -> None:
     if collectives.is_alone(strategy):
         return
     rows = collectives.gather_over_workers(strategy, [recipe.fingerprint(), start_step])
-    odd = collectives.odd_workers(rows)
-    if odd:
-        named = ", ".join(f"worker/{index}" for index in odd)
+    inconsistent = collectives.inconsistent_workers(rows)
+    if inconsistent:
+        named = ", ".join(f"worker/{index}" for index in inconsistent)
         raise UnsupportedError(
-            f"{named} {'has' if len(odd) == 1 else 'have'} other batches than the others: the examples, "
-            "their order, the seed or the batch size differ; each worker has to make the same source, as it "
-            "reads its own part of each batch (arrays from a random generator need a fixed seed)"
+            f"{named} {'has' if len(inconsistent) == 1 else 'have'} other batches than the others: the "
+            "examples, their order, the seed or the batch size differ; each worker has to make the same "
+            "source, as it reads its own part of each batch (arrays from a random generator need a fixed seed)"
         )
 
 

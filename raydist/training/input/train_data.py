@@ -26,7 +26,7 @@ def read_endless(
 ) -> Any:
     """Returns the data over and over, distributed. The first pass begins after `skip` batches."""
     if isinstance(train_data, Batches):
-        return recipes.distribute(train_data, strategy, start_step=skip)
+        return recipes.parts_of_workers(train_data, strategy, start_step=skip)
     if callable(train_data) and takes_input_context(train_data):
         num_local = len(strategy.extended.worker_devices)  # each takes one per-replica batch a step
 
@@ -39,7 +39,11 @@ def read_endless(
     if isinstance(train_data, tf.data.Dataset):
         train_data = train_data.repeat().skip(skip)
     found = read(train_data, strategy, auto_shard=auto_shard)
-    return slices.distribute(found, strategy, endless=True) if isinstance(found, tf.data.Dataset) else found
+    return (
+        slices.cut_for_replicas(found, strategy, endless=True)
+        if isinstance(found, tf.data.Dataset)
+        else found
+    )
 
 
 def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data") -> Any:
@@ -58,7 +62,7 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
       UnsupportedError: It is none of these.
     """
     if isinstance(train_data, Batches):
-        return recipes.distribute(train_data.for_epochs(1), strategy)
+        return recipes.parts_of_workers(train_data.for_epochs(1), strategy)
     if isinstance(train_data, tf.data.Dataset):
         policy = _policy_of(train_data) or AutoShardPolicy[auto_shard.upper()]
         is_ours = policy is AutoShardPolicy.DATA or strategy.num_replicas_in_sync == 1

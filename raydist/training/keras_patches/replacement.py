@@ -51,8 +51,8 @@ def apply(replacements: Sequence[Replacement], *, library: str, version: str) ->
     changed = [f"{item} ({item.found})" for item in replacements if item.found != item.fingerprint]
     if changed:
         raise UnsupportedError(
-            f"{library} {version} differs from the version that raydist mends in {', '.join(changed)}; "
-            "install the version that raydist's pyproject.toml names, or go without with --no-mend-keras"
+            f"{library} {version} differs from the version that raydist patches in {', '.join(changed)}; "
+            "install the version that raydist's pyproject.toml names, or go without with --no-patch-keras"
         )
     for item in replacements:
         setattr(item.owner, item.name, item.make(getattr(item.owner, item.name)))

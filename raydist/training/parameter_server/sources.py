@@ -77,4 +77,4 @@ class _Readers:
         from raydist.data.pipeline import BlockReader, Part
 
         recipe = pickle.loads(self._storage.read_bytes(self._storage.source(key)))
-        return BlockReader(recipe, Part(), stands_in=False)
+        return BlockReader(recipe, Part(), pads=False)

@@ -21,7 +21,7 @@ class Slice(NamedTuple):
     """One replica's part of a global batch.
 
     Attributes:
-      batch: The examples, in the structure of the data set; a stand-in of one example where
+      batch: The examples, in the structure of the data set; a padding example where
         `num_examples` is 0.
       num_examples: Genuine examples in `batch`, scalar int32.
       num_global: Examples in the global batch, scalar int32.
@@ -39,7 +39,7 @@ class Slice(NamedTuple):
         )
 
 
-def distribute(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, endless: bool) -> Any:
+def cut_for_replicas(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, endless: bool) -> Any:
     """Returns `dataset`, batched with the global batch size, as a distributed data set.
 
     Every worker runs the whole pipeline and keeps its own slice of each global batch, so that the
@@ -95,15 +95,15 @@ def run_slice(
         return step_fn(element.batch)
 
 
-def drop_stand_in(outputs: Any, element: Any) -> Any:
-    """Cuts the rows that a stand-in made off the outputs (a structure of `[batch, ...]` tensors)."""
+def drop_padding(outputs: Any, element: Any) -> Any:
+    """Cuts the rows that a padding example made off the outputs (a structure of `[batch, ...]` tensors)."""
     if not isinstance(element, Slice):
         return outputs
     return tf.nest.map_structure(lambda output: output[: element.num_examples], outputs)
 
 
-def keep_on_stand_in(variables: Sequence[tf.Variable], element: Any, run: Callable[[], Any]) -> Any:
-    """Returns `run()`; where the batch is a stand-in, `variables` (metrics) get their old values back."""
+def keep_on_padding(variables: Sequence[tf.Variable], element: Any, run: Callable[[], Any]) -> Any:
+    """Returns `run()`; after a padding example `variables` (metrics) get their old values back."""
     if not isinstance(element, Slice) or not variables:
         return run()
     before = [tf.identity(variable) for variable in variables]
@@ -131,7 +131,7 @@ def slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
     base, extra = num_global // num_replicas, num_global % num_replicas
     start = replica * base + tf.minimum(replica, extra)
     size = base + tf.cast(replica < extra, tf.int32)
-    # A stand-in for an empty slice: the first example of the batch, which always exists.
+    # A padding example for an empty slice: the first example of the batch, which always exists.
     first = tf.where(size > 0, start, 0)
     taken = tf.maximum(size, 1)
     cut = tf.nest.map_structure(lambda component: _rows(component, first, taken, num_replicas), batch)

@@ -60,7 +60,7 @@ def step_of(
 
         def part(value: Any) -> tf.Tensor:
             value = tf.cast(value, tf.float32)
-            # The share of a stand-in is 0, but its loss may be anything: 0 * inf would be NaN.
+            # The share of a padding example is 0, but its loss may be anything: 0 * inf would be NaN.
             return tf.where(share > 0, value * share, tf.zeros_like(value))
 
         return tf.nest.map_structure(part, outputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from raydist.spec.status import Order
+from raydist.spec.status import Command
 
 
 class Commands:
@@ -18,12 +18,12 @@ class Commands:
         self.save = threading.Event()
         self.finish = threading.Event()
 
-    def take(self, order: Order) -> bool:
+    def take(self, command: Command) -> bool:
         """Notes a command; returns whether it is one for the train function."""
-        match order:
-            case Order.SAVE:
+        match command:
+            case Command.SAVE:
                 self.save.set()
-            case Order.FINISH:
+            case Command.FINISH:
                 self.finish.set()
             case _:
                 return False

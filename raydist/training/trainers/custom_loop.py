@@ -93,7 +93,7 @@ def _make_call(
         names[:] = sorted(scalars)
         values = tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float32) for name in names])
         share = element.share if isinstance(element, slices.Slice) else 1.0 / strategy.num_replicas_in_sync
-        # The share of a stand-in is 0, but its loss may be anything: 0 * inf would be NaN.
+        # The share of a padding example is 0, but its loss may be anything: 0 * inf would be NaN.
         return tf.where(share > 0, values * share, tf.zeros_like(values))
 
     @tf.autograph.experimental.do_not_convert

@@ -75,13 +75,13 @@ class SynchronousTrainer:
         steps_per_epoch = steps_per_epoch or data.steps_per_epoch
         recipes.check_length(data, (request.epochs - request.initial_epoch) * steps_per_epoch)
         start_step = position.start.epoch * steps_per_epoch + position.start.step
-        return recipes.distribute(data, strategy, start_step=start_step), steps_per_epoch
+        return recipes.parts_of_workers(data, strategy, start_step=start_step), steps_per_epoch
 
     def _validation_data(self, request: FitRequest) -> tuple[Any, int | None]:
         data, strategy, steps = request.validation_data, self._run.strategy, request.validation_steps
         if isinstance(data, Batches):
             # One iterator goes from epoch to epoch; tf_keras wants the number of steps.
-            return recipes.distribute(data.for_epochs(None), strategy), steps or data.steps_per_epoch
+            return recipes.parts_of_workers(data.for_epochs(None), strategy), steps or data.steps_per_epoch
         if isinstance(data, tf.data.Dataset) or callable(data):
             data = train_data.read(data, strategy, auto_shard=self._run.auto_shard)
         return data, steps

@@ -195,10 +195,10 @@ def test_commands_to_go_on_with_name_another_storage(raydist: Run, fake_run: Any
 
 def test_options_reach_the_run_typed_and_only_those_given(raydist: Run, fake_run: Any) -> None:
     fake = fake_run(ended())
-    raydist("submit", "job.py", "--ps", "2", "--no-mend-keras", "--keep", "all", "-p", "a=1", "-p", "b=2")
+    raydist("submit", "job.py", "--ps", "2", "--no-patch-keras", "--keep", "all", "-p", "a=1", "-p", "b=2")
     assert fake.given["params"] == {"a": "1", "b": "2"}
-    options = {name: fake.given[name] for name in ("ps", "mend_keras")}
-    assert options == {"ps": 2, "mend_keras": False}
+    options = {name: fake.given[name] for name in ("ps", "patch_keras")}
+    assert options == {"ps": 2, "patch_keras": False}
     assert "workers" not in fake.given
 
 

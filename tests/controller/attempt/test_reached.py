@@ -36,5 +36,7 @@ def test_evaluation_is_the_evaluators_last() -> None:
 
 def test_new_evaluator_that_has_not_evaluated_yet_keeps_the_last_evaluation() -> None:
     first = reached_after(make_status("evaluator/0", step=50, metrics={"loss": 0.9}))
-    assert reached_after(make_status("evaluator/0", life=1), before=first).evaluation == first.evaluation
+    assert (
+        reached_after(make_status("evaluator/0", incarnation=1), before=first).evaluation == first.evaluation
+    )
     assert reached_after().evaluation is None

@@ -31,9 +31,9 @@ def make_attempt(*, workers: int = 2, is_addressed: bool = True) -> Attempt:
     return attempt.updated(GroupUpdate(statuses=statuses, all_placed=True, all_addressed=is_addressed))
 
 
-def lost(name: str, *, life: int = 0) -> TaskStatus:
+def lost(name: str, *, incarnation: int = 0) -> TaskStatus:
     failure = make_failure(name, FailureKind.LOST)
-    return make_status(name, TaskState.FAILED, failure=failure, life=life)
+    return make_status(name, TaskState.FAILED, failure=failure, incarnation=incarnation)
 
 
 class Story:
@@ -45,16 +45,16 @@ class Story:
 
     def die(self, name: str, *, at_s: float) -> bool:
         """Returns whether the task is replaced."""
-        life = self.attempt.statuses[task(name)].life
-        self._take(lost(name, life=life), at_s=at_s)
+        incarnation = self.attempt.statuses[task(name)].incarnation
+        self._take(lost(name, incarnation=incarnation), at_s=at_s)
         self.attempt, self.deaths, tasks = replace_dead(
             self.attempt, self.deaths, strategy=PARAMETER_SERVER, at_s=at_s
         )
         return tasks == (task(name),)
 
     def come_back(self, name: str, *, at_s: float, **fields: object) -> None:
-        life = self.attempt.statuses[task(name)].life
-        self._take(make_status(name, life=life, **fields), at_s=at_s)
+        incarnation = self.attempt.statuses[task(name)].incarnation
+        self._take(make_status(name, incarnation=incarnation, **fields), at_s=at_s)
 
     def flap(self, name: str, times: int, *, every_s: float = 10.0, from_s: float = 0.0) -> None:
         for index in range(times):

@@ -118,7 +118,7 @@ def test_evaluation_and_repeated_steps_are_told() -> None:
 def test_replaced_task_has_no_process_until_the_next_one_is_up() -> None:
     failure = make_failure("worker/1", FailureKind.LOST)
     died = make_status("worker/1", TaskState.FAILED, failure=failure)
-    back = make_status("worker/1", life=1, pid=999)
+    back = make_status("worker/1", incarnation=1, pid=999)
     known = GroupUpdate(statuses=(make_status("worker/1"),), all_addressed=True)
     updates = (known, GroupUpdate(statuses=(died,)))
 

@@ -13,7 +13,7 @@ import pytest
 from raydist.errors import ClusterError
 from raydist.runtime.host.scratch import scratch_root, spool_path
 from raydist.runtime.task.code_archive import pack
-from raydist.spec import FailureKind, Order, PortRange, TaskId, TaskState
+from raydist.spec import Command, FailureKind, PortRange, TaskId, TaskState
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, Drive, make_plan, make_ps_plan
 from tests.support.kernels import KEPT_BY_KERNEL
@@ -98,7 +98,7 @@ def test_worker_of_parameter_servers_ends_at_once_by_sigterm(start: Start, wait_
 def test_stacks_are_dumped_before_the_stop_that_follows(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(steps=100_000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
-    drive.group.order(Order.DUMP_STACKS)
+    drive.group.command(Command.DUMP_STACKS)
     drive.group.stop()
     for task in BOTH:
         assert "most recent call first" in drive.log(task)
@@ -145,7 +145,7 @@ def test_logs_hold_what_python_and_native_code_print(start: Start, wait_until: W
 def test_order_reaches_the_named_task_only(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(steps=3000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
-    drive.group.order(Order.SAVE, [TaskId.parse("worker/1")])
+    drive.group.command(Command.SAVE, [TaskId.parse("worker/1")])
 
     def has_heard() -> bool:
         drive.poll()
@@ -158,7 +158,7 @@ def test_order_reaches_the_named_task_only(start: Start, wait_until: WaitUntil) 
 def test_stacks_are_dumped_into_the_log(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1, steps=9, fail_in="worker/0", how="hang"))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
-    drive.group.order(Order.DUMP_STACKS)
+    drive.group.command(Command.DUMP_STACKS)
     wait_until(lambda: "in _hang" in drive.log("worker/0"))
 
 

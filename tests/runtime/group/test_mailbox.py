@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 from raydist.runtime.group.mailbox import Mailbox, News
-from raydist.spec import Order, TaskId, TaskState, TaskStatus
+from raydist.spec import Command, TaskId, TaskState, TaskStatus
 
 W0, W1 = TaskId.parse("worker/0"), TaskId.parse("worker/1")
 
 
-def status(task: TaskId, step: int, *, life: int = 0) -> TaskStatus:
-    return TaskStatus(task=task, state=TaskState.RUNNING, pid=1, host="h", step=step, life=life)
+def status(task: TaskId, step: int, *, incarnation: int = 0) -> TaskStatus:
+    return TaskStatus(task=task, state=TaskState.RUNNING, pid=1, host="h", step=step, incarnation=incarnation)
 
 
 def run(scenario: Any) -> Any:
@@ -54,23 +54,23 @@ def test_waiting_ends_with_the_first_news() -> None:
 
 
 def test_order_wakes_the_exchange_that_waits_for_it() -> None:
-    async def scenario(mailbox: Mailbox) -> tuple[Order, ...]:
+    async def scenario(mailbox: Mailbox) -> tuple[Command, ...]:
         exchange = asyncio.create_task(mailbox.exchange(status(W0, 1), wait_s=60))
         await asyncio.sleep(0)
-        await mailbox.order(Order.STOP, [W0])
+        await mailbox.command(Command.STOP, [W0])
         return await exchange
 
-    assert run(scenario) == (Order.STOP,)
+    assert run(scenario) == (Command.STOP,)
 
 
 def test_orders_wait_for_their_task_and_are_handed_out_once() -> None:
-    async def scenario(mailbox: Mailbox) -> list[tuple[Order, ...]]:
-        await mailbox.order(Order.SAVE, [W0])
-        await mailbox.order(Order.DUMP_STACKS, [W0])
+    async def scenario(mailbox: Mailbox) -> list[tuple[Command, ...]]:
+        await mailbox.command(Command.SAVE, [W0])
+        await mailbox.command(Command.DUMP_STACKS, [W0])
         tasks = (W1, W0, W0)
         return [await mailbox.exchange(status(task, 1), wait_s=0.01) for task in tasks]
 
-    assert run(scenario) == [(), (Order.SAVE, Order.DUMP_STACKS), ()]
+    assert run(scenario) == [(), (Command.SAVE, Command.DUMP_STACKS), ()]
 
 
 def test_departures_are_waited_for_until_all_are_gone() -> None:
@@ -88,7 +88,7 @@ def test_departures_are_waited_for_until_all_are_gone() -> None:
 def test_last_words_of_a_process_that_was_replaced_are_ignored() -> None:
     async def scenario(mailbox: Mailbox) -> News:
         await mailbox.exchange(status(W0, 1), wait_s=0)
-        await mailbox.replace(W0, life=1)
+        await mailbox.replace(W0, incarnation=1)
         await mailbox.exchange(status(W0, 2), wait_s=0)
         await mailbox.exchange(status(W1, 7), wait_s=0)
         return await mailbox.wait_news(0, timeout_s=5)
@@ -97,29 +97,29 @@ def test_last_words_of_a_process_that_was_replaced_are_ignored() -> None:
 
 
 def test_waiting_call_of_a_dead_process_takes_no_order_of_the_next_one() -> None:
-    async def scenario(mailbox: Mailbox) -> list[tuple[Order, ...]]:
+    async def scenario(mailbox: Mailbox) -> list[tuple[Command, ...]]:
         of_the_dead = asyncio.create_task(mailbox.exchange(status(W0, 1), wait_s=60))
         await asyncio.sleep(0)
-        await mailbox.replace(W0, life=1)
-        await mailbox.order(Order.FINISH, [W0])
-        return [await of_the_dead, await mailbox.exchange(status(W0, 0, life=1), wait_s=0)]
+        await mailbox.replace(W0, incarnation=1)
+        await mailbox.command(Command.FINISH, [W0])
+        return [await of_the_dead, await mailbox.exchange(status(W0, 0, incarnation=1), wait_s=0)]
 
-    assert run(scenario) == [(), (Order.FINISH,)]
+    assert run(scenario) == [(), (Command.FINISH,)]
 
 
 def test_orders_that_a_dead_process_did_not_take_are_forgotten() -> None:
-    async def scenario(mailbox: Mailbox) -> tuple[Order, ...]:
-        await mailbox.order(Order.SAVE, [W0])
-        await mailbox.replace(W0, life=1)
-        return await mailbox.exchange(status(W0, 0, life=1), wait_s=0.01)
+    async def scenario(mailbox: Mailbox) -> tuple[Command, ...]:
+        await mailbox.command(Command.SAVE, [W0])
+        await mailbox.replace(W0, incarnation=1)
+        return await mailbox.exchange(status(W0, 0, incarnation=1), wait_s=0.01)
 
     assert run(scenario) == ()
 
 
 def test_process_that_took_the_place_is_known_also_to_a_mailbox_that_was_opened_later() -> None:
     async def scenario(mailbox: Mailbox) -> News:
-        await mailbox.exchange(status(W0, 3, life=1), wait_s=0)
+        await mailbox.exchange(status(W0, 3, incarnation=1), wait_s=0)
         await mailbox.exchange(status(W0, 9), wait_s=0)
         return await mailbox.wait_news(0, timeout_s=5)
 
-    assert run(scenario).statuses == (status(W0, 3, life=1),)
+    assert run(scenario).statuses == (status(W0, 3, incarnation=1),)

@@ -177,14 +177,14 @@ def test_worker_whose_node_is_gone_waits_for_room_and_then_comes_back(
     wait_until(lambda: drive.poll() or drive.state("worker/0") is TaskState.FAILED)
     drive.group.replace(worker)
     # Ray counts on the node for some seconds more, and then ends what was to run there.
-    wait_until(lambda: drive.poll() or drive.statuses["worker/0"].life == 1)
+    wait_until(lambda: drive.poll() or drive.statuses["worker/0"].incarnation == 1)
     drive.group.replace(worker)
     step = drive.statuses["chief/0"].step
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *others) and drive.statuses["chief/0"].step > step)
     assert drive.state("worker/0") is TaskState.FAILED
     with ray_node(gcs_address(), num_cpus=6):
         wait_until(lambda: drive.poll() or drive.state("worker/0") is TaskState.RUNNING)
-        assert (drive.statuses["worker/0"].life, drive.statuses["worker/0"].pid != pid) == (2, True)
+        assert (drive.statuses["worker/0"].incarnation, drive.statuses["worker/0"].pid != pid) == (2, True)
         drive.group.stop()
     sweep(scratch_root(), stale_after_s=-1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raydist.runtime.host.scratch import scratch_root
-from raydist.spec import FailureKind, Order, PortRange, TaskId, TaskState, TaskStatus
+from raydist.spec import Command, FailureKind, PortRange, TaskId, TaskState, TaskStatus
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_ps_plan
 
@@ -28,22 +28,22 @@ def kill(drive: Drive, task: str) -> TaskStatus:
     return status
 
 
-def is_lost(drive: Drive, task: str, *, life: int = 0) -> bool:
+def is_lost(drive: Drive, task: str, *, incarnation: int = 0) -> bool:
     drive.poll()
     status = drive.statuses[task]
-    return status.life == life and status.state is TaskState.FAILED
+    return status.incarnation == incarnation and status.state is TaskState.FAILED
 
 
-def is_back(drive: Drive, task: str, *, life: int = 1, state: TaskState = TaskState.RUNNING) -> bool:
+def is_back(drive: Drive, task: str, *, incarnation: int = 1, state: TaskState = TaskState.RUNNING) -> bool:
     drive.poll()
     status = drive.statuses[task]
-    return status.life == life and status.state is state
+    return status.incarnation == incarnation and status.state is state
 
 
-def lose_and_replace(drive: Drive, task: str, wait_until: WaitUntil, *, life: int = 0) -> TaskStatus:
+def lose_and_replace(drive: Drive, task: str, wait_until: WaitUntil, *, incarnation: int = 0) -> TaskStatus:
     """Kills the task's process and replaces it as soon as the group knows; returns what it was."""
     before = kill(drive, task)
-    wait_until(lambda: is_lost(drive, task, life=life))
+    wait_until(lambda: is_lost(drive, task, incarnation=incarnation))
     drive.group.replace(TaskId.parse(task))
     return before
 
@@ -63,7 +63,7 @@ def test_killed_worker_is_replaced_at_its_address_while_the_others_go_on(
     assert notes_of(now)["TF_CONFIG"] == notes_of(before)["TF_CONFIG"]
     for task, status in others.items():
         later = drive.statuses[task]
-        assert (later.pid, later.life, later.state) == (status.pid, 0, TaskState.RUNNING)
+        assert (later.pid, later.incarnation, later.state) == (status.pid, 0, TaskState.RUNNING)
         assert later.step > status.step
 
 
@@ -74,9 +74,9 @@ def notes_of(status: TaskStatus) -> dict[str, str]:
 def test_log_holds_what_all_processes_of_a_task_printed_in_order(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_ps_plan())
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
-    for life in range(2):
-        lose_and_replace(drive, "worker/1", wait_until, life=life)
-        wait_until(lambda life=life: is_back(drive, "worker/1", life=life + 1))
+    for incarnation in range(2):
+        lose_and_replace(drive, "worker/1", wait_until, incarnation=incarnation)
+        wait_until(lambda incarnation=incarnation: is_back(drive, "worker/1", incarnation=incarnation + 1))
     drive.group.stop()
     lines = drive.log("worker/1").splitlines()
     begins = [index for index, line in enumerate(lines) if line == "worker/1 warms up"]
@@ -111,15 +111,15 @@ def test_replacement_that_dies_on_its_way_is_lost_and_replaced(
 ) -> None:
     lives = tmp_path / "lives"
     lives.mkdir()
-    drive = start(make_ps_plan(lives=str(lives)), body="tests.support.bodies:SecondLifeDiesBody")
+    drive = start(make_ps_plan(lives=str(lives)), body="tests.support.bodies:SecondIncarnationDiesBody")
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
     lose_and_replace(drive, "worker/1", wait_until)
-    wait_until(lambda: is_lost(drive, "worker/1", life=1))
+    wait_until(lambda: is_lost(drive, "worker/1", incarnation=1))
     failure = drive.statuses["worker/1"].failure
     assert failure is not None
     assert failure.kind is FailureKind.LOST
     drive.group.replace(WORKER_1)
-    wait_until(lambda: is_back(drive, "worker/1", life=2))
+    wait_until(lambda: is_back(drive, "worker/1", incarnation=2))
 
 
 def test_ps_that_is_killed_is_lost(start: Start, wait_until: WaitUntil) -> None:
@@ -165,7 +165,7 @@ def test_orders_reach_the_process_that_took_the_place(start: Start, wait_until: 
     drive = start(make_ps_plan(1, has_evaluator=True))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0", "evaluator/0"))
     lose_and_replace(drive, "evaluator/0", wait_until)
-    drive.group.order(Order.FINISH, [TaskId.parse("evaluator/0")])
+    drive.group.command(Command.FINISH, [TaskId.parse("evaluator/0")])
     wait_until(lambda: is_back(drive, "evaluator/0"))
     wait_until(lambda: drive.poll() or "order=FINISH" in drive.statuses["evaluator/0"].notes)
 

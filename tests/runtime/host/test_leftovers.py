@@ -40,7 +40,7 @@ def start_owner(name: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "attempt", "task", "life"),
+    ("name", "attempt", "task", "incarnation"),
     [
         ("run-0-worker-1-0badcafe-0", 0, "worker/1", 0),
         ("run-12-chief-0-0badcafe-3", 12, "chief/0", 3),
@@ -51,14 +51,14 @@ def start_owner(name: str) -> subprocess.Popen[str]:
     ],
 )
 def test_scratch_folder_tells_whose_log_it_holds(
-    name: str, attempt: int | None, task: str, life: int
+    name: str, attempt: int | None, task: str, incarnation: int
 ) -> None:
     target = log_target_of(Path("/tmp", name), "0badcafe", storage_uri="/runs", run="run")
     if attempt is None:
         assert target is None
     else:
         assert target is not None
-        assert (target.attempt, str(target.task), target.life) == (attempt, task, life)
+        assert (target.attempt, str(target.task), target.incarnation) == (attempt, task, incarnation)
         assert (target.storage_uri, target.run) == ("/runs", "run")
 
 

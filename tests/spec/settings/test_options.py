@@ -35,7 +35,7 @@ def test_every_default_passes_its_own_parser() -> None:
     [
         ("cpus_per_worker", "--cpus-per-worker"),
         ("evaluator", "--evaluator/--no-evaluator"),
-        ("mend_keras", "--mend-keras/--no-mend-keras"),
+        ("patch_keras", "--patch-keras/--no-patch-keras"),
         ("resume", "--resume"),
     ],
 )

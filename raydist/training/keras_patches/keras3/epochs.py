@@ -40,7 +40,9 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         if not is_whole:
             if session is not None:
                 dataset = session.resumption.after(dataset, steps_per_epoch=self.steps_per_epoch)
-            dataset = slices.distribute(dataset, distribute_strategy, endless=self._num_batches is not None)
+            dataset = slices.cut_for_replicas(
+                dataset, distribute_strategy, endless=self._num_batches is not None
+            )
         self._distributed_dataset = dataset
 
     return __init__

@@ -37,8 +37,8 @@ def patch(*, sync_batchnorm: bool) -> None:
     """
     if not keras.__version__.startswith(f"{VERSION}."):
         raise UnsupportedError(
-            f"keras is {keras.__version__}; raydist mends {VERSION}. Install keras=={VERSION}.*, "
-            "or go without with --no-mend-keras"
+            f"keras is {keras.__version__}; raydist patches {VERSION}. Install keras=={VERSION}.*, "
+            "or go without with --no-patch-keras"
         )
     replacement.apply(replacements(), library="keras", version=keras.__version__)
     if sync_batchnorm:
@@ -46,7 +46,7 @@ def patch(*, sync_batchnorm: bool) -> None:
 
 
 def replacements() -> tuple[Replacement, ...]:
-    """Returns all that `mend` replaces."""
+    """Returns all that `patch` replaces."""
     model, epoch_iterator = tf_trainer.TensorFlowTrainer, tf_trainer.TFEpochIterator
     return (
         Replacement(
@@ -68,7 +68,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="make_predict_function",
             fingerprint="a772a2efdd90",
             make=trainer.make_predict_function,
-            reason="global batches arrive as slices, whose stand-ins must not be predicted",
+            reason="global batches arrive as slices, whose padding examples must not be predicted",
         ),
         Replacement(
             owner=model,

@@ -64,7 +64,7 @@ def make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
                 [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
             )
             rule = loss_rules.rule_of(self) if is_training else loss_rules.evaluation_rule_of(self)
-            return slices.keep_on_stand_in(metric_variables, element, lambda: run(element, rule))
+            return slices.keep_on_padding(metric_variables, element, lambda: run(element, rule))
 
         def logged_step(element: Any) -> Any:
             outputs = replica_step(element)
@@ -109,7 +109,7 @@ def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
             step_on_batch = tf.function(step_on_batch, reduce_retracing=True, jit_compile=True)
 
         def replica_step(element: Any) -> Any:
-            return slices.drop_stand_in(slices.run_slice(step_on_batch, element), element)
+            return slices.drop_padding(slices.run_slice(step_on_batch, element), element)
 
         @tf.autograph.experimental.do_not_convert
         def predict_function(elements: list[Any]) -> Any:

@@ -53,7 +53,7 @@ def configure_dataset(
         steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
         if session is not None:
             dataset = session.resumption.after(dataset, steps_per_epoch=steps)
-        dataset = slices.distribute(dataset, strategy, endless=endless)
+        dataset = slices.cut_for_replicas(dataset, strategy, endless=endless)
     self._dataset = dataset
     agree = functools.partial(means_over_workers, strategy)
     steps = int(self._steps_per_execution.numpy())

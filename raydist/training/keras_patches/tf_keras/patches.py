@@ -30,8 +30,8 @@ def patch(*, sync_batchnorm: bool) -> None:
     """
     if not tf_keras.__version__.startswith(f"{VERSION}."):
         raise UnsupportedError(
-            f"tf_keras is {tf_keras.__version__}; raydist mends {VERSION}. Install tf_keras=={VERSION}.*, "
-            "or go without with --no-mend-keras"
+            f"tf_keras is {tf_keras.__version__}; raydist patches {VERSION}. Install tf_keras=={VERSION}.*, "
+            "or go without with --no-patch-keras"
         )
     replacement.apply(replacements(), library="tf_keras", version=tf_keras.__version__)
     # Dropout's default generator has a state that cannot be saved (TF_NOTES 12).
@@ -41,7 +41,7 @@ def patch(*, sync_batchnorm: bool) -> None:
 
 
 def replacements() -> tuple[Replacement, ...]:
-    """Returns all that `mend` replaces."""
+    """Returns all that `patch` replaces."""
     kinds = (("make_train_function", "train"), ("make_test_function", "test"))
     return (
         *(
@@ -59,7 +59,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="make_predict_function",
             fingerprint=_FINGERPRINTS["make_predict_function"],
             make=trainer.make_predict_function,
-            reason="global batches arrive as slices, whose stand-ins must not be predicted",
+            reason="global batches arrive as slices, whose padding examples must not be predicted",
         ),
         Replacement(
             owner=training.Model,

@@ -33,7 +33,7 @@ def make_step_function(original: Callable[..., Any], *, kind: str) -> Callable[.
 def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     strategy = model.distribute_strategy
     step, counter = getattr(model, f"{kind}_step"), getattr(model, f"_{kind}_counter")
-    # There the replicas share a metric's variables; a stand-in counts, as one example more.
+    # There the replicas share a metric's variables; a padding example counts, as one example more.
     is_central = isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
     is_own = not loss_rules.is_keras(step)
     step = build.converted(step)
@@ -54,7 +54,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
 
         measured = [] if is_central else model.metrics
         variables = [variable for metric in measured for variable in metric.variables]
-        outputs = slices.keep_on_stand_in(variables, element, run)
+        outputs = slices.keep_on_padding(variables, element, run)
         counter.assign_add(1)
         return outputs
 
@@ -146,13 +146,13 @@ def _predict_on_batch(model: Any) -> Callable[[Any], Any]:
 
 
 class _SlicedPredictStep:
-    """A predict step that takes slices, and cuts off what a stand-in made."""
+    """A predict step that takes slices, and cuts off what a padding example made."""
 
     def __init__(self, step: Callable[[Any], Any]) -> None:
         self._step = step
 
     def __call__(self, data: Any) -> Any:
-        return slices.drop_stand_in(slices.run_slice(self._step, data), data)
+        return slices.drop_padding(slices.run_slice(self._step, data), data)
 
 
 def make_load_initial_counters(original: Callable[..., Any]) -> Callable[..., Any]:
