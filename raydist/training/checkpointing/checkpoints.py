@@ -151,8 +151,8 @@ class TaskCheckpoints:
         ):
             raise CheckpointError(
                 f"after the restore of {state.uri} the weights of {_names(inconsistent)} differ from those "
-                "of the others by their checksum; training on would give each worker a model of its own: look "
-                "for code that changes variables in one worker alone, or for a host with bad memory"
+                "of the others by their checksum; training on would give each worker a model of its own: "
+                "look for code that changes variables in one worker alone, or for a host with bad memory"
             )
         self._progress.restored(state.step)
         logger.info("restored step %d from %s", state.step, state.uri)

@@ -54,7 +54,7 @@ def _check_same_batches(recipe: Batches, strategy: tf.distribute.Strategy, start
         raise UnsupportedError(
             f"{named} {'has' if len(inconsistent) == 1 else 'have'} other batches than the others: the "
             "examples, their order, the seed or the batch size differ; each worker has to make the same "
-            "source, as it reads its own part of each batch (arrays from a random generator need a fixed seed)"
+            "source, as it reads its own part of each batch (random arrays need a fixed seed)"
         )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from raydist.errors import UnsupportedError
@@ -42,16 +43,25 @@ def fingerprint_of(function: Any) -> str:
     return hashlib.sha256(inspect.getsource(inspect.unwrap(function)).encode()).hexdigest()[:12]
 
 
-def apply(replacements: Sequence[Replacement], *, library: str, version: str) -> None:
+def apply(replacements: Sequence[Replacement], *, library: ModuleType, version: str) -> None:
     """Applies all replacements, or none.
 
+    Args:
+      version: `major.minor` that they were written for.
+
     Raises:
-      UnsupportedError: One of them is not what the replacement was written for.
+      UnsupportedError: The library has another version, or one of them is not what it was written for.
     """
+    name, found_version = library.__name__, library.__version__
+    if not found_version.startswith(f"{version}."):
+        raise UnsupportedError(
+            f"{name} is {found_version}; raydist patches {version}. Install {name}=={version}.*, or go "
+            "without with --no-patch-keras"
+        )
     changed = [f"{item} ({item.found})" for item in replacements if item.found != item.fingerprint]
     if changed:
         raise UnsupportedError(
-            f"{library} {version} differs from the version that raydist patches in {', '.join(changed)}; "
+            f"{name} {found_version} differs from the version that raydist patches in {', '.join(changed)}; "
             "install the version that raydist's pyproject.toml names, or go without with --no-patch-keras"
         )
     for item in replacements:

@@ -13,7 +13,6 @@ import keras
 from keras.src.backend.common import variables as common_variables
 from keras.src.backend.tensorflow import core, trainer as tf_trainer
 
-from raydist.errors import UnsupportedError
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.keras3 import (
     build,
@@ -35,12 +34,7 @@ def patch(*, sync_batchnorm: bool) -> None:
     Raises:
       UnsupportedError: This Keras is not the one that the replacements were written for.
     """
-    if not keras.__version__.startswith(f"{VERSION}."):
-        raise UnsupportedError(
-            f"keras is {keras.__version__}; raydist patches {VERSION}. Install keras=={VERSION}.*, "
-            "or go without with --no-patch-keras"
-        )
-    replacement.apply(replacements(), library="keras", version=keras.__version__)
+    replacement.apply(replacements(), library=keras, version=VERSION)
     if sync_batchnorm:
         statistics.synchronize_batchnorm()
 

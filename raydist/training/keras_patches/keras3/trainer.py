@@ -15,13 +15,8 @@ from keras.src.backend.tensorflow import trainer as tf_trainer
 from raydist.errors import UnsupportedError
 from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3.statistics import EqualStatistics
-from raydist.training.replicas import (
-    loss_rules,
-    own_logs,
-    slices,
-    user_batches,
-)
-from raydist.training.stepping import compilation, fit_session, plain_fit, step_calls
+from raydist.training.replicas import loss_rules, slices, user_batches
+from raydist.training.stepping import compilation, fit_session, model_steps, plain_fit
 from raydist.training.stepping.callback_calls import in_run_order
 
 
@@ -50,48 +45,15 @@ def make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
         strategy = self.distribute_strategy
         if not is_distributed(strategy):
             return original(self, step_function)
-        step_on_batch = self._autoconvert_optionals(step_function)
-        is_training = step_function == self.train_step
-        is_own = not loss_rules.is_keras(step_function)
-        if is_training:
-            loss_rules.forget(self)
-
-        def run(element: Any, rule: Any) -> Any:
-            return slices.run_slice(step_on_batch, element, rule=rule, is_model_step=True)
-
-        def replica_step(element: Any) -> Any:
-            metric_variables = (
+        return model_steps.make_step_function(
+            self,
+            self._autoconvert_optionals(step_function),
+            is_training=step_function == self.train_step,
+            is_own=not loss_rules.is_keras(step_function),
+            metric_variables=lambda: (
                 [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
-            )
-            rule = loss_rules.rule_of(self) if is_training else loss_rules.evaluation_rule_of(self)
-            return slices.keep_on_padding(metric_variables, element, lambda: run(element, rule))
-
-        def logged_step(element: Any) -> Any:
-            outputs = replica_step(element)
-            return own_logs.weighted(outputs, element, self, num_replicas=strategy.num_replicas_in_sync)
-
-        @tf.autograph.experimental.do_not_convert
-        def one_step(element: Any) -> Any:
-            outputs = strategy.run(logged_step if is_own else replica_step, args=(element,))
-            # The logs of a batch are those of the local replicas: reducing them would cost an
-            # all-reduce per metric and step, and halves the step rate (TF_NOTES 1.2). The logs of an
-            # epoch are read from the metrics, whose variables are summed over all replicas.
-            return tree.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
-
-        def look_at(element: Any) -> None:
-            loss_rules.decide(self, step_on_batch, element)
-
-        return step_calls.call_of_steps(
-            one_step,
-            run_eagerly=self.run_eagerly,
-            jit_compile=compilation.is_compiled(self, strategy),
-            on_batch=user_batches.step_of(
-                strategy,
-                replica_step,
-                run_eagerly=self.run_eagerly,
-                finish=self._get_metrics_result_or_logs,
             ),
-            look_at_first=look_at if is_training and loss_rules.is_undecided(self, strategy) else None,
+            finish=self._get_metrics_result_or_logs,
         )
 
     return _make_function

@@ -14,7 +14,6 @@ import tf_keras
 from tf_keras.src.engine import data_adapter, training
 from tf_keras.src.utils import metrics_utils
 
-from raydist.errors import UnsupportedError
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.keras_patches.tf_keras import data_handler, metrics, optimizers, trainer
@@ -28,12 +27,7 @@ def patch(*, sync_batchnorm: bool) -> None:
     Raises:
       UnsupportedError: This tf_keras is not the one that the replacements were written for.
     """
-    if not tf_keras.__version__.startswith(f"{VERSION}."):
-        raise UnsupportedError(
-            f"tf_keras is {tf_keras.__version__}; raydist patches {VERSION}. Install tf_keras=={VERSION}.*, "
-            "or go without with --no-patch-keras"
-        )
-    replacement.apply(replacements(), library="tf_keras", version=tf_keras.__version__)
+    replacement.apply(replacements(), library=tf_keras, version=VERSION)
     # Dropout's default generator has a state that cannot be saved (TF_NOTES 12).
     tf_keras.backend.experimental.enable_tf_random_generator()
     if sync_batchnorm:

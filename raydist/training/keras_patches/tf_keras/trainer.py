@@ -12,9 +12,10 @@ import tf_keras
 from tf_keras.src.engine import training
 
 from raydist.training import tf_private
+from raydist.training.cluster.kinds import is_central
 from raydist.training.keras_patches.tf_keras import build, metrics
 from raydist.training.replicas import loss_rules, own_logs, slices, user_batches
-from raydist.training.stepping import compilation, fit_session, plain_fit, step_calls
+from raydist.training.stepping import compilation, fit_session, model_steps, plain_fit, step_calls
 from raydist.training.stepping.callback_calls import in_run_order
 
 
@@ -31,56 +32,26 @@ def make_step_function(original: Callable[..., Any], *, kind: str) -> Callable[.
 
 
 def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
-    strategy = model.distribute_strategy
     step, counter = getattr(model, f"{kind}_step"), getattr(model, f"_{kind}_counter")
+    converted = build.converted(step)
     # There the replicas share a metric's variables; a padding example counts, as one example more.
-    is_central = isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
-    is_own = not loss_rules.is_keras(step)
-    step = build.converted(step)
-
-    is_training = kind == "train"
-    if is_training:
-        loss_rules.forget(model)
+    is_shared = is_central(model.distribute_strategy)
 
     def local_step(batch: Any) -> Any:
         with metrics.local_metric_results():
-            return step(batch)
+            return converted(batch)
 
-    def replica_step(element: Any) -> Any:
-        rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
-
-        def run() -> Any:
-            return slices.run_slice(local_step, element, rule=rule, is_model_step=True)
-
-        measured = [] if is_central else model.metrics
-        variables = [variable for metric in measured for variable in metric.variables]
-        outputs = slices.keep_on_padding(variables, element, run)
-        counter.assign_add(1)
-        return outputs
-
-    def logged_step(element: Any) -> Any:
-        outputs = replica_step(element)
-        return own_logs.weighted(outputs, element, model, num_replicas=strategy.num_replicas_in_sync)
-
-    def one_step(element: Any) -> Any:
-        outputs = strategy.run(logged_step if is_own else replica_step, args=(element,))
-        # Metrics are aggregated when they are read; the default, `sum`, would count each replica again.
-        return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
-
-    def look_at(element: Any) -> None:
-        loss_rules.decide(model, local_step, element)
-
-    return step_calls.call_of_steps(
-        one_step,
-        run_eagerly=model.run_eagerly,
-        jit_compile=compilation.is_compiled(model, strategy),
-        on_batch=user_batches.step_of(
-            strategy,
-            replica_step,
-            run_eagerly=model.run_eagerly,
-            finish=model._validate_and_get_metrics_result,
+    return model_steps.make_step_function(
+        model,
+        local_step,
+        is_training=kind == "train",
+        is_own=not loss_rules.is_keras(step),
+        # tf_keras aggregates metrics when they are read.
+        metric_variables=lambda: (
+            [] if is_shared else [variable for one in model.metrics for variable in one.variables]
         ),
-        look_at_first=look_at if is_training and loss_rules.is_undecided(model, strategy) else None,
+        finish=model._validate_and_get_metrics_result,
+        after_step=lambda: counter.assign_add(1),
     )
 
 

@@ -1,0 +1,68 @@
+"""The function that runs a Keras model's steps, for either Keras: on replicas, several steps in a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training.replicas import loss_rules, own_logs, slices, user_batches
+from raydist.training.stepping import compilation, step_calls
+
+
+def make_step_function(
+    model: Any,
+    step: Callable[[Any], Any],
+    *,
+    is_training: bool,
+    is_own: bool,
+    metric_variables: Callable[[], Sequence[tf.Variable]],
+    finish: Callable[[Any], Any],
+    after_step: Callable[[], object] = lambda: None,
+) -> Callable[[Any], Any]:
+    """Returns a function of a `step_calls.StepCall` that returns the logs of its last step.
+
+    Args:
+      step: The model's `train_step` or `test_step` as its Keras traces it, on one replica's batch.
+      is_own: Whether that step is the user's.
+      metric_variables: Returns the variables that a padding example must not change.
+      finish: Takes logs of a batch that was passed by hand, see `user_batches.step_of`.
+      after_step: Called on each replica when the step has run.
+    """
+    strategy = model.distribute_strategy
+    if is_training:
+        loss_rules.forget(model)
+
+    def replica_step(element: Any) -> Any:
+        rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
+
+        def run() -> Any:
+            return slices.run_slice(step, element, rule=rule, is_model_step=True)
+
+        outputs = slices.keep_on_padding(metric_variables(), element, run)
+        after_step()
+        return outputs
+
+    def logged_step(element: Any) -> Any:
+        outputs = replica_step(element)
+        return own_logs.weighted(outputs, element, model, num_replicas=strategy.num_replicas_in_sync)
+
+    @tf.autograph.experimental.do_not_convert
+    def one_step(element: Any) -> Any:
+        outputs = strategy.run(logged_step if is_own else replica_step, args=(element,))
+        # The logs of a batch are those of the local replicas: reducing them would cost an all-reduce
+        # per metric and step, and halve the step rate (TF_NOTES 1.2). The logs of an epoch are read from
+        # the metrics, whose variables are summed over all replicas.
+        return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
+
+    def look_at(element: Any) -> None:
+        loss_rules.decide(model, step, element)
+
+    return step_calls.call_of_steps(
+        one_step,
+        run_eagerly=model.run_eagerly,
+        jit_compile=compilation.is_compiled(model, strategy),
+        on_batch=user_batches.step_of(strategy, replica_step, run_eagerly=model.run_eagerly, finish=finish),
+        look_at_first=look_at if is_training and loss_rules.is_undecided(model, strategy) else None,
+    )
