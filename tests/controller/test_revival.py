@@ -19,7 +19,7 @@ from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind
 from raydist.storage.plain_json import dump_plain_json
-from raydist.storage.record.run_record import RunRecord
+from raydist.storage.run_record import RunRecord
 from tests.support.fakes import PLACES, FakeClock, FakeLauncher, FakeTaskGroup, Moment, make_plan
 
 

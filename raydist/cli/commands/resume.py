@@ -31,7 +31,7 @@ def command(
     What is given here, or in a config file, comes before them.
     """
     from raydist.spec.settings.config_file import read_config
-    from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_record import read_record
     from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)
