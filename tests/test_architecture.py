@@ -32,8 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "planning": {"errors", "spec", "spec.settings"},
     "storage.files": {"errors"},
     "storage": {"errors", "spec", "storage.files"},
-    "storage.record": {"errors", "spec", "storage"},
-    "storage.claims": {"errors", "spec", "storage", "storage.record"},
+    "storage.claims": {"errors", "spec", "storage"},
     "metrics": {"errors", "spec", "storage"},
     "data.order": set(),
     "data": {"errors", "data.order"},
@@ -121,11 +120,11 @@ ROOMS: dict[str, set[str]] = {
     },
     "runtime.detach": {"errors", "runtime.host", "runtime.cluster", "runtime.group"},
     # Stays when Ray is gone.
-    "watch": {"errors", "spec", "storage", "storage.record", "runtime.host"},
+    "watch": {"errors", "spec", "storage", "runtime.host"},
     "runs.handle": {"errors", "spec", "storage", "controller"},
     # Joins what decides with what acts.
     "runs": {
-        *("errors", "spec", "planning", "storage", "storage.record", "storage.claims"),
+        *("errors", "spec", "planning", "storage", "storage.claims"),
         *("controller", "controller.revival", "controller.machine", "controller.report"),
         *("runtime.host", "runtime.cluster", "runtime.group", "runtime.detach"),
     },
@@ -140,13 +139,13 @@ ROOMS: dict[str, set[str]] = {
         *("train_context", "data.__init__", "runs.handle", "api"),
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
-    "cli.screen": {"errors", "spec", "storage", "storage.record", "cli.job_options"},
+    "cli.screen": {"errors", "spec", "storage", "cli.job_options"},
     "cli": {
         *("errors", "spec", "spec.settings", "spec.request", "runtime.host", "watch", "api", "__init__"),
         *("cli.job_options", "cli.screen"),
     },
     "cli.commands": {
-        *("errors", "spec", "spec.settings", "planning", "storage", "storage.files", "storage.record"),
+        *("errors", "spec", "spec.settings", "planning", "storage", "storage.files"),
         *("metrics", "runtime.host", "runs", "api", "cli.job_options", "cli.screen", "cli"),
     },
 }

@@ -19,7 +19,7 @@ from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.result import RunResult
 from raydist.storage.claims.run_folder import RunFolder
-from raydist.storage.record.run_record import RunRecord
+from raydist.storage.run_record import RunRecord
 from raydist.storage.segments import EventWriter
 
 EventHook = Callable[[Mapping[str, Any]], None]

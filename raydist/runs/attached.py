@@ -15,7 +15,7 @@ from raydist.runtime.host.address import CLIENT_PREFIX
 from raydist.spec.process import is_alive, is_this_host
 from raydist.spec.result import RunResult
 from raydist.storage.claims.claim import LIVES_WITHIN_S
-from raydist.storage.record.run_record import Driver, RunRecord, read_record
+from raydist.storage.run_record import Driver, RunRecord, read_record
 from raydist.storage.run_storage import RunStorage
 
 if TYPE_CHECKING:

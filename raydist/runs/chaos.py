@@ -12,7 +12,7 @@ from raydist.errors import ClusterError, MistakeError
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.result import TaskRecord
 from raydist.spec.tasks import TaskId
-from raydist.storage.record.run_record import RunRecord, read_record
+from raydist.storage.run_record import RunRecord, read_record
 from raydist.storage.run_storage import RunStorage, open_run
 
 _POLL_S = 0.1

@@ -29,7 +29,7 @@ from raydist.spec.process import this_process
 from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
 from raydist.storage.claims.run_folder import RunFolder
-from raydist.storage.record.run_record import RunRecord
+from raydist.storage.run_record import RunRecord
 
 T = TypeVar("T")
 

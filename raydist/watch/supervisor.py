@@ -57,8 +57,10 @@ def fork_driver() -> Watcher | DriverEnd:
     _send_receipts(receipts_in)
     # Also before the run begins, when `signal.default_int_handler` is what SIGINT has.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    # It inherits that signals are blocked: one that it took, as a process that was stopped may give it to any
+    # thread, would not wake the main thread.
     threading.Thread(target=_stop_with_parent, args=(alive_out,), name="raydist-parent", daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return watcher.supervised_by(facts_in)
 
 

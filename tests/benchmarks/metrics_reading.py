@@ -29,7 +29,7 @@ from raydist.metrics import parquet
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
-from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.records import make_record
 

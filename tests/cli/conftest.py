@@ -54,7 +54,7 @@ def stored_run(tmp_path: Path) -> dict[str, Any]:
     from raydist.metrics.records import Scope
     from raydist.spec.tasks import TaskId
     from raydist.storage.checkpoints import CheckpointStore
-    from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_record import RunRecordStore
     from raydist.storage.run_storage import open_run
     from tests.support.records import make_record
 

@@ -12,7 +12,7 @@ import pytest
 import raydist
 from raydist.runtime.cluster.connection import Connection
 from raydist.spec.process import this_process
-from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
 from tests.support.records import make_record
 from tests.test_api import train as train

@@ -26,7 +26,7 @@ from raydist.spec.run_state import RunState
 from raydist.storage.claims.claim import Claim
 from raydist.storage.claims.claims import ClaimStore
 from raydist.storage.filesystem import Storage
-from raydist.storage.record.run_record import read_record
+from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import COUNTING, make_plan
@@ -303,7 +303,7 @@ def launch_of(plan: Plan, *, has_code: bool = True) -> bytes:
 
 def test_controller_brought_back_after_the_end_just_ends(tmp_path: Path) -> None:
     from raydist.runs.detached import DetachedController
-    from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_record import RunRecordStore
 
     storage = open_run(str(tmp_path), run="run")
     driver = {"host": "h", "pid": 7, "start": None, "actor": "run", "address": "unused", "id": "0badcafe"}
@@ -336,7 +336,7 @@ def claim(storage: Storage, *, number: int, id_: str) -> None:
 
 def test_controller_brought_back_after_its_run_was_resumed_leaves_it_alone(tmp_path: Path) -> None:
     from raydist.runs.detached import DetachedController
-    from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_record import RunRecordStore
 
     storage = open_run(str(tmp_path), run="run")
     claim(storage, number=0, id_="0badcafe")

@@ -14,7 +14,7 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.filesystem import Storage
 from raydist.storage.logs import LogUploader, read_log
-from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter, read_events
 from tests.support.faulty_http import Choice, Fault, FaultyProxy, HttpRequest

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from raydist.storage.record.run_record import RunRecord, decode_record
+from raydist.storage.run_record import RunRecord, decode_record
 from raydist.storage.run_storage import RunStorage
 
 

@@ -19,7 +19,7 @@ from raydist.runtime.host.scratch import scratch_root
 from raydist.spec.plain import as_plain
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
-from raydist.storage.record.run_record import RunRecordStore, read_record
+from raydist.storage.run_record import RunRecordStore, read_record
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import read_events
 from raydist.watch.aftermath import describe_death, settle
@@ -205,7 +205,7 @@ import os, sys
 from raydist.spec.process import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
-from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_record import RunRecordStore
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched
 from tests.support.records import make_record

@@ -25,7 +25,7 @@ _COLUMNS = ("step", "attempt", "epoch", "bytes", "state", "uri")
 def command(run: str, verify: bool, storage: str, is_json: bool) -> None:
     """List the committed checkpoints of a run, the newest first."""
     from raydist.storage.checkpoints import CheckpointStore
-    from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_record import read_record
     from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)

@@ -31,7 +31,7 @@ _COLUMNS = ("run", "state", "strategy", "attempts", "steps", "created")
 def command(storage: str, is_json: bool) -> None:
     """List runs, the newest first."""
     from raydist.storage.filesystem import Storage
-    from raydist.storage.record.run_record import DamagedRecord, list_runs
+    from raydist.storage.run_record import DamagedRecord, list_runs
 
     opened = Storage.open(storage)
     records = list_runs(opened)

@@ -113,6 +113,6 @@ class _Followed:
         click.echo(text, nl=not text.endswith("\n"))
 
     def _is_ended(self) -> bool:
-        from raydist.storage.record.run_record import read_record
+        from raydist.storage.run_record import read_record
 
         return read_record(self._storage).state.is_terminal

@@ -40,7 +40,7 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     from raydist.metrics import formats
     from raydist.metrics.merge import as_table
     from raydist.metrics.reading import read_columns
-    from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_record import read_record
     from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)

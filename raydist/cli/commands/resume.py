@@ -36,7 +36,7 @@ def command(
       raydist resume cifar-20261121-093012-1f3a --workers 2 --max-failures 10
     """
     from raydist.spec.settings.config_file import read_config
-    from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_record import read_record
     from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)

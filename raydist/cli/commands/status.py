@@ -21,7 +21,7 @@ def command(run: str, storage: str, is_json: bool) -> None:
 
     Works from any shell, while the run goes on and after Ray is gone.
     """
-    from raydist.storage.record.run_record import read_record
+    from raydist.storage.run_record import read_record
     from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)

@@ -16,7 +16,7 @@ from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
 
 if TYPE_CHECKING:
-    from raydist.storage.record.run_record import RunRecord
+    from raydist.storage.run_record import RunRecord
 
 
 def check_name(run: str) -> None:

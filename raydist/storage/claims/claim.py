@@ -11,7 +11,7 @@ from typing import Any
 
 from raydist.spec.process import is_alive, is_this_host
 from raydist.storage.plain_json import dump_plain_json
-from raydist.storage.record.run_record import RunRecord
+from raydist.storage.run_record import RunRecord
 
 # A controller that lives replaces run.json about once a second.
 LIVES_WITHIN_S = 10.0

@@ -17,7 +17,7 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.claims.claim import LIVES_WITHIN_S, Claim, hold, is_driven, is_of, let_go, number_of
 from raydist.storage.claims.claims import ClaimStore
 from raydist.storage.layout import CLAIMS
-from raydist.storage.record.run_record import RunRecord, RunRecordStore
+from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter
 

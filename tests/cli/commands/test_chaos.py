@@ -22,7 +22,7 @@ def task_process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def store(pid: int | None, *, state: str = "RUNNING", host: str = "127.0.0.1", steps: int = 7) -> None:
-    from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_record import RunRecordStore
     from raydist.storage.run_storage import open_run
     from tests.support.records import make_record
 

@@ -20,7 +20,7 @@ from raydist.spec.plain import as_plain
 from raydist.spec.result import Evaluation, RunError, RunResult, TaskRecord
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, GroupLoss, TaskState
-from raydist.storage.record.run_record import RunRecord, RunRecordStore, read_record
+from raydist.storage.run_record import RunRecord, RunRecordStore, read_record
 from raydist.storage.run_storage import open_run
 from tests.cli.conftest import Run
 from tests.support.fakes import make_failure, make_plan, task

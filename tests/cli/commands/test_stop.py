@@ -15,7 +15,7 @@ DRIVER = """
 import sys, time
 from raydist.spec.process import this_process
 from raydist.storage.run_storage import open_run
-from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_record import RunRecordStore
 from tests.support.records import make_record
 
 storage = open_run("raydist_runs", run="digits-1")
@@ -39,7 +39,7 @@ def driver() -> Iterator[subprocess.Popen[str]]:
 
 
 def store(driver: dict[str, Any] | None) -> None:
-    from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_record import RunRecordStore
     from raydist.storage.run_storage import open_run
     from tests.support.records import make_record
 

@@ -222,7 +222,7 @@ SPEC = {
 
 
 def store(spec: Mapping[str, Any]) -> None:
-    from raydist.storage.record.run_record import RunRecordStore
+    from raydist.storage.run_record import RunRecordStore
     from raydist.storage.run_storage import open_run
     from tests.support.records import make_record
 

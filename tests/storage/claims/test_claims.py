@@ -17,7 +17,7 @@ from raydist.storage.claims.claim import Claim, describe_time
 from raydist.storage.claims.claims import ClaimStore
 from raydist.storage.claims.run_folder import RunFolder
 from raydist.storage.filesystem import Storage
-from raydist.storage.record.run_record import RunRecordStore
+from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage
 from tests.support.claimants import claimants, job_for
 from tests.support.records import make_record

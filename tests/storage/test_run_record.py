@@ -11,7 +11,7 @@ from raydist.errors import MistakeError, StorageError
 from raydist.spec.plain import as_plain
 from raydist.spec.run_state import RunState
 from raydist.storage.filesystem import Storage
-from raydist.storage.record.run_record import DamagedRecord, RunRecordStore, list_runs, read_record, run_names
+from raydist.storage.run_record import DamagedRecord, RunRecordStore, list_runs, read_record, run_names
 from raydist.storage.run_storage import RunStorage
 from tests.support.records import make_record
 
