@@ -82,7 +82,7 @@ class Life:
 
 
 def killed(plan: Plan, *scripts: Sequence[Moment], spent_s: float = 10.0) -> Revival:
-    incarnation = Life(plan, *scripts)
+    life = Life(plan, *scripts)
     life.run()
     last: RunRecord = from_plain(life.in_the_end, RunRecord)
     return Revival.of(last, history=last.failures, spent_s=spent_s)
@@ -90,7 +90,7 @@ def killed(plan: Plan, *scripts: Sequence[Moment], spent_s: float = 10.0) -> Rev
 
 def test_next_attempt_begins_and_the_note_says_that_it_is_free() -> None:
     plan = make_plan(max_failures=0)
-    incarnation = Life(plan, [train, finish], revival=killed(plan, [train, reach_step_30, finish]))
+    life = Life(plan, [train, finish], revival=killed(plan, [train, reach_step_30, finish]))
     record = life.run()
     assert life.launcher.attempts == [1]
     assert (record["state"], record["attempts"]) == ("SUCCEEDED", 2)
@@ -100,7 +100,7 @@ def test_next_attempt_begins_and_the_note_says_that_it_is_free() -> None:
 def test_what_was_reached_is_told_before_the_new_attempt_trains() -> None:
     plan = make_plan(max_failures=5)
     revival = killed(plan, [train, lose_worker_1], [train, reach_step_30, finish])
-    incarnation = Life(plan, [], revival=revival)
+    life = Life(plan, [], revival=revival)
     status = life.controller.status()
     assert (status.state, status.attempts, status.steps) == (RunState.STARTING, 3, 30)
     assert math.isnan(status.metrics["loss"])
@@ -142,14 +142,14 @@ def test_timeout_and_timings_count_from_the_submit() -> None:
 
 
 def test_acceptance_is_recorded_as_the_first_attempts_start() -> None:
-    incarnation = Life(make_plan(), [])
+    life = Life(make_plan(), [])
     life.controller.record_acceptance()
     assert [(record["state"], record["attempts"]) for record in life.records] == [("STARTING", 1)]
 
 
 @pytest.mark.parametrize("last", [finish, lose_worker_1], ids=["succeeded", "failed"])
 def test_stored_result_says_what_the_controller_said(last: Moment) -> None:
-    incarnation = Life(make_plan(max_failures=0), [train, reach_step_30, last])
+    life = Life(make_plan(max_failures=0), [train, reach_step_30, last])
     stored = life.run()
     result: RunRecord = from_plain(stored, RunRecord)
     assert json.loads(dump_plain_json(as_plain(result))) == stored
