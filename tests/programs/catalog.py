@@ -54,8 +54,7 @@ RANDOM = "random numbers"
 BATCHNORM = "--sync-batchnorm"
 REPLICAS = "replicas"
 
-# In the order in which they share a process. A loop that counts its own steps does not come before one of
-# ctx.train_steps, which goes on from there.
+# In the order in which they share a process.
 PROGRAMS = {
     program.name: program
     for program in (

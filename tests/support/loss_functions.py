@@ -234,8 +234,6 @@ def step_that_sums_its_gradients_itself(ctx: Any, *, is_divided: bool) -> dict[s
             gradients = tape.gradient(loss, self.trainable_variables)
             replica = tf.distribute.get_replica_context()
             gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-            # Clipped by hand, which is why one writes it like this.
-            gradients = [tf.clip_by_norm(gradient, 0.5) for gradient in gradients]
             self.optimizer.apply_gradients(
                 zip(gradients, self.trainable_variables, strict=True), skip_gradients_aggregation=True
             )

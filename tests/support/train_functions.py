@@ -581,3 +581,36 @@ def own_mirrored_strategies(ctx: Any) -> dict[str, Any]:
         devices.append(list(own.extended.worker_devices))
         totals.append(total(own))
     return {"devices": devices, "totals": totals, "losses": losses, "around": [before, total(ctx.strategy)]}
+
+
+def own_loop_before_train_steps(ctx: Any, *, stop_after: int | None = None) -> dict[str, Any]:
+    """A loop of its own counts 10 steps, and ctx.train_steps does 8 more; a crash leaves some of them."""
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        total = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    done = ctx.restore(total=total) or 0
+    for step in range(done, 10):
+        total.assign_add(1.0)
+        ctx.report({"x": 0.0}, step=step + 1)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        total.assign_add(100.0)
+        return {"x": tf.reduce_sum(batch)}
+
+    def data() -> Any:
+        return tf.data.Dataset.range(64).batch(4, drop_remainder=True)
+
+    watched = progress_of(ctx).completed
+
+    def crash(step: int, **kwargs: Any) -> None:
+        watched(step, **kwargs)
+        if stop_after is not None and step >= stop_after:
+            raise RuntimeError("crashed")
+
+    progress_of(ctx).completed = crash
+    try:
+        ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=2)
+    except RuntimeError:
+        run_of(ctx).checkpoints.finish()
+    return {"total": float(total.numpy()), "step": ctx.step}

@@ -103,6 +103,16 @@ def test_train_steps_goes_on_inside_a_call_of_a_resumed_run(tmp_path: Path) -> N
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 
+def test_train_steps_does_its_own_steps_after_a_loop_that_has_counted(tmp_path: Path) -> None:
+    target, where = f"{FUNCTIONS}:own_loop_before_train_steps", Cluster()
+    options = {"checkpoint_every": "2"}
+    [undisturbed] = run_function(target, where, storage=tmp_path / "a", job_options=options)
+    assert undisturbed.values == {"total": 810.0, "step": 18}
+    run_function(target, where, stop_after=14, storage=tmp_path / "b", job_options=options)
+    [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1, job_options=options)
+    assert resumed.values == undisturbed.values
+
+
 def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
     target, where = f"{FUNCTIONS}:two_fits", Cluster(**TWO_DEVICES)
     [expected] = run_function(target, where, storage=tmp_path / "a")

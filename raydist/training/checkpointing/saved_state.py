@@ -24,6 +24,8 @@ class SavedState:
       step_in_epoch: Steps completed in the epoch after that.
       history: Logs of each epoch so far, in order.
       fit: How many calls of `ctx.fit` had ended before.
+      loop: How many calls of `ctx.train_steps` had ended before the one that it was written in; None outside
+        of one. `loop_first_step`: the run's steps when that one began.
       is_stopped: Whether a callback had ended that `fit` before its last epoch.
       callbacks: States of callbacks, as callback_state.py packs them.
       data: Fingerprint of the batches of raydist.data that were trained on; None for other data.
@@ -37,6 +39,8 @@ class SavedState:
     step_in_epoch: int = 0
     history: tuple[Mapping[str, float], ...] = ()
     fit: int = 0
+    loop: int | None = None
+    loop_first_step: int = 0
     is_stopped: bool = False
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     data: int | None = None

@@ -30,8 +30,8 @@ def for_replicas(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     cut = strategy.experimental_distribute_values_from_function(
         lambda context: slices.slice_of(tensors, context.replica_id_in_sync_group, num_replicas)
     )
-    slices = iter(cut.batch)
-    parts = [None if one is None else next(slices) for one in components]
+    present = iter(cut.batch)
+    parts = [None if one is None else next(present) for one in components]
     return cut._replace(batch=tf.nest.pack_sequence_as(batch, parts))
 
 

@@ -22,14 +22,25 @@ class Span:
     """The steps that are left of a loop.
 
     Attributes:
-      done: Steps that the run has behind it.
+      index: How many loops came before this one.
+      first_step: Steps that the run has behind it at the loop's beginning.
+      done: Steps that it has behind it now.
       last_step: Steps that it has behind it at the loop's end.
-      skip: Steps of this loop, and so of its data, that are done.
     """
 
+    index: int
+    first_step: int
     done: int
     last_step: int
-    skip: int
+
+    @property
+    def skip(self) -> int:
+        """Steps of this loop, and so of its data, that are done."""
+        return self.done - self.first_step
+
+    def saved(self) -> dict[str, int]:
+        """Returns what a checkpoint inside of the loop says of it."""
+        return {"loop": self.index, "loop_first_step": self.first_step}
 
 
 def begin(run: TaskRun, request: LoopRequest) -> Span | None:
@@ -44,16 +55,21 @@ def begin(run: TaskRun, request: LoopRequest) -> Span | None:
             f"train_steps got num_steps={num_steps} and steps_per_call={request.steps_per_call}; "
             "both have to be at least 1"
         )
-    reporter = run.reporter
-    first_step = reporter.first_step
+    reporter, restored = run.reporter, run.restored
+    index, run.num_loops = run.num_loops, run.num_loops + 1
+    if restored is None:
+        # Whatever has counted steps before, this loop has all of its own to do.
+        first_step = done = max(reporter.first_step, reporter.step)
+    else:
+        first_step = restored.loop_first_step if restored.loop == index else reporter.first_step
+        done = max(restored.step, first_step)
     last_step = reporter.first_step = first_step + num_steps
-    done = max(reporter.step, first_step)
     reporter.progress.expect(num_steps=last_step)
     if done >= last_step:
         return None
-    run.trains_on(request.train_data, resumed=run.restored if done > first_step else None)
+    run.trains_on(request.train_data, resumed=restored if done > first_step else None)
     recipes.check_length(request.train_data, num_steps)
-    return Span(done=done, last_step=last_step, skip=done - first_step)
+    return Span(index=index, first_step=first_step, done=done, last_step=last_step)
 
 
 def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, float]:
@@ -71,9 +87,9 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         if reports.completed(count, scalars):
             run.reporter.report(report.update(), step=reports.done, scope=Scope.LOCAL)
         if is_save_wanted or run.schedule.is_due(step_before=done, step=done + count):
-            run.save_registered()
+            run.save_registered(**span.saved())
     report.finish(run.reporter)
-    run.save_registered()
+    run.save_registered(**span.saved())
     run.checkpoints.finish()
     return reports.metrics
 

@@ -27,7 +27,7 @@ class TaskRun:
       schedule: When a checkpoint is due.
       commands: What the controller asks of this task.
       restored: The checkpoint that the train function restored by itself.
-      num_fits: Calls of `fit` so far.
+      num_fits: Calls of `fit` so far. `num_loops`: calls of `train_steps`.
       fitted: Number and model of those that have ended.
       steps_repeated: Steps applied twice, by trainings that are done; under parameter_server.
     """
@@ -55,6 +55,7 @@ class TaskRun:
         self.auto_shard = job.auto_shard
         self.restored: SavedState | None = None
         self.num_fits = 0
+        self.num_loops = 0
         self.fitted: list[tuple[int, Any]] = []
         self.steps_repeated = 0
         self._fingerprint: int | None = None  # what SavedState.data is to be
@@ -99,10 +100,10 @@ class TaskRun:
         """Returns how many steps may run from `step` on before a checkpoint is due, at least 1."""
         return self.schedule.steps_left(step) if self._registered else 1 << 30
 
-    def save_registered(self) -> None:
-        """Saves what is registered, if anything, and if it is new."""
+    def save_registered(self, **position: Any) -> None:
+        """Saves what is registered, if anything, and if it is new; `position` as of `save`."""
         if self._registered and self.checkpoints.last_saved_step != self.reporter.step:
-            self.save(self._registered, step=self.reporter.step)
+            self.save(self._registered, step=self.reporter.step, **position)
 
     def wants_registered_save(self, step: int) -> bool:
         """Whether this task asks for a checkpoint, and the train function has said of what."""

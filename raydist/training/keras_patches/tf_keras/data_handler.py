@@ -43,7 +43,7 @@ def configure_dataset(
     if not data_adapter._is_distributed_dataset(dataset):
         build.note_spec(self._model, dataset.element_spec)
     if class_weight:
-        dataset = dataset.map(data_adapter.make_class_weight_map_fn(class_weight))
+        dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
     self._inferred_steps = self._raydist_steps = self._infer_steps(steps_per_epoch, dataset)
     if distribute:
         check_sizes(strategy, dataset, num_steps=self._inferred_steps)
@@ -115,7 +115,7 @@ def make_single_batch_iterator(original: Callable[..., Any]) -> Callable[..., An
         data = data_adapter._process_tensorlike(tuple(parts))
         data_adapter._check_data_cardinality(data)
         if given.arguments["class_weight"]:
-            data = data_adapter.make_class_weight_map_fn(given.arguments["class_weight"])(*data)
+            data = data_adapter._make_class_weight_map_fn(given.arguments["class_weight"])(*data)
         return iter([data])
 
     return single_batch_iterator
