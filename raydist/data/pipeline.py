@@ -87,7 +87,7 @@ class BlockReader:
         """Takes what to read; with `pads`, a replica without examples gets the batch's first one."""
         self._recipe = recipe
         self._part = part
-        self._stands_in = pads
+        self._pads = pads
         self._blocks = Blocks.of(recipe, part)
         self._reader = recipe.reader()
 
@@ -108,7 +108,7 @@ class BlockReader:
             if first < stop:
                 own = [array[:, first - begin : stop - begin] for array in rows]
             else:
-                own = [array[:, : int(self._stands_in)] for array in self._reader.block(step, count, 0, 1)]
+                own = [array[:, : int(self._pads)] for array in self._reader.block(step, count, 0, 1)]
             outputs += [*own, np.full(count, stop - first, np.int32), np.full(count, num_global, np.int32)]
         return outputs
 

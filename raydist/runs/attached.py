@@ -42,7 +42,7 @@ class AttachedRun:
         return self._record().is_detached
 
     def status(self) -> RunResult:
-        return self._record()
+        return self._record().result()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Waits for the run's end; returns False where it goes on for `timeout_s`, None waiting for ever.

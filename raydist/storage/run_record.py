@@ -102,6 +102,10 @@ class RunRecord(RunResult):
         driver = self.driver
         return f"process {driver and driver['pid']} of host {driver and driver['host']}"
 
+    def result(self) -> RunResult:
+        """Returns how far the run is, without the rest."""
+        return RunResult(**{one.name: getattr(self, one.name) for one in fields(RunResult)})
+
 
 class RunRecordStore:
     """Replaces one run's run.json; used by the run's controller alone.

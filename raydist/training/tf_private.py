@@ -127,7 +127,12 @@ def is_default(strategy: tf.distribute.Strategy) -> bool:
 
 
 @contextlib.contextmanager
-def as_one_of(num_replicas: int, *, on_question: Callable[[], None] = lambda: None) -> Iterator[None]:
+def as_one_of(
+    num_replicas: int,
+    *,
+    on_question: Callable[[], None] = lambda: None,
+    on_reduction: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
     """Leaves the strategy's scope, and lets every strategy say that it has that many replicas.
 
     For tracing a step as if it ran on one device, or on one replica of several, without any collective:
@@ -135,21 +140,60 @@ def as_one_of(num_replicas: int, *, on_question: Callable[[], None] = lambda: No
 
     Args:
       on_question: Called by whoever asks for the number of replicas.
+      on_reduction: Called by whoever reduces over replicas.
     """
     owner = distribute_lib.StrategyBase
     original = owner.num_replicas_in_sync
+    all_reduce = distribute_lib.ReplicaContext.all_reduce
 
     def answer(self: Any) -> int:
         on_question()
         return num_replicas
 
+    def noted_all_reduce(self: Any, *args: Any, **kwargs: Any) -> Any:
+        on_reduction()
+        return all_reduce(self, *args, **kwargs)
+
     owner.num_replicas_in_sync = property(answer)
+    distribute_lib.ReplicaContext.all_reduce = noted_all_reduce
     distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
     try:
         yield
     finally:
         distribute_lib._pop_per_thread_mode()
         owner.num_replicas_in_sync = original
+        distribute_lib.ReplicaContext.all_reduce = all_reduce
+
+
+def distributed(variable: Any) -> Any:
+    """Returns the mirrored variable that a replica's copy belongs to; any other variable itself."""
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return variable
+    # TensorFlow hangs a weak reference on the copy or on its handle (distribute/values.py).
+    for holder in (variable, variable.handle):
+        container: Callable[[], Any] | None = getattr(holder, "_distributed_container", None)
+        if container is not None and container() is not None:
+            return container()
+    return variable
+
+
+def assigned_variables(graph: Any) -> list[Any]:
+    """Returns the variables outside of a traced function that it assigns to, whole ones if distributed."""
+    inside = {id(inner): id(outer) for outer, inner in graph.captures}
+    handles = {inside.get(id(op.inputs[0])) for op in graph.get_operations() if op.type in _ASSIGNMENTS}
+    found = {
+        id(whole): whole
+        for one in graph.variables
+        if id(one.handle) in handles
+        for whole in [distributed(one)]
+    }
+    return list(found.values())
+
+
+_ASSIGNMENTS = (
+    *("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterUpdate"),
+    *("ResourceScatterAdd", "ResourceScatterSub", "ResourceStridedSliceAssign"),
+)
 
 
 def without_effects(

@@ -68,7 +68,7 @@ def settle(run: DrivenRun, *, how: str) -> RunResult | None:
         events = EventWriter.open(storage)
         events.append(_state_event(record))
         events.flush()
-    return record
+    return record.result()
 
 
 def _ended(record: RunRecord, how: str) -> RunRecord:

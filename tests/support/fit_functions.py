@@ -88,3 +88,47 @@ def weighted_by_keras(ctx: Any) -> dict[str, Any]:
     weights = {0: 1.0, 1: 5.0, 2: 0.2}
     model.fit(data_as("data set"), epochs=2, steps_per_epoch=4, class_weight=weights, verbose=0)
     return {"weights": flat(model)}
+
+
+def components_of_other_sizes(ctx: Any, *, is_known: bool) -> dict[str, Any]:
+    """Batches of graphs: as many labels as graphs, and other numbers of nodes."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    nodes, labels = np.ones((20, 6), "float32"), np.zeros((4, 3), "float32")
+    data = tf.data.Dataset.from_tensors((nodes, labels)).repeat(3)
+    if not is_known:
+        types = tf.TensorSpec([None, 6]), tf.TensorSpec([None, 3])
+        data = tf.data.Dataset.from_generator(lambda: iter([(nodes, labels)] * 3), output_signature=types)
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(3)])
+        model.compile("sgd", "mse")
+    try:
+        ctx.fit(model, data, epochs=1)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": ""}
+
+
+def without_a_fixed_order(ctx: Any, *, is_fixed: bool) -> dict[str, Any]:
+    """Trains on data whose elements take other times in each process, and come as they are done."""
+    import os
+    import time
+
+    import tensorflow as tf
+
+    def slow(index: Any) -> Any:
+        time.sleep(0.02 * (hash((os.getpid(), int(index))) % 3))
+        return index
+
+    def read(index: Any) -> Any:
+        # As many examples as indices, of which each has its own values.
+        value = tf.cast(tf.ensure_shape(tf.numpy_function(slow, [index], tf.int64), []), tf.float32)
+        return tf.fill([6], value / 40.0), tf.cast(value, tf.int64) % 3
+
+    data = tf.data.Dataset.range(40).map(read, num_parallel_calls=4).batch(8)
+    options = tf.data.Options()
+    options.deterministic = is_fixed
+    model = made(ctx)
+    ctx.fit(model, data.with_options(options), epochs=2)
+    return {"weights": flat(model)}

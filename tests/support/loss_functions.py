@@ -248,6 +248,79 @@ def step_that_sums_its_gradients_itself(ctx: Any, *, is_divided: bool) -> dict[s
     return {"weights": _flat(model), "notes": list(progress_of(ctx).status().notes[noted:])}
 
 
+def step_that_needs_a_note(ctx: Any, *, kind: str) -> dict[str, Any]:
+    """Trains by a step that means something else on each replica; returns the notes."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+
+    class Step(keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                predicted = self(x, training=True) + self.scale
+                loss = _mean(y, predicted)
+                if kind == "unscaled regularizer":
+                    loss = _average_loss(y, predicted) + 0.5 * tf.reduce_sum(tf.square(self.scale))
+            weights = self.trainable_variables
+            gradients = tape.gradient(loss, weights)
+            if kind == "clips":
+                gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
+            if kind == "reduces":
+                context = tf.distribute.get_replica_context()
+                gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+            if kind.startswith("assigns"):
+                self.centre.assign(0.9 * self.centre + 0.1 * tf.reduce_mean(predicted))
+            self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            return {"own": loss}
+
+    mean = tf.VariableAggregation.MEAN if kind == "assigns the mean" else tf.VariableAggregation.NONE
+    with ctx.strategy.scope():
+        inputs = keras.Input((4,))
+        model = Step(inputs, keras.layers.Dense(1)(inputs))
+        model.centre = tf.Variable(0.0, trainable=False, aggregation=mean, name="centre")
+        model.scale = keras.Variable(1.0) if hasattr(keras, "Variable") else tf.Variable(1.0)
+        model.compile(keras.optimizers.SGD(0.01))
+    noted = len(progress_of(ctx).status().notes)
+    model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(6), epochs=1, verbose=0)
+    return {"notes": list(progress_of(ctx).status().notes[noted:])}
+
+
+def optimizer_that_accumulates_as_an_attribute(ctx: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    keras = tf.keras
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.d_optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    try:
+        model.fit(*_examples(), verbose=0)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": ""}
+
+
+def keras_layers_that_draw(ctx: Any) -> dict[str, Any]:
+    """Returns Keras's layers that have a generator of random numbers and that no note would name."""
+    import inspect
+
+    import keras
+
+    from raydist.training.replicas.layer_notes import _RANDOM
+
+    unnamed = []
+    for name, layer in vars(keras.layers).items():
+        is_ours = inspect.isclass(layer) and name != "JaxLayer"  # which needs JAX
+        if not is_ours or "SeedGenerator(" not in inspect.getsource(layer):
+            continue
+        is_by_rate = "Dropout" in name or "dropout" in inspect.signature(layer.__init__).parameters
+        if not is_by_rate and not name.startswith(_RANDOM):
+            unnamed.append(name)
+    return {"unnamed": unnamed}
+
+
 def model_made_outside(ctx: Any) -> dict[str, Any]:
     """Uses a model that no strategy holds in each way that Keras has."""
     import tempfile

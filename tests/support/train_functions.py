@@ -583,7 +583,9 @@ def own_mirrored_strategies(ctx: Any) -> dict[str, Any]:
     return {"devices": devices, "totals": totals, "losses": losses, "around": [before, total(ctx.strategy)]}
 
 
-def own_loop_before_train_steps(ctx: Any, *, stop_after: int | None = None) -> dict[str, Any]:
+def own_loop_before_train_steps(
+    ctx: Any, *, stop_after: int | None = None, saves_at: int | None = None
+) -> dict[str, Any]:
     """A loop of its own counts 10 steps, and ctx.train_steps does 8 more; a crash leaves some of them."""
     import tensorflow as tf
 
@@ -591,8 +593,13 @@ def own_loop_before_train_steps(ctx: Any, *, stop_after: int | None = None) -> d
         total = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
     done = ctx.restore(total=total) or 0
     for step in range(done, 10):
+        if saves_at is not None and stop_after == step:
+            run_of(ctx).checkpoints.finish()
+            return {"total": float(total.numpy()), "step": ctx.step}
         total.assign_add(1.0)
         ctx.report({"x": 0.0}, step=step + 1)
+        if step + 1 == saves_at:
+            ctx.save(step=step + 1, total=total)
 
     def step_fn(batch: Any) -> dict[str, Any]:
         total.assign_add(100.0)

@@ -108,9 +108,14 @@ def test_train_steps_does_its_own_steps_after_a_loop_that_has_counted(tmp_path: 
     options = {"checkpoint_every": "2"}
     [undisturbed] = run_function(target, where, storage=tmp_path / "a", job_options=options)
     assert undisturbed.values == {"total": 810.0, "step": 18}
-    run_function(target, where, stop_after=14, storage=tmp_path / "b", job_options=options)
-    [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1, job_options=options)
-    assert resumed.values == undisturbed.values
+    # Inside of ctx.train_steps, inside of the loop before it, and between the two.
+    for number, stops in enumerate(
+        ({"stop_after": 14}, {"saves_at": 5, "stop_after": 7}, {"saves_at": 10, "stop_after": 11})
+    ):
+        disturbed = {"storage": tmp_path / str(number), "job_options": options}
+        run_function(target, where, **stops, **disturbed)
+        [resumed] = run_function(target, where, attempt=1, **disturbed)
+        assert resumed.values == undisturbed.values, stops
 
 
 def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:

@@ -91,3 +91,27 @@ def test_run_that_began_at_a_later_epoch_resumes(keras: str, tmp_path: Path) -> 
     [resumed] = run_function(target, where, way="function", storage=tmp_path / "b", attempt=1)
     assert (resumed.values["step"], resumed.values["epochs"]) == (16, [2, 3, 4, 5])
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known sizes", "unknown sizes"])
+def test_batch_whose_components_have_other_numbers_of_rows_is_refused(is_known: bool) -> None:
+    where = Cluster(strategy="mirrored", devices=2)
+    [task] = run_function(f"{FUNCTIONS}:components_of_other_sizes", where, is_known=is_known)
+    assert task.values["error"].startswith(
+        "UnsupportedError: the components of a batch have different numbers"
+    )
+
+
+def test_workers_take_their_own_examples_where_elements_come_as_they_are_done() -> None:
+    target = f"{FUNCTIONS}:without_a_fixed_order"
+    [expected] = run_function(target, Cluster(), is_fixed=True)
+    for task in run_function(target, Cluster(strategy="multi_worker_mirrored", workers=2), is_fixed=False):
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
+
+
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_prediction_is_in_order_on_2_workers_with_2_devices_each(keras: str) -> None:
+    [expected] = run_function(f"{FUNCTIONS}:predicted", Cluster(keras=keras))
+    where = Cluster(strategy="multi_worker_mirrored", workers=2, devices=2, keras=keras)
+    for task in run_function(f"{FUNCTIONS}:predicted", where):
+        np.testing.assert_allclose(task.arrays["outputs"], expected.arrays["outputs"], atol=1e-5)

@@ -15,6 +15,13 @@ FUNCTIONS = "tests.support.loss_functions"
 SUMMED = ("function, sum", "function, each", "step, divided by replicas", "step, average loss")
 AVERAGED = ("function, mean", "compute_loss", "step, mean", "step, loss object and mean")
 THREE = ("step, mean", "step, divided by three")  # in batches of 3, of which one worker has a single row
+NOTED = {
+    "clips": "clips or rescales its gradients by itself",
+    "assigns": "assigns to centre",
+    "assigns the mean": None,
+    "reduces": "adds them up over the 2 replicas by itself",
+    "unscaled regularizer": "could not be shown",
+}
 UNSURE = ("step, compares examples", "step, random")
 CLUSTERS = {
     "one device": Cluster(),
@@ -36,8 +43,14 @@ def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
         "step_that_counts_its_calls",
     ]
     if keras == "3":  # tf_keras refuses a loss object in a loop, and sums gradients that are unscaled
+        others += ["optimizer_that_accumulates_as_an_attribute", "keras_layers_that_draw"]
         others += ["float16_sum_overflows", "layer_losses_in_a_loop", "first_step_overflows"]
-    calls = {**kinds, **slices, **{name: (f"{FUNCTIONS}:{name}", {}) for name in others}}
+    notes = {
+        name: (f"{FUNCTIONS}:step_that_needs_a_note", {"kind": name})
+        for name in NOTED
+        if name != "reduces" or keras == "3"
+    }
+    calls = {**kinds, **slices, **notes, **{name: (f"{FUNCTIONS}:{name}", {}) for name in others}}
     if keras == "legacy":
         summing = f"{FUNCTIONS}:step_that_sums_its_gradients_itself"
         calls["sums, divided"] = (summing, {"is_divided": True})
@@ -141,6 +154,30 @@ def test_gradients_that_overflow_in_the_first_step_are_told(cluster: str) -> Non
 def test_check_leaves_the_models_own_counters_alone(cluster: str, keras: str) -> None:
     for task in run(cluster, keras)["step_that_counts_its_calls"]:
         assert task.values["calls"] == 10
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+@pytest.mark.parametrize("kind", NOTED)
+def test_what_each_replica_does_by_itself_is_told(kind: str, cluster: str, keras: str) -> None:
+    if kind == "reduces" and keras == "legacy":
+        pytest.skip("tf_keras has skip_gradients_aggregation, which another test is about")
+    for task in run(cluster, keras)[kind]:
+        notes, piece = task.values["notes"], NOTED[kind]
+        if piece is None:
+            assert [note for note in notes if "assigns to" in note] == []
+        else:
+            assert [note for note in notes if piece in note] != [], notes
+
+
+def test_accumulating_optimizer_is_refused_where_it_is_an_attribute_too() -> None:
+    [task] = run("2 devices", "3")["optimizer_that_accumulates_as_an_attribute"]
+    assert task.values["error"].startswith("UnsupportedError: optimizer")
+    assert "gradient_accumulation_steps" in task.values["error"]
+
+
+def test_every_layer_of_keras_that_draws_has_a_note() -> None:
+    [task] = run("2 devices", "3")["keras_layers_that_draw"]
+    assert task.values["unnamed"] == []
 
 
 @pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])

@@ -16,7 +16,7 @@ from raydist.runtime.host.address import accepts_tcp, running_address, split_add
 from raydist.runtime.host.versions import installed_versions
 
 # The version whose private functions raydist patches, as pyproject bounds it.
-_MENDED_KERAS = "3.15."
+_PATCHED_KERAS = "3.15."
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 
 
@@ -42,9 +42,9 @@ def _finding(what: str, text: str, *, is_ok: bool = True, exit_code: int = 3) ->
 def _versions() -> list[dict[str, Any]]:
     found = []
     for name, version in installed_versions().items():
-        is_mended = name != "keras" or version.startswith(_MENDED_KERAS)
-        text = version if is_mended else f"{version}: not mended, raydist knows {_MENDED_KERAS}x only"
-        found.append(_finding(name, text, is_ok=is_mended and version != "none"))
+        is_known = name != "keras" or version.startswith(_PATCHED_KERAS)
+        text = version if is_known else f"{version}: not patched, raydist knows {_PATCHED_KERAS}x only"
+        found.append(_finding(name, text, is_ok=is_known and version != "none"))
     return found
 
 

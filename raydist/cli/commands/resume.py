@@ -17,6 +17,8 @@ from raydist.spec.settings.options import OPTIONS, PARAMS
 from raydist.storage.files.redaction import REDACTED
 
 # Where and what the run is; what each resume decides anew.
+# What records of an older raydist call an option.
+_RENAMED = {"mend_keras": "patch_keras"}
 _NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage"}
 
 
@@ -56,6 +58,7 @@ def command(
 
 
 def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
+    spec = {_RENAMED.get(name, name): value for name, value in spec.items()}
     taken_over = {option.name for option in OPTIONS} - _NOT_TAKEN_OVER
     # A secret is not kept: the job's own default, or -p, has to give it again.
     params = {name: value for name, value in spec.get(PARAMS, {}).items() if value != REDACTED}

@@ -24,8 +24,8 @@ class SavedState:
       step_in_epoch: Steps completed in the epoch after that.
       history: Logs of each epoch so far, in order.
       fit: How many calls of `ctx.fit` had ended before.
-      loop: How many calls of `ctx.train_steps` had ended before the one that it was written in; None outside
-        of one. `loop_first_step`: the run's steps when that one began.
+      loop: How many calls of `ctx.train_steps` had ended before; None in a checkpoint of an older raydist.
+        `loop_first_step`: the run's steps when the one began that it was written in; None outside of one.
       is_stopped: Whether a callback had ended that `fit` before its last epoch.
       callbacks: States of callbacks, as callback_state.py packs them.
       data: Fingerprint of the batches of raydist.data that were trained on; None for other data.
@@ -40,7 +40,7 @@ class SavedState:
     history: tuple[Mapping[str, float], ...] = ()
     fit: int = 0
     loop: int | None = None
-    loop_first_step: int = 0
+    loop_first_step: int | None = None
     is_stopped: bool = False
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     data: int | None = None

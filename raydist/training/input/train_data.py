@@ -132,6 +132,8 @@ def _remedy(message: str) -> str | None:
             "the data set reads no files that TensorFlow could divide among the workers, and its "
             "auto-shard policy is file; use --auto-shard data"
         )
+    if slices.UNLIKE_ROWS in message:
+        return slices.UNLIKE_ROWS
     if "When providing an infinite dataset, you must" in message:
         return data_sizes.ENDLESS
     return None

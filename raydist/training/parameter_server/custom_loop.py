@@ -54,8 +54,8 @@ def run_steps(
         scheduler.run(left, on_done, should_pause=is_save_wanted)
         run.reporter.progress.repeated(run.steps_repeated + scheduler.num_repeated)
         if is_save_wanted() or run.steps_to_checkpoint(reports.done - 1) == 1:
-            run.save_registered(**span.saved())
+            run.save_registered(step=reports.done, **span.saved())
     run.steps_repeated += scheduler.num_repeated
-    run.save_registered(**span.saved())
+    run.save_registered(step=reports.done, **span.saved())
     run.checkpoints.finish()
     return reports.metrics

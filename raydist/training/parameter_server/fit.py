@@ -52,13 +52,14 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SourceFolder) -> Any:
     before, after = run_callbacks(
         position, adapter.library.callbacks.Callback, element_spec=feed.element_spec, users=callbacks
     )
+    adapter.build(model, feed.element_spec)
     calls = CallbackCalls(
         model,
         [before, *callbacks, after],
         history=adapter.library.callbacks.History(),
         params={"epochs": epochs, "steps": steps_per_epoch, "verbose": 2},
     )
-    calls.train_begin()  # builds what is not built yet, and restores
+    calls.train_begin()  # restores
     check_variables(variables.variables_of("model", model))
     metrics = LocalMetrics(model)
     evaluation = None

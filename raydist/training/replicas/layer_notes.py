@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 _MAX_NAMES = 5
+# What Keras's layers that draw random numbers begin with.
+_RANDOM = ("Random", "Gaussian", "Alpha", "RandAugment", "AugMix", "CutMix", "MixUp", "Solarization")
 
 
 def notes_on(model: Any, strategy: tf.distribute.Strategy) -> Iterator[str]:
@@ -44,7 +46,7 @@ def _is_random(layer: Any) -> bool:
     has_rate = bool(getattr(layer, "rate", None)) and "Dropout" in type(layer).__name__
     drops = any(_is_above_zero(getattr(layer, name, None)) for name in ("dropout", "recurrent_dropout"))
     draws = not _is_keras(layer) and bool(getattr(layer, "_seed_generators", ()))
-    return has_rate or drops or draws or type(layer).__name__.startswith(("Random", "Gaussian", "Alpha"))
+    return has_rate or drops or draws or type(layer).__name__.startswith(_RANDOM)
 
 
 def _keeps_own_state(layer: Any) -> bool:

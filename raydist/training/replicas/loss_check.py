@@ -24,13 +24,15 @@ import tensorflow as tf
 from raydist.training import tf_private
 from raydist.training.replicas import slices
 from raydist.training.replicas.gradient_probe import Probe, Update
-from raydist.training.replicas.gradients import with_unique_rows
+from raydist.training.replicas.gradients import is_processed, with_unique_rows
 from raydist.training.replicas.replica_share import LossRule, use_share
 
 # Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
 TOLERANCE = 1e-3
 # Below it the nearer one of two rules is surely right: the other one's error is about 1.
 _CLEAR = 0.3
+# A variable's gradient counts as at least this part of its update's.
+_LEAST_PART = 1e-2
 # Stands for "could not be computed" where workers exchange their errors as numbers.
 UNKNOWN = 1e9
 
@@ -78,6 +80,8 @@ class StepCheck:
         functions such as `tf.nn.compute_average_loss`.
       reduces_itself: Whether the step adds up its gradients over replicas before it gives them to an
         optimizer of tf_keras, with `skip_gradients_aggregation`.
+      reduces_twice: Whether it reduces something over replicas, and an optimizer adds up its gradients again.
+      processes_gradients: Whether it clips its gradients, or does something else that is not linear.
     """
 
     def __init__(self, step: Callable[[Any], Any], *, strategy: tf.distribute.Strategy, spec: Any) -> None:
@@ -88,12 +92,19 @@ class StepCheck:
         """
         self.asks_for_replicas = False
         self.reduces_itself = False
+        self.reduces_twice = False
+        self.processes_gradients = False
         self._step = step
         self._probe = Probe(strategy)
         self._spec = spec
         signature = [_signature_of(one) for one in tf.nest.flatten(spec, expand_composites=True)]
         scalar = tf.TensorSpec([], tf.float32)
         self._run, self._graph = tf_private.without_effects(self._errors, [scalar, scalar, *signature])
+
+    @property
+    def assigned(self) -> list[Any]:
+        """The variables that the step assigns to, those of its metrics and layers included."""
+        return tf_private.assigned_variables(self._graph)
 
     @property
     def is_random(self) -> bool:
@@ -109,8 +120,8 @@ class StepCheck:
                 value.numpy() for value in self._run(tf.constant(scale), tf.constant(weight), *flat)
             )
             ratios = differences / np.where(references > 0, references, np.nan)
-            # Each update by itself: a large gradient would hide what is wrong in a small one. One that is
-            # zero, or overflows, tells nothing.
+            # Each variable by itself: a large gradient would hide what is wrong in a small one. An update
+            # that is zero, or overflows, tells nothing.
             is_known = np.isfinite(ratios).any()
             found.append(float(np.nanmax(ratios[np.isfinite(ratios)])) ** 0.5 if is_known else UNKNOWN)
         return found
@@ -122,17 +133,23 @@ class StepCheck:
         whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
         parts = [self._updates(_rows(batch, start, size), num_replicas=2, share=scale) for start in (0, size)]
         self.reduces_itself = any(update.is_reduced for update in whole)
+        self.processes_gradients = any(is_processed(one) for update in whole for one in update.gradients)
         return _squared_difference(whole, parts, weight)
 
     def _updates(self, batch: Any, *, num_replicas: int, share: tf.Tensor | None) -> list[Update]:
         with (
-            tf_private.as_one_of(num_replicas, on_question=self._note_question),
+            tf_private.as_one_of(
+                num_replicas, on_question=self._note_question, on_reduction=self._note_reduction
+            ),
             use_share(share, is_model_step=True),
         ):
             return self._probe.collect(lambda: self._step(batch))
 
     def _note_question(self) -> None:
         self.asks_for_replicas = self.asks_for_replicas or not _is_of_library(sys._getframe(2))
+
+    def _note_reduction(self) -> None:
+        self.reduces_twice = self.reduces_twice or not _is_of_library(sys._getframe(2))
 
 
 def decide(
@@ -141,6 +158,7 @@ def decide(
     is_random: bool = False,
     asks_for_replicas: bool = False,
     reduces_itself: bool = False,
+    reduces_twice: bool = False,
 ) -> Finding:
     """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
 
@@ -148,6 +166,10 @@ def decide(
     scaled its losses.
     """
     scaled, local, summed = errors
+    if reduces_twice and not reduces_itself:
+        return Finding(
+            verdict=Verdict.UNEQUAL, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True
+        )
     if reduces_itself:
         # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
         verdict = Verdict.SCALED if scaled <= TOLERANCE else Verdict.UNEQUAL
@@ -188,7 +210,8 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
         return (
             f"whether {where} gives the gradients of one device could not be shown, because it adds them up "
             f"over the {num_replicas} replicas by itself; if its losses are means over a replica's part, "
-            "divide them by the number of replicas"
+            "divide them by the number of replicas; an optimizer adds gradients up by itself, unless it is "
+            "one of tf_keras with skip_gradients_aggregation=True"
         )
     is_averaged = finding.rule is LossRule.LOCAL_MEAN
     done = "averaged over" if is_averaged else "summed over"
@@ -206,6 +229,25 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
     return (
         f"whether {where} gives the gradients of one device could not be shown, because {cause}; gradients "
         f"are {done} the {num_replicas} replicas: {remedy}"
+    )
+
+
+def describe_processing(function: Any) -> str:
+    """Returns the sentence for a step that clips its gradients."""
+    return (
+        f"{function.__qualname__} ({location_of(function)}) clips or rescales its gradients by itself, each "
+        "replica its own part before they are summed, so results depend on the number of replicas; give the "
+        "optimizer clipnorm, global_clipnorm or clipvalue, which apply to the sum"
+    )
+
+
+def describe_assignments(function: Any, variables: Sequence[Any]) -> str:
+    """Returns the sentence for a step that assigns to variables, on each replica what that one has."""
+    names = ", ".join(str(variable.name) for variable in variables)
+    return (
+        f"{function.__qualname__} ({location_of(function)}) assigns to {names} on each replica, from its own "
+        "part of the batch, so the replicas' values differ and results depend on their number; make them "
+        "with aggregation=tf.VariableAggregation.MEAN or SUM"
     )
 
 
@@ -238,22 +280,27 @@ def _signature_of(spec: Any) -> tf.TensorSpec:
 def _squared_difference(
     whole: Sequence[Update], parts: Sequence[Sequence[Update]], weight: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Returns, by update, the squared norms of the whole less its parts' weighted sum, and of the whole."""
+    """Returns, by variable, the squared norms of the whole less its parts' weighted sum, and of the whole.
+
+    That of the whole is at least that of a small part of its update.
+    """
     if not whole or any(len(part) != len(whole) for part in parts):
         raise ValueError("the step gave its optimizers nothing, or not as often for a part of the batch")
     differences, references = [], []
     for index, update in enumerate(whole):
-        difference, reference = [tf.constant(0.0)], [tf.constant(0.0)]
+        own_references = []
         for position, gradient in enumerate(update.gradients):
             if gradient is None:
                 continue
             own = [part[index].gradients[position] for part in parts]
             terms = [(gradient, tf.constant(-1.0)), *((one, weight) for one in own)]
-            difference.append(_squared_norm([(one, weight) for one, weight in terms if one is not None]))
-            reference.append(_squared_norm([(gradient, tf.constant(1.0))]))
-        differences.append(tf.add_n(difference))
-        references.append(tf.add_n(reference))
-    return [tf.stack(differences), tf.stack(references)]
+            differences.append(_squared_norm([(one, weight) for one, weight in terms if one is not None]))
+            own_references.append(_squared_norm([(gradient, tf.constant(1.0))]))
+        if own_references:
+            # What is zero up to rounding would tell of nothing but rounding.
+            least = _LEAST_PART**2 * tf.add_n(own_references)
+            references += [tf.maximum(reference, least) for reference in own_references]
+    return [tf.stack([tf.constant(0.0), *differences]), tf.stack([tf.constant(0.0), *references])]
 
 
 def _squared_norm(terms: Sequence[tuple[Any, tf.Tensor]]) -> tf.Tensor:
@@ -274,4 +321,4 @@ def _nodes_of(graph_def: Any) -> list[Any]:
 
 
 def _is_random(op: str) -> bool:
-    return "Random" in op or op in ("Multinomial", "RngReadAndSkip", "ParameterizedTruncatedNormal")
+    return any(word in op for word in ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal"))

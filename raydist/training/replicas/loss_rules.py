@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.replicas import gradient_probe, loss_check, slices
 from raydist.training.replicas.replica_share import LossRule
@@ -82,8 +83,9 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     asks = float(check is not None and check.asks_for_replicas)
     draws = float(check is not None and check.is_random)
     reduces = float(check is not None and check.reduces_itself)
-    *values, num_asking, num_drawing, num_reducing = means_over_workers(
-        strategy, [*own, *is_known, asks, draws, reduces]
+    again = float(check is not None and check.reduces_twice)
+    *values, num_asking, num_drawing, num_reducing, num_again = means_over_workers(
+        strategy, [*own, *is_known, asks, draws, reduces, again]
     )
     sums, knowing = values[: len(errors)], values[len(errors) :]
     means = [
@@ -94,6 +96,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
         is_random=num_drawing > 0,
         asks_for_replicas=num_asking > 0,
         reduces_itself=num_reducing > 0,
+        reduces_twice=num_again > 0,
     )
     _rules[model] = finding.rule
     logger.info("%s: %s, errors %s", model.name, finding, means)
@@ -101,6 +104,22 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     sentence = loss_check.describe(finding, function=source, num_replicas=strategy.num_replicas_in_sync)
     if sentence is not None:
         reporter.note(sentence)
+    if check is not None and check.processes_gradients:
+        reporter.note(loss_check.describe_processing(source))
+    if check is not None and (drifting := _drifting(model, check.assigned)):
+        reporter.note(loss_check.describe_assignments(source, drifting))
+
+
+def _drifting(model: Any, assigned: Sequence[Any]) -> list[Any]:
+    """Returns those of the variables that nobody makes equal on all replicas, and nobody else tells of."""
+    layers = model._flatten_layers(include_self=False)  # of which the notes on layers tell
+    owners = (*layers, *model.metrics)
+    listed = [*model.trainable_variables, *(variable for one in owners for variable in one.variables)]
+    # A variable of Keras 3 wraps a tf.Variable.
+    plain = (one if isinstance(one, tf.Variable) else one.value for one in listed)
+    known = {id(tf_private.distributed(one)) for one in plain if isinstance(one, tf.Variable)}
+    none = tf.VariableAggregation.NONE
+    return [one for one in assigned if id(one) not in known and one.aggregation is none]
 
 
 def has_own_losses(model: Any) -> bool:

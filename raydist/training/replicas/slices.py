@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
 from raydist.training.replicas.replica_share import LossRule, use_share
 
 
@@ -56,11 +57,17 @@ def cut_for_replicas(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy,
         return strategy.experimental_distribute_dataset(dataset)
     num_replicas = strategy.num_replicas_in_sync
     is_even = _is_even(dataset.element_spec, num_replicas)
+    if dataset.options().deterministic is False:
+        # Each worker would read in an order of its own, and take other examples than its own.
+        options = tf.data.Options()
+        options.deterministic = True
+        dataset = dataset.with_options(options)
 
     def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         num_local = num_replicas // context.num_input_pipelines
         first = context.input_pipeline_id * num_local
 
+        @tf.autograph.experimental.do_not_convert  # which would wrap what is raised
         def cut(*elements: Any) -> tuple[Any, ...]:
             batch = (
                 elements[0]
@@ -126,8 +133,13 @@ def _in_turn(*slices: Any) -> tf.data.Dataset:
 
 
 def slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
-    """Returns one replica's slice of a global batch."""
-    num_global = num_rows(batch)
+    """Returns one replica's slice of a global batch.
+
+    Raises:
+      UnsupportedError: The components of the batch have not as many rows; TensorFlow's
+        InvalidArgumentError where that is known only when it runs.
+    """
+    num_global = _common_rows(batch)
     base, extra = num_global // num_replicas, num_global % num_replicas
     start = replica * base + tf.minimum(replica, extra)
     size = base + tf.cast(replica < extra, tf.int32)
@@ -146,6 +158,30 @@ def _rows(component: Any, start: tf.Tensor, size: tf.Tensor, num_replicas: int) 
             cut, [component.shape[0] // num_replicas if is_even else None, *component.shape[1:]]
         )
     return cut
+
+
+def _common_rows(batch: Any) -> Any:
+    """Returns the examples of a batch, all of whose components have that many rows."""
+    counts = [num_rows(component) for component in tf.nest.flatten(batch, expand_composites=False)]
+    known = {count for count in counts if isinstance(count, int)}
+    if len(known) > 1:
+        raise UnsupportedError(f"{UNLIKE_ROWS}: {sorted(known)}")
+    checks = [
+        tf.debugging.assert_equal(count, counts[0], message=UNLIKE_ROWS)
+        for count in counts[1:]
+        if not (isinstance(count, int) and isinstance(counts[0], int))
+    ]
+    if not checks:
+        return counts[0]
+    with tf.control_dependencies(checks):
+        return tf.identity(counts[0])
+
+
+UNLIKE_ROWS = (
+    "the components of a batch have different numbers of rows, so raydist cannot cut it for several replicas "
+    "(of a graph, for example, nodes and edges); use ragged tensors with a row for each example, or give "
+    "train_data as a function of a tf.distribute.InputContext that makes the batches of each replica"
+)
 
 
 def num_rows(batch: Any) -> Any:

@@ -24,10 +24,16 @@ def applied(data: Any, request: FitRequest) -> Any:
     if not request.class_weight:
         return data
     weighted = adapter_of(request.model).class_weights(request.class_weight)
-    if isinstance(data, (Batches, tf.data.Dataset)):
+    if isinstance(data, Batches):
         return data.map(weighted)
     if callable(data):
         return _mapped(data, weighted)
+    return _weighted(data, weighted)
+
+
+def _weighted(data: Any, weighted: Callable[..., Any]) -> Any:
+    if isinstance(data, tf.data.Dataset):
+        return data.map(weighted)
     raise UnsupportedError(
         f"class_weight cannot be given for a {type(data).__name__}; map it to (x, y, weight) before "
         "it is distributed"
@@ -39,12 +45,12 @@ def _mapped(function: Callable[..., Any], weighted: Callable[..., Any]) -> Calla
 
         @functools.wraps(function)
         def of_context(context: tf.distribute.InputContext) -> Any:
-            return function(context).map(weighted)
+            return _weighted(function(context), weighted)
 
         return of_context
 
     @functools.wraps(function)
     def of_nothing() -> Any:
-        return function().map(weighted)
+        return _weighted(function(), weighted)
 
     return of_nothing

@@ -57,12 +57,14 @@ def begin(run: TaskRun, request: LoopRequest) -> Span | None:
         )
     reporter, restored = run.reporter, run.restored
     index, run.num_loops = run.num_loops, run.num_loops + 1
-    if restored is None:
-        # Whatever has counted steps before, this loop has all of its own to do.
-        first_step = done = max(reporter.first_step, reporter.step)
-    else:
-        first_step = restored.loop_first_step if restored.loop == index else reporter.first_step
-        done = max(restored.step, first_step)
+    # Whatever has counted steps before, this loop has all of its own to do.
+    first_step = done = max(reporter.first_step, reporter.step)
+    if restored is not None and restored.loop is None:  # of a raydist that knew no numbers of loops
+        first_step, done = reporter.first_step, max(restored.step, reporter.first_step)
+    elif restored is not None and index < (restored.loop or 0):  # it had ended
+        return None
+    elif restored is not None and index == restored.loop and restored.loop_first_step is not None:
+        first_step, done = restored.loop_first_step, restored.step
     last_step = reporter.first_step = first_step + num_steps
     reporter.progress.expect(num_steps=last_step)
     if done >= last_step:
@@ -87,9 +89,9 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         if reports.completed(count, scalars):
             run.reporter.report(report.update(), step=reports.done, scope=Scope.LOCAL)
         if is_save_wanted or run.schedule.is_due(step_before=done, step=done + count):
-            run.save_registered(**span.saved())
+            run.save_registered(step=reports.done, **span.saved())
     report.finish(run.reporter)
-    run.save_registered(**span.saved())
+    run.save_registered(step=reports.done, **span.saved())
     run.checkpoints.finish()
     return reports.metrics
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.cluster.kinds import is_parameter_server
-from raydist.training.input import train_data
+from raydist.training.input import recipes, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.reporting.logs import floats
 from raydist.training.trainers.task_run import TaskRun
@@ -22,9 +22,11 @@ def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, float]:
     model = request.model
     adapters.check(model, run.strategy)
     data, steps = request.data, request.steps
-    if isinstance(data, Batches) and steps is None:
-        steps = data.steps_per_epoch  # tf_keras wants the number of steps of a distributed data set
-    dataset = train_data.read(_with_labels(data), run.strategy, auto_shard=run.auto_shard)
+    if isinstance(data, Batches):
+        steps = steps or data.steps_per_epoch  # tf_keras wants the number of steps of a distributed data set
+        dataset = recipes.parts_of_workers(data.for_epochs(None), run.strategy)
+    else:
+        dataset = train_data.read(_with_labels(data), run.strategy, auto_shard=run.auto_shard)
     verbose = verbosity(run, request.verbose, default=0)
     return floats(model.evaluate(dataset, steps=steps, verbose=verbose, return_dict=True))
 
@@ -32,19 +34,19 @@ def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, float]:
 def predict(run: TaskRun, model: Any, data: Any, *, steps: int | None) -> Any:
     """Returns the outputs for all rows in their order, in every task."""
     adapters.adapter_of(model)
-    if isinstance(data, Batches) or (callable(data) and train_data.takes_input_context(data)):
-        raise UnsupportedError(
-            "ctx.predict returns outputs in the order of the data, and batches of raydist.data and functions "
-            "of an InputContext have none that all workers share; give a tf.data.Dataset"
-        )
     if isinstance(data, np.ndarray):
         data = tf.data.Dataset.from_tensor_slices(data).batch(train_data.ARRAY_BATCH_SIZE)
     # Under parameter_server Keras predicts in the chief, on the whole data.
     is_read = not is_parameter_server(run.strategy)
-    if is_read:
+    if is_read and not isinstance(data, Batches):
         data = train_data.read(data, run.strategy, auto_shard=run.auto_shard)
     elif callable(data):
         data = data()
+    if not isinstance(data, tf.data.Dataset):
+        raise UnsupportedError(
+            "ctx.predict returns outputs in the order of the data, and data that the workers shard "
+            "have none; give a tf.data.Dataset that names no auto-shard policy, and use --auto-shard data"
+        )
     return model.predict(data, steps=steps, verbose=0)
 
 

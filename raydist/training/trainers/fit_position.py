@@ -61,6 +61,8 @@ class FitPosition:
         if state is None:
             return
         saved = state.groups()
+        if self.is_done and "model" not in saved:
+            return  # written by a loop after it, which restores what it has saved by itself
         if self.is_done and (prefix := _group_of(model, run.fitted, self.number)) in saved:
             # What this fit has trained is another model than the one of the fit that wrote the checkpoint.
             earlier = _groups_of_earlier(model, prefix)

@@ -6,11 +6,12 @@ the model, a moving average of weights may be a plain `tf.Variable`: Keras train
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace, variables
 from raydist.training.trainers import random_state
 
@@ -20,13 +21,17 @@ GROUP = "state"
 def groups_of(model: Any) -> dict[str, list[Any]]:
     """Returns the variables in groups of a checkpoint: none or one, `GROUP`."""
     listed = [model, *([] if model.optimizer is None else [model.optimizer]), list(model.metrics)]
-    known = {id(_distributed(one)) for trackable in listed for one in variables.variables_of("", trackable)}
+    known = {
+        id(tf_private.distributed(one))
+        for trackable in listed
+        for one in variables.variables_of("", trackable)
+    }
     for group in random_state.groups_of(model).values():
-        known.update(id(_distributed(one)) for one in group)
+        known.update(id(tf_private.distributed(one)) for one in group)
     found: dict[int, Any] = {}
     for variable in _all_variables(model):
-        if id(_distributed(variable)) not in known:
-            found.setdefault(id(_distributed(variable)), variable)
+        if id(tf_private.distributed(variable)) not in known:
+            found.setdefault(id(tf_private.distributed(variable)), variable)
     return {GROUP: list(found.values())} if found else {}
 
 
@@ -72,7 +77,7 @@ def _all_variables(model: Any) -> Iterator[Any]:
         elif _has_state(trackable):
             yield from variables.variables_of("", trackable)
     for variable in traced.variables:
-        yield _distributed(variable)
+        yield tf_private.distributed(variable)
 
 
 def _descendants(model: Any) -> Iterator[Any]:
@@ -97,15 +102,3 @@ def _is_optimizer(trackable: Any) -> bool:
 def _is_keras_variable(trackable: Any) -> bool:
     """Whether it is a variable of Keras 3, which wraps the tf.Variable."""
     return any(base.__name__ == "KerasVariable" for base in type(trackable).__mro__)
-
-
-def _distributed(variable: Any) -> Any:
-    """Returns the mirrored variable that a replica's copy belongs to; any other variable itself."""
-    if isinstance(variable, tf.distribute.DistributedValues):
-        return variable
-    # TensorFlow hangs a weak reference on the copy or on its handle (distribute/values.py).
-    for holder in (variable, variable.handle):
-        container: Callable[[], Any] | None = getattr(holder, "_distributed_container", None)
-        if container is not None and container() is not None:
-            return container()
-    return variable

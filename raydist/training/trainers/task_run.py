@@ -80,7 +80,11 @@ class TaskRun:
         )
 
     def save(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
-        """Saves, in every task; `position` has the other fields of SavedState."""
+        """Saves, in every task; `position` has the other fields of SavedState.
+
+        Outside of a `fit` or a loop it is where so many of them have ended.
+        """
+        position = {"fit": self.num_fits, "loop": self.num_loops, **position}
         # Before the copy is made, so that a command that comes in later is kept for the next step.
         self.commands.save.clear()
         self.checkpoints.save(trackables, step=step, data=self._fingerprint, **position)
@@ -100,10 +104,10 @@ class TaskRun:
         """Returns how many steps may run from `step` on before a checkpoint is due, at least 1."""
         return self.schedule.steps_left(step) if self._registered else 1 << 30
 
-    def save_registered(self, **position: Any) -> None:
+    def save_registered(self, *, step: int, **position: Any) -> None:
         """Saves what is registered, if anything, and if it is new; `position` as of `save`."""
-        if self._registered and self.checkpoints.last_saved_step != self.reporter.step:
-            self.save(self._registered, step=self.reporter.step, **position)
+        if self._registered and self.checkpoints.last_saved_step != step:
+            self.save(self._registered, step=step, **position)
 
     def wants_registered_save(self, step: int) -> bool:
         """Whether this task asks for a checkpoint, and the train function has said of what."""

@@ -28,11 +28,11 @@ class Keras3:
         build.build(model, element_spec)
 
     def begin_fit(self, model: Any, element_spec: Any, *, first: Start, session: FitSession | None) -> None:
-        if session is None:  # no `fit` of Keras's own, which builds a model before it calls callbacks
-            build.build(model, element_spec)
-        elif element_spec is None:  # ctx.fit has said where it begins
-            # Read right after on_train_begin, for BackupAndRestore.
-            model._initial_epoch = first.epoch
+        # `fit` has built the model, and ctx.fit has said where it begins.
+        if element_spec is not None:
+            return
+        model._initial_epoch = first.epoch  # read right after on_train_begin, for BackupAndRestore
+        if session is not None:
             session.first = first
 
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -22,9 +22,22 @@ from raydist.training.stepping.callback_calls import in_run_order
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Raises UnsupportedError for what cannot work with several replicas (TF_NOTES 1.4)."""
-    optimizer = getattr(model, "optimizer", None)
-    if strategy.num_replicas_in_sync == 1 or optimizer is None:
+    if strategy.num_replicas_in_sync == 1:
         return
+    for optimizer in {id(one): one for one in _optimizers_of(model)}.values():
+        _check_optimizer(optimizer, strategy)
+
+
+def _optimizers_of(model: Any) -> Iterator[Any]:
+    """Yields the compiled optimizer, those that are attributes, and what they wrap for mixed precision."""
+    for one in (getattr(model, "optimizer", None), *vars(model).values()):
+        if isinstance(one, keras.optimizers.Optimizer):
+            yield one
+            if isinstance(inner := getattr(one, "inner_optimizer", None), keras.optimizers.Optimizer):
+                yield inner
+
+
+def _check_optimizer(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
     if getattr(optimizer, "gradient_accumulation_steps", None):
         raise UnsupportedError(
             f"optimizer {optimizer.name} has gradient_accumulation_steps="

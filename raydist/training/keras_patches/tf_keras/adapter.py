@@ -9,6 +9,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import data_adapter
 
+from raydist.training.cluster.kinds import is_parameter_server
 from raydist.training.input.resume import Start
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.stepping.fit_session import FitSession
@@ -26,7 +27,8 @@ class TfKeras:
         build.build(model, element_spec)
 
     def begin_fit(self, model: Any, element_spec: Any, *, first: Start, session: FitSession | None) -> None:
-        build.build(model, element_spec)
+        if element_spec is None or not is_parameter_server(model.distribute_strategy):
+            build.build(model, element_spec)
         if session is not None:
             session.first = first
 
