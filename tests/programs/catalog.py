@@ -52,7 +52,6 @@ ONLY_KERAS_3 = MappingProxyType({"3": Expected.EQUAL})
 REDUCTION = ("Reduction.SUM",)
 RANDOM = "random numbers"
 BATCHNORM = "--sync-batchnorm"
-REPLICAS = "replicas"
 
 # In the order in which they share a process.
 PROGRAMS = {
@@ -93,8 +92,8 @@ PROGRAMS = {
         Program(name="wgan_gp", expected=BOTH),
         Program(name="wide_deep", expected=BOTH),
         # Losses of a batch that are no mean of its examples' own.
-        Program(name="ner", expected=TOLD_BY_BOTH, told=(REPLICAS,)),
-        Program(name="supervised_contrastive", expected=TOLD_BY_BOTH, told=(REPLICAS,)),
+        Program(name="ner", expected=TOLD_BY_BOTH, told=("could not be shown",)),
+        Program(name="supervised_contrastive", expected=TOLD_BY_BOTH, told=("could not be shown",)),
         # Random numbers, and statistics of a batch.
         Program(name="attention_dropout", expected=TOLD_BY_BOTH, told=(RANDOM,)),
         Program(name="augmentation", expected=TOLD_BY_BOTH, told=(RANDOM,)),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.programs.catalog import PROGRAMS, Expected, names
-from tests.programs.in_turn import Done, cluster_of, killed, run_programs
+from tests.programs.in_turn import CLUSTERS, Done, cluster_of, killed, run_programs
 from tests.programs.outcome import Outcome
 
 # Three runs each.
@@ -33,7 +33,7 @@ def expected_of(program: str, keras: str) -> Outcome:
     [
         pytest.param(program, keras, cluster, id=f"{program}-keras {keras}-{cluster}")
         for keras in ("3", "legacy")
-        for cluster in ("2 workers", "one device")
+        for cluster in CLUSTERS
         for program in names(keras, Expected.EQUAL)
     ],
 )
