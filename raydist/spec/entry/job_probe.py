@@ -32,7 +32,7 @@ def probe_defaults(
       JobFileError: The file failed when it was run; ends with the last line that it printed.
     """
     request = {"file": entry_point.file, "module": entry_point.module, "function": entry_point.function}
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     command = [sys.executable, "-P", "-c", _BOOT, root, json.dumps(request), str(working_dir or "")]
     try:
         done = subprocess.run(

@@ -58,10 +58,10 @@ def unsaved(model: Any) -> Iterator[str]:
         )
     optimizers = [one for one in found if _is_optimizer(one) and one is not model.optimizer]
     for optimizer in optimizers:
-        if not variables.variables_of("", optimizer):
+        if not _is_built(optimizer):
             yield (
                 f"checkpoints do not hold optimizer {optimizer.name} of model {model.name}, which has no "
-                "variables before its first update; build it: optimizer.build(variables)"
+                "moments before its first update; build it: optimizer.build(variables)"
             )
 
 
@@ -89,6 +89,13 @@ def _has_state(trackable: Any) -> bool:
     if isinstance(trackable, (tf.Variable, tf.random.Generator)):
         return True
     return _is_optimizer(trackable)
+
+
+def _is_built(optimizer: Any) -> bool:
+    """Whether an optimizer has the variables of its updates; tf_keras's legacy ones do not tell."""
+    if any(base.__name__ == "OptimizerV2" for base in type(optimizer).__mro__):
+        return True
+    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", False)))
 
 
 def _is_optimizer(trackable: Any) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,9 @@ except KeyboardInterrupt:
 
 @pytest.fixture
 def driver() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as driver:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", DRIVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as driver:
         assert driver.stdout is not None
         assert driver.stdout.readline() == "up\n"
         yield driver
