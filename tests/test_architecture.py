@@ -44,7 +44,7 @@ ROOMS: dict[str, set[str]] = {
     "training.tf_private": {"errors", "spec"},
     "training.reporting": {"errors", "spec", "planning", "metrics"},
     "training.cluster": {"errors", "spec", "planning", "data", "training.tf_private"},
-    "training.replicas": {"training.tf_private", "training.reporting", "training.cluster"},
+    "training.replicas": {"errors", "training.tf_private", "training.reporting", "training.cluster"},
     "training.input": {
         *("errors", "data", "training.tf_private", "training.reporting", "training.cluster"),
         "training.replicas",
