@@ -52,7 +52,7 @@ class TrainingBody:
         return self._progress.status()
 
     def handle(self, command: Command) -> None:
-        """Takes an order for the train function, which looks at it when it comes to a step's end."""
+        """Takes a command for the train function, which looks at it when it comes to a step's end."""
         if not self._commands.take(command):
             logger.info("%s: command %s is not for the train function", self._task, command.name)
 

@@ -56,7 +56,7 @@ class TaskGroup(Protocol):
         """
 
     def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None:
-        """Passes an order to those tasks, or to all of them; never blocks on a busy task."""
+        """Passes a command to those tasks, or to all of them; never blocks on a busy task."""
 
     def replace(self, task: TaskId) -> None:
         """Starts a new process for a task that died, and returns before it is placed.

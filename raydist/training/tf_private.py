@@ -1,6 +1,6 @@
 """All that raydist touches of TensorFlow's private parts.
 
-Checked with TensorFlow 2.21; tests/training/test_tensorflow_internals.py fails when one is gone.
+Checked with TensorFlow 2.21; tests/training/test_tf_private.py fails when one is gone.
 """
 
 from __future__ import annotations
@@ -181,13 +181,8 @@ def assigned_variables(graph: Any) -> list[Any]:
     """Returns the variables outside of a traced function that it assigns to, whole ones if distributed."""
     inside = {id(inner): id(outer) for outer, inner in graph.captures}
     handles = {inside.get(id(op.inputs[0])) for op in graph.get_operations() if op.type in _ASSIGNMENTS}
-    found = {
-        id(whole): whole
-        for one in graph.variables
-        if id(one.handle) in handles
-        for whole in [distributed(one)]
-    }
-    return list(found.values())
+    found = [distributed(one) for one in graph.variables if id(one.handle) in handles]
+    return list({id(one): one for one in found}.values())
 
 
 _ASSIGNMENTS = (

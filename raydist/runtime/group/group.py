@@ -164,7 +164,7 @@ class RayTaskGroup:
         return self._ledger.take_update()
 
     def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None:
-        """Passes an order to those tasks, or to all; lost before every task has said hello.
+        """Passes a command to those tasks, or to all; lost before every task has said hello.
 
         A task that still imports TensorFlow gets it afterwards.
         """

@@ -44,7 +44,7 @@ class Mailbox:
         return tuple(self._commands.pop(status.task, ())) if self._is_newest(status) else ()
 
     async def command(self, command: Command, tasks: Sequence[TaskId]) -> None:
-        """Leaves an order for each of `tasks`, those included that have not said anything yet."""
+        """Leaves a command for each of `tasks`, those included that have not said anything yet."""
         async with self._changed:
             for task in tasks:
                 self._commands.setdefault(task, []).append(command)

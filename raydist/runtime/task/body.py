@@ -46,7 +46,7 @@ class TaskBody(Protocol):
         """Returns where the task stands now; called by another thread about twice a second."""
 
     def handle(self, command: Command) -> None:
-        """Takes an order other than STOP and DUMP_STACKS; called by another thread, returns at once."""
+        """Takes a command other than STOP and DUMP_STACKS; called by another thread, returns at once."""
 
 
 def load_body(entry_point: str) -> type[TaskBody]:
