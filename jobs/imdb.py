@@ -94,6 +94,16 @@ def build_model(vocabulary_size, length, dimensions):
 
 def load_data(ctx, params):
     """Returns word numbers `[n, length]` and labels `[n, 1]` for training, and the same for validation."""
+    parts = load_reviews(ctx, params)
+    vocabulary = vocabulary_of(parts["train"][0], size=params["vocabulary_size"])
+    return [
+        (encode(reviews, vocabulary, length=params["length"]), np.array(labels, "float32")[:, np.newaxis])
+        for reviews, labels in (parts["train"], parts["test"])
+    ]
+
+
+def load_reviews(ctx, params):
+    """Returns `{"train": (reviews, labels), "test": (reviews, labels)}`; a review is a list of words."""
     data = params["data"]
     if data not in ("auto", "imdb", "generated"):
         raise raydist.SpecError(f"param data is {data!r}; give auto, imdb or generated")
@@ -115,11 +125,7 @@ def load_data(ctx, params):
     else:
         parts = read_reviews(path)
         ctx.note(f"data: the IMDb reviews in {path}")
-    vocabulary = vocabulary_of(parts["train"][0], size=params["vocabulary_size"])
-    return [
-        (encode(reviews, vocabulary, length=params["length"]), np.array(labels, "float32")[:, np.newaxis])
-        for reviews, labels in (parts["train"], parts["test"])
-    ]
+    return parts
 
 
 def vocabulary_of(reviews, *, size):
@@ -172,7 +178,7 @@ def all_tasks_have(ctx, has):
 
 
 def read_reviews(path):
-    """Returns `{"train": (reviews, labels), "test": (reviews, labels)}`; a review is a list of words."""
+    """Returns what `load_reviews` does, of files."""
     try:
         parts = read_npz(path) if path.suffix == ".npz" else read_texts(path)
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from raydist.spec.result import RunResult as RunResult
     from raydist.spec.run_state import RunState as RunState
     from raydist.spec.settings.decorator import Job as Job, job as job
-    from raydist.train_context import TrainContext as TrainContext
+    from raydist.train_context import TrainContext as TrainContext, context as context
 
     __version__: str
 
@@ -58,6 +58,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "attach",
+    "context",
     "data",
     "job",
     "plan",
@@ -74,6 +75,7 @@ _MODULES = {
     "RunState": "raydist.spec.run_state",
     "TrainContext": "raydist.train_context",
     "attach": "raydist.api",
+    "context": "raydist.train_context",
     "job": "raydist.spec.settings.decorator",
     "plan": "raydist.api",
     "run": "raydist.api",

@@ -221,7 +221,7 @@ def attach(name: str, *, storage: str | None = None, address: str | None = None)
 def _prepare(
     request: Request, stack: contextlib.ExitStack, *, called_at_s: float, on_event: EventHook | None
 ) -> Controller:
-    """Does first what a person may have to mend, then connects; `stack` closes what was opened."""
+    """Does first what a person may have to fix, then connects; `stack` closes what was opened."""
     job, tell = request.job, on_event or _tell_nobody
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
     folder = _open_folder(request)

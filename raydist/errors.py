@@ -1,4 +1,4 @@
-"""What can go wrong, by who can mend it.
+"""What can go wrong, by who can fix it.
 
 RaydistError
 ├── MistakeError           exit code 2: what was asked cannot be done as written

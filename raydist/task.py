@@ -9,12 +9,15 @@ import threading
 import traceback
 from contextlib import closing
 from pathlib import Path
+from types import TracebackType
 from typing import NoReturn, Protocol
 
 from raydist.data.failures import data_error_in
 from raydist.errors import ClusterError, MistakeError, StorageError
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.entry import script
 from raydist.spec.entry.entry_point import load_function
+from raydist.spec.entry.script import run_script
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
@@ -76,11 +79,19 @@ class TrainingBody:
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> None:
         # Imports TensorFlow, which has to see the environment that the actor has set.
-        from raydist.training.session import open_session
+        from raydist.training.session import open_script, open_session
 
+        job = assignment.job
+        if job.entry_point.is_script:
+            with open_script(
+                assignment, release_port=lease.close, progress=self._progress, commands=self._commands
+            ) as context:
+                self._progress.set_state(TaskState.RUNNING)
+                run_script(job.entry_point, args=job.args, working_dir=code_dir, note=context.note)
+            return
         with open_session(assignment, progress=self._progress, commands=self._commands) as context:
             lease.close()
-            train = load_function(assignment.job.entry_point, working_dir=code_dir)
+            train = load_function(job.entry_point, working_dir=code_dir)
             self._progress.set_state(TaskState.RUNNING)
             train(context)
 
@@ -151,8 +162,13 @@ def failure_of(task: TaskId, error: BaseException) -> TaskFailure:
 
 
 def _users_traceback(error: BaseException) -> str:
-    """Formats the traceback without the frames of this file that lead to the user's code."""
+    """Formats the traceback without the frames that lead to the user's code."""
     frame = error.__traceback__
-    while frame is not None and frame.tb_frame.f_code.co_filename == __file__ and frame.tb_next is not None:
+    while frame is not None and _leads_to_code(frame) and frame.tb_next is not None:
         frame = frame.tb_next
     return "".join(traceback.format_exception(type(error), error, frame))
+
+
+def _leads_to_code(frame: TracebackType) -> bool:
+    filename = frame.tb_frame.f_code.co_filename
+    return filename in (__file__, script.__file__) or filename == "<frozen runpy>"

@@ -8,6 +8,25 @@ from typing import Any, Protocol
 from raydist.spec.tasks import TaskId
 
 
+def context() -> TrainContext | None:
+    """Returns the context of the task that calls it; None outside of a run.
+
+    For scripts, which get none as an argument, and for code that is called by a train function. In a script
+    `context().strategy` is the one that the script has built; where it has built none, raydist builds that
+    of the run.
+
+    Example:
+        if (ctx := raydist.context()) is not None:
+            ctx.report({"loss": loss}, step=step)
+    """
+    return _Current.context
+
+
+def set_context(current: TrainContext | None) -> None:
+    """Makes it the one of this process; None at the end of the session."""
+    _Current.context = current
+
+
 class TrainContext(Protocol):
     """What a train function is given.
 
@@ -50,14 +69,21 @@ class TrainContext(Protocol):
         self,
         model: Any,
         train_data: Any,
+        y: Any = None,
         *,
         epochs: int,
+        batch_size: int | None = None,
+        shuffle: bool = True,
+        sample_weight: Any = None,
         steps_per_epoch: int | None = None,
         initial_epoch: int = 0,
         validation_data: Any = None,
+        validation_split: float = 0.0,
+        validation_batch_size: int | None = None,
         validation_steps: int | None = None,
         validation_freq: int | Sequence[int] = 1,
         class_weight: Mapping[int, float] | None = None,
+        accumulate: int = 1,
         callbacks: Sequence[Any] = (),
         verbose: int | str | None = None,
     ) -> Any:
@@ -70,10 +96,17 @@ class TrainContext(Protocol):
         Reports, checkpoints, and goes on where the last checkpoint ended. `train_data` is a
         `tf.data.Dataset` batched with the global batch size, a function without arguments that
         returns one, or a function of a `tf.distribute.InputContext` that shards for itself and
-        batches per replica. A global batch that the replicas do not divide is weighted by each
-        replica's number of examples. Of `validation_data` that are batches of raydist.data each
-        validation takes one epoch, whatever their `epochs`. The other arguments are those of Keras's
-        `fit`. Only the chief prints; `verbose=None` is a line for each epoch.
+        batches per replica. As `model.fit` it also takes arrays, with labels in `y`, where `batch_size`
+        is the global one; a `PyDataset`; and a generator, which needs `steps_per_epoch`. A global
+        batch that the replicas do not divide is weighted by each replica's number of examples. Of
+        `validation_data` that are batches of raydist.data each validation takes one epoch, whatever
+        their `epochs`. The other arguments are those of Keras's `fit`. Only the chief prints;
+        `verbose=None` is a line for each epoch.
+
+        Args:
+          accumulate: Global batches that make one update of the weights, as one batch of that many times
+            the size would; the last update of an epoch may have fewer. A step is an update: in
+            `steps_per_epoch`, in checkpoints, for callbacks and for learning rate schedules.
 
         Raises:
           UnsupportedError: The model asks for something that cannot work under this strategy.
@@ -87,7 +120,7 @@ class TrainContext(Protocol):
         Example:
             print(ctx.evaluate(model, test_data)["loss"])
 
-        Every task calls it. `data` are as `train_data` of `fit`; `(x, y)` arrays too.
+        Every task calls it. `data` are as `train_data` of `fit`; arrays are `(x, y)`.
 
         Args:
           steps: Global batches to take; None for all.
@@ -263,3 +296,7 @@ class TrainContext(Protocol):
         Example:
             ctx.note("trained on the digits, as CIFAR-10 cannot be downloaded")
         """
+
+
+class _Current:
+    context: TrainContext | None = None

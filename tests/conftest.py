@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support import worker_machine
 from tests.support.faulty_http import FaultyProxy, faulty_proxy
+from tests.support.groups import GroupScheduling, rank_of
 from tests.support.leaks import Snapshot
+from tests.support.left_out import is_left_out
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 
 _LEAKING_VARIABLES = (
@@ -24,17 +31,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Takes SIGINT whatever shell this was started by: what tests start would inherit that it is ignored."""
+    """Takes SIGINT whatever shell this was started by: what tests start would inherit that it is ignored.
+
+    And lets bytecode be written, which some machines forbid: tests start hundreds of processes, and each
+    would compile raydist for itself.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """More than there are cores, because many tests wait; none for a test or two that somebody works on."""
+    chosen = [argument for argument in config.args if Path(argument.partition("::")[0]).suffix == ".py"]
+    return 0 if chosen else (os.cpu_count() or 1) + 2
+
+
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Gives each worker a machine of its own where that is allowed."""
+    if worker_machine.why_unavailable() is None:
+        shared: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        for spec in specs:
+            spec.python = worker_machine.python_of_machine(shared / f"machine-{spec.id}", shared=shared)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return GroupScheduling(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--runslow"):
-        return
     for item in items:
-        if item.get_closest_marker("slow") is not None:  # its keywords have the names of folders too
-            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --runslow"))
+        path, _, name = item.nodeid.removeprefix("tests/").partition("::")
+        is_slow = item.get_closest_marker("slow") is not None or is_left_out(path, name)
+        if is_slow and not config.getoption("--runslow"):
+            item.add_marker(pytest.mark.skip(reason="takes long; run with --runslow"))
+    if hasattr(config, "workerinput"):  # of pytest-xdist
+        items.sort(key=lambda item: rank_of(item.nodeid))
 
 
 @pytest.fixture(autouse=True)

@@ -46,11 +46,11 @@ ROOMS: dict[str, set[str]] = {
     "training.cluster": {"errors", "spec", "planning", "data", "training.tf_private"},
     "training.replicas": {"errors", "training.tf_private", "training.reporting", "training.cluster"},
     "training.input": {
-        *("errors", "data", "training.tf_private", "training.reporting", "training.cluster"),
+        *("errors", "data", "data.sources", "training.tf_private", "training.reporting", "training.cluster"),
         "training.replicas",
     },
     "training.stepping": {
-        *("spec", "metrics", "training.reporting", "training.cluster", "training.replicas"),
+        *("errors", "spec", "metrics", "training.reporting", "training.cluster", "training.replicas"),
         "training.input",
     },
     "training.checkpointing": {
@@ -86,7 +86,7 @@ ROOMS: dict[str, set[str]] = {
         *("training.input", "training.trainers"),
     },
     "training.session": {
-        *("errors", "spec", "planning", "storage", "metrics", "training.tf_private"),
+        *("errors", "spec", "planning", "storage", "metrics", "train_context", "training.tf_private"),
         *("training.reporting", "training.cluster", "training.replicas", "training.input"),
         *("training.checkpointing", "training.keras_patches.keras3", "training.keras_patches.tf_keras"),
         *("training.trainers", "training.parameter_server", "training.context"),
@@ -202,6 +202,7 @@ PUBLIC = [
     "UnsupportedError",
     "__version__",
     "attach",
+    "context",
     "data",
     "job",
     "plan",

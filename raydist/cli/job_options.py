@@ -10,8 +10,10 @@ import click
 
 from raydist.errors import SpecError
 from raydist.spec.duration import parse_duration
+from raydist.spec.job import MODULE_FLAG
 from raydist.spec.settings.options import OPTIONS, Option, OptionKind, find_option
 
+ARGS = find_option("args")  # see grouped_help.RunCommand
 _STORAGE = find_option("storage")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -47,7 +49,8 @@ def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Functi
     left_out = set(without)
 
     def add(function: _Function) -> _Function:
-        for option in reversed([option for option in OPTIONS if option.name not in left_out]):
+        written = [option for option in OPTIONS if option.kind is not OptionKind.REST]  # see RunCommand
+        for option in reversed([option for option in written if option.name not in left_out]):
             function = _click_option(option)(function)
         function = click.option(
             "-c",
@@ -61,6 +64,16 @@ def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Functi
         )(function)
 
     return add
+
+
+module_option = click.option(
+    "-m", "is_module", is_flag=True, help="JOB is a module to run as a script, as `python -m` runs it."
+)
+
+
+def target_of(job: str, *, is_module: bool) -> str:
+    """Returns what was named, as `raydist.run` takes it."""
+    return f"{MODULE_FLAG}{job}" if is_module else job
 
 
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
     code = 0
     try:
         standard_streams.check_open()
-        code = _run_command(arguments, is_json="--json" in arguments)
+        code = _run_command(arguments, is_json=output.wants_json(arguments))
         standard_streams.check_written()
     except standard_streams.OutputError as error:
         if not error.is_unread:  # else its reader has what it wants, as `| head` has

@@ -17,7 +17,7 @@ def run_supervised(arguments: Sequence[str], command: Command) -> int:
     """Returns the exit code of `command`, or of its death, which is told and cleared up after."""
     watcher = fork_driver()
     if isinstance(watcher, DriverEnd):
-        return _exit_code(watcher, is_json="--json" in arguments)
+        return _exit_code(watcher, is_json=output.wants_json(arguments))
     code = 1  # of a bug, whose traceback Python prints
     try:
         code = command(arguments)

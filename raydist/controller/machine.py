@@ -193,7 +193,10 @@ class RunMachine:
         self.deaths = self.deaths.updated(before, self.attempt, at_s=at_s)
         self.restarts = resumed(self.restarts, self.attempt.statuses.get(self.chief), at_s=at_s)
         if self._is_trained:
-            self.attempt = self.attempt.without(servers(self.plan.strategy, self.plan.tasks))
+            is_script = self.plan.job.entry_point.is_script
+            self.attempt = self.attempt.without(
+                servers(self.plan.strategy, self.plan.tasks, is_script=is_script)
+            )
 
     @property
     def _is_trained(self) -> bool:

@@ -20,6 +20,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "run": plan.job.name,
         "job": str(plan.job.entry_point),
         "params": dict(plan.job.params),
+        "args": list(plan.job.args),
         "inventory": plan.inventory.source,
         "strategy": plan.strategy.value,
         "reason": plan.reason,
@@ -63,7 +64,7 @@ def _as_written(value: Any) -> Any:
     """Returns an option's value as JSON has it, in the text that its parser reads where it is no number."""
     if isinstance(value, enum.Enum):
         return value.value
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
+    return value if value is None or isinstance(value, bool | int | float | tuple) else str(value)
 
 
 def placeholder_tf_configs(plan: Plan) -> list[tuple[TaskId, str | None]]:

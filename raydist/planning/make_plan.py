@@ -9,7 +9,7 @@ from raydist.planning.capacity import check_fits
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.planning.roles import Roles, make_roles
-from raydist.planning.strategy import Sources, choose_strategy
+from raydist.planning.strategy import Sources, check_communication, choose_strategy, without_unused
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.settings.layers import Source
 
@@ -35,6 +35,8 @@ def make_plan(
     roles = make_roles(job, strategy, inventory, notes)
     check_fits(inventory, roles)
     devices = _devices(job, strategy, sources, _has_gpus(roles), notes)
+    job = without_unused(job, strategy, sources, notes)
+    check_communication(job, strategy, num_gpus=_num_gpus(roles), devices=devices)
     if job.keras is KerasFlavour.AUTO and keras is KerasFlavour.LEGACY:
         notes.append(f"tf.keras is tf_keras: {keras_reason}")
     notes += _without_effect(job, strategy)
@@ -74,7 +76,12 @@ def choose_keras(job: JobSpec, strategy: Strategy, *, wants_legacy_keras: bool) 
 
 
 def _has_gpus(roles: Roles) -> bool:
-    return any(role.resources.num_gpus > 0 for role in roles)
+    return _num_gpus(roles) > 0
+
+
+def _num_gpus(roles: Roles) -> int:
+    """GPUs of the task that has most of them."""
+    return max((role.resources.num_gpus for role in roles), default=0)
 
 
 def _devices(

@@ -17,7 +17,7 @@ Roles = tuple[Role, ...]
 def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: list[str]) -> Roles:
     """Returns chief, workers, ps and evaluator, in this order.
 
-    Under any strategy but parameter_server these are the workers alone, and the data workers.
+    Chief and ps are of parameter_server alone; data workers come last.
 
     Args:
       job: What `choose_strategy` left of it.
@@ -41,9 +41,9 @@ def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: li
             workers,
             Role(task_type=TaskType.PS, num_tasks=job.ps, resources=Resources(num_cpus=job.cpus_per_ps)),
         )
-        if job.evaluator:
-            evaluator = Resources(num_cpus=job.cpus_per_evaluator)
-            roles = (*roles, Role(task_type=TaskType.EVALUATOR, resources=evaluator))
+    if job.evaluator:
+        evaluator = Resources(num_cpus=job.cpus_per_evaluator)
+        roles = (*roles, Role(task_type=TaskType.EVALUATOR, resources=evaluator))
     if job.data_workers > 0:
         resources = Resources(num_cpus=job.cpus_per_data_worker)
         data_workers = Role(task_type=TaskType.DATA_WORKER, num_tasks=job.data_workers, resources=resources)
@@ -77,7 +77,8 @@ def with_workers(roles: Roles, num_workers: int) -> Roles:
 
 def outlives_death_of(task: TaskId, strategy: Strategy) -> bool:
     """Whether training goes on without that task until a new process takes its place."""
-    return strategy is Strategy.PARAMETER_SERVER and task.task_type in (TaskType.WORKER, TaskType.EVALUATOR)
+    is_replaceable_worker = strategy is Strategy.PARAMETER_SERVER and task.task_type is TaskType.WORKER
+    return is_replaceable_worker or task.task_type is TaskType.EVALUATOR
 
 
 def _gpus_per_worker(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Which tf.distribute strategy a run trains under, and why."""
+"""Which tf.distribute strategy a run trains under, why, and which options of communication fit it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ from raydist.spec.settings.layers import Source
 
 Sources = Mapping[str, Source]
 """Where each option was set, as `resolve` tells it."""
+
+
+_MULTI_WORKER = (Strategy.MULTI_WORKER_MIRRORED,)
+_USED_BY: Mapping[str, tuple[Strategy, ...]] = {
+    "collective": _MULTI_WORKER,
+    "collective_timeout": _MULTI_WORKER,
+    "bytes_per_pack": _MULTI_WORKER,
+    "cross_device_ops": (Strategy.MIRRORED,),
+    "compress_gradients": (Strategy.MIRRORED, Strategy.MULTI_WORKER_MIRRORED),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +74,64 @@ def choose_strategy(job: JobSpec, sources: Sources, inventory: Inventory) -> Str
         job = _without("ps", 0, job, sources, strategy, "has no parameter servers", notes)
     if job.workers.maximum > 1 and strategy.is_single_host:
         job = _without("workers", WorkerRange(), job, sources, strategy, "runs on one host", notes)
-    if job.evaluator:
+    if job.evaluator and strategy is not Strategy.MULTI_WORKER_MIRRORED:
         raise SpecError(
             f"evaluator is on, but strategy {strategy.value} has no evaluator task; "
-            "use --no-evaluator and give ctx.fit validation_data"
+            "use --no-evaluator and give ctx.fit validation_data, or --strategy multi_worker_mirrored"
+        )
+    if job.evaluator and job.entry_point.is_script:
+        raise SpecError(
+            f"evaluator is on, but under {strategy.value} it follows ctx.fit, and {job.entry_point} is a "
+            "script; use --no-evaluator"
         )
     return StrategyChoice(strategy=strategy, reason=reason, job=job, notes=tuple(notes))
+
+
+def without_unused(job: JobSpec, strategy: Strategy, sources: Sources, notes: list[str]) -> JobSpec:
+    """Returns the job without the options that another strategy was meant to use.
+
+    An option gives way, with a note, to a strategy, or a number of workers or ps, of higher precedence.
+
+    Raises:
+      SpecError: An option was set for this very strategy, which has no use for it.
+    """
+    decided = max(sources[name] for name in ("strategy", "workers", "ps"))
+    for name, strategies in _USED_BY.items():
+        value, default = getattr(job, name), getattr(JobSpec, name)
+        if strategy in strategies or value == default:
+            continue
+        why = f"strategy {strategy.value} does not use it, {' and '.join(one.value for one in strategies)} "
+        why += "does" if len(strategies) == 1 else "do"
+        if sources[name] >= decided:
+            raise SpecError(f"{name} is {value}, but {why}; drop --{name.replace('_', '-')}")
+        notes.append(f"{name} {value}, set {sources[name].words}, has no effect: {why}")
+        job = dataclasses.replace(job, **{name: default})
+    return job
+
+
+def check_communication(job: JobSpec, strategy: Strategy, *, num_gpus: int, devices: int | None) -> None:
+    """Raises SpecError for options that the devices of a task, or another option, make impossible.
+
+    Args:
+      num_gpus: GPUs of a task.
+      devices: Logical CPU devices of a task; None for TensorFlow's one.
+    """
+    for name, others in (("collective", "auto or ring"), ("cross_device_ops", "auto or one_device")):
+        if getattr(job, name) == "nccl" and num_gpus == 0:
+            raise SpecError(f"{name} is nccl, which needs GPUs, and the tasks have none; use {others}")
+    num_devices = num_gpus or devices or 1
+    if job.cross_device_ops == "hierarchical" and num_devices % 2 == 1 and strategy is Strategy.MIRRORED:
+        # TensorFlow sums two groups of num_devices // 2 and leaves the last device's gradients out
+        # (cross_device_utils.py, `aggregate_gradients_using_hierarchical_copy`).
+        raise SpecError(
+            f"cross_device_ops is hierarchical, which sums an even number of devices, and the task has "
+            f"{num_devices}; use auto or one_device"
+        )
+    if job.compress_gradients != "none" and not job.patch_keras:
+        raise SpecError(
+            f"compress_gradients is {job.compress_gradients}, which raydist's patches of Keras do, and "
+            "patch_keras is off; drop --no-patch-keras or --compress-gradients"
+        )
 
 
 def has_tpu(inventory: Inventory) -> bool:

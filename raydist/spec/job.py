@@ -12,6 +12,7 @@ from raydist.errors import SpecError
 from raydist.spec.duration import parse_duration
 from raydist.spec.partitioner import Partitioner
 
+MODULE_FLAG = "-m "  # what names a module to run as a script begins with
 MAX_NAME_LENGTH = 100
 MAX_TASKS = 10_000  # of one role
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -39,6 +40,13 @@ class KerasFlavour(enum.Enum):
     AUTO = "auto"
     KERAS_3 = "3"
     LEGACY = "legacy"
+
+
+class RunOn(enum.Enum):
+    """Which tasks run a script under parameter_server; under every other strategy all do."""
+
+    CHIEF = "chief"
+    ALL = "all"
 
 
 class CheckpointUnit(enum.Enum):
@@ -134,12 +142,13 @@ class PortRange:
 
 @dataclass(frozen=True, kw_only=True)
 class EntryPoint:
-    """Where a task finds the train function, once its environment is set.
+    """Where a task finds the train function, or the script, once its environment is set.
 
     Exactly one of `file`, `module` and `pickled` is given.
 
     Attributes:
-      function: Name of the function, as in `path/to/file.py:function`; empty for a pickled function.
+      function: Name of the function, as in `path/to/file.py:function`; empty for a pickled function, and for
+        a script.
       file: Path of the job file, relative to the working directory that travels.
       module: Dotted module name, importable from the working directory or installed.
       pickled: A cloudpickled function (from `__main__`, a notebook, a closure), kept shut until the
@@ -151,7 +160,14 @@ class EntryPoint:
     module: str | None = None
     pickled: bytes | None = field(default=None, repr=False)
 
+    @property
+    def is_script(self) -> bool:
+        """Whether the file or module is run as `__main__`, as `python` runs it."""
+        return not self.function and self.pickled is None
+
     def __str__(self) -> str:
+        if self.is_script:
+            return self.file or f"{MODULE_FLAG}{self.module}"
         where = self.file or self.module or "<function>"
         return f"{where}:{self.function}"
 
@@ -168,8 +184,10 @@ class JobSpec:
 
     Attributes:
       name: The run's name, a path name on storage.
-      entry_point: The train function.
+      entry_point: The train function, or the script.
       params: The job's params, each with its final value.
+      args: Arguments of a script, its `sys.argv[1:]`; the command line's are those after `--`.
+      run_on: Which tasks run a script under parameter_server.
       working_dir: Folder (on the driver) whose files travel to every task; None ships nothing.
       address: Ray address; None means RAY_ADDRESS, else a running Ray, else an embedded one.
       workers: Workers; a single-host strategy has exactly the one task worker/0.
@@ -198,12 +216,23 @@ class JobSpec:
       export: Whether the model of `ctx.fit` is exported at its end, the best one with `keep_best`.
       partitioner: How parameter_server cuts large variables into shards; None leaves them whole.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
+      collective: What reduces between workers under multi_worker_mirrored: `auto`, `ring` or `nccl`.
+      collective_timeout: Seconds after which a collective that not all workers have joined fails; None sets
+        no limit beside `stall_timeout`.
+      bytes_per_pack: Gradients are reduced in packs of about so many bytes under multi_worker_mirrored; None
+        reduces all of them as one.
+      cross_device_ops: What reduces between the devices of mirrored: `auto`, `nccl`, `hierarchical` or
+        `one_device`.
+      compress_gradients: What gradients are rounded to before they are summed over replicas: `none`, `fp16`
+        or `bf16`.
       detach: Whether submit returns once the cluster has accepted the run.
     """
 
     name: str
     entry_point: EntryPoint
     params: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    run_on: RunOn = RunOn.CHIEF
     working_dir: str | None = None
     address: str | None = None
     strategy: Strategy = Strategy.AUTO
@@ -236,6 +265,11 @@ class JobSpec:
     export: bool = True
     partitioner: Partitioner | None = None
     auto_shard: str = "data"
+    collective: str = "auto"
+    collective_timeout: float | None = None
+    bytes_per_pack: int | None = None
+    cross_device_ops: str = "auto"
+    compress_gradients: str = "none"
     detach: bool = False
 
     def __post_init__(self) -> None:
@@ -256,7 +290,9 @@ _LOWEST: Mapping[str, int] = {
     "cpus_per_data_worker": 0,
     "devices": 1,
     "keep": 1,
+    "bytes_per_pack": 1,
 }
+_TIME_LIMITS = ("timeout", "start_timeout", "stall_timeout", "collective_timeout")
 _HIGHEST_SEED = 2**32 - 1  # NumPy takes no more
 
 
@@ -270,7 +306,7 @@ def check_field(field_name: str, value: Any) -> None:
         raise SpecError(f"{field_name} is {value}; need at least {_LOWEST[field_name]}")
     if field_name in ("ps", "data_workers") and value > MAX_TASKS:
         raise SpecError(f"{field_name} is {value}; at most {MAX_TASKS} are supported")
-    if field_name in ("timeout", "start_timeout", "stall_timeout") and value <= 0:
+    if field_name in _TIME_LIMITS and value <= 0:
         raise SpecError(f"{field_name} is {value:g}; need more than 0 seconds")
     if field_name == "seed" and value > _HIGHEST_SEED:
         raise SpecError(f"seed is {value}; need at most {_HIGHEST_SEED}")

@@ -91,6 +91,8 @@ class TaskStatus:
       lag_steps: Evaluator: how many steps the chief was ahead of the checkpoint evaluated last; None
         before the first.
       beats: Counts whatever else shows that the task goes on: batches evaluated, checkpoints saved.
+      is_joining: Whether a script may be about to wait for its peers in TensorFlow, which keeps its process
+        from saying so (MultiWorkerMirroredStrategy holds Python's lock meanwhile).
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
       incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
@@ -115,6 +117,7 @@ class TaskStatus:
     steps_repeated: int = 0
     lag_steps: int | None = None
     beats: int = 0
+    is_joining: bool = False
     leaving: str | None = None
     incarnation: int = 0
     notes: tuple[str, ...] = ()

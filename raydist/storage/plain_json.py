@@ -8,7 +8,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raydist.storage.files.redaction import REDACTED, is_secret_key, redact_text
+from raydist.storage.files.redaction import REDACTED, is_secret_key, redact_arguments, redact_text
+
+ARGS = "args"  # the key of a command line's arguments
 
 
 def dump_plain_json(value: Any, *, indent: int | None = None) -> str:
@@ -43,4 +45,6 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_entry(key: str, value: Any) -> Any:
+    if key == ARGS and isinstance(value, list | tuple):
+        return _plain(redact_arguments(value))
     return REDACTED if isinstance(value, str) and value and is_secret_key(key) else _plain(value)

@@ -55,6 +55,7 @@ class SpecText(TypedDict, total=False):
 
     entry_point: EntryPointText
     params: Mapping[str, Any]
+    args: tuple[str, ...]
     working_dir: str | None
     address: str | None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from raydist.spec.near import suggest
 from raydist.spec.tasks import TaskType
 from raydist.train_context import TrainContext
 from raydist.training.cluster import data_service
+from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
 from raydist.training.trainers import evaluation
 from raydist.training.trainers.run_callbacks import callbacks_of
@@ -24,10 +26,8 @@ from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopR
 class TaskContext(TrainContext):
     """What the train function is given: the public surface of a TaskRun and its Trainer."""
 
-    def __init__(self, run: TaskRun, trainer: Trainer) -> None:
+    def __init__(self, run: TaskRun, make_trainer: Callable[[TaskRun], Trainer]) -> None:
         assignment = run.assignment
-        self.strategy = run.strategy
-        self.coordinator = run.coordinator
         self.params = assignment.job.params
         self.task = assignment.task
         self.is_chief = assignment.is_chief
@@ -36,8 +36,20 @@ class TaskContext(TrainContext):
         self.run_name = assignment.job.name
         self.storage = assignment.run_uri
         self._run = run
-        self._trainer = trainer
+        self._make_trainer = make_trainer
         self._num_distributed = 0  # data sets that were given to the data workers so far
+
+    @property
+    def strategy(self) -> Any:
+        return self._run.strategy
+
+    @property
+    def coordinator(self) -> Any:
+        return self._run.coordinator
+
+    @functools.cached_property
+    def _trainer(self) -> Trainer:
+        return self._make_trainer(self._run)
 
     @property
     def step(self) -> int:
@@ -47,27 +59,41 @@ class TaskContext(TrainContext):
         self,
         model: Any,
         train_data: Any,
+        y: Any = None,
         *,
         epochs: int,
+        batch_size: int | None = None,
+        shuffle: bool = True,
+        sample_weight: Any = None,
         steps_per_epoch: int | None = None,
         initial_epoch: int = 0,
         validation_data: Any = None,
+        validation_split: float = 0.0,
+        validation_batch_size: int | None = None,
         validation_steps: int | None = None,
         validation_freq: int | Sequence[int] = 1,
         class_weight: Mapping[int, float] | None = None,
+        accumulate: int = 1,
         callbacks: Sequence[Any] = (),
         verbose: int | str | None = None,
     ) -> Any:
         request = FitRequest(
             model=model,
             train_data=train_data,
+            y=y,
             epochs=epochs,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sample_weight=sample_weight,
             steps_per_epoch=steps_per_epoch,
             initial_epoch=initial_epoch,
             validation_data=validation_data,
+            validation_split=validation_split,
+            validation_batch_size=validation_batch_size,
             validation_steps=validation_steps,
             validation_freq=validation_freq,
             class_weight=class_weight,
+            accumulate=accumulate,
             callbacks=callbacks,
             verbose=verbose,
         )
@@ -87,6 +113,8 @@ class TaskContext(TrainContext):
             return evaluation.predict(self._run, model, data, steps=steps)
 
     def callbacks(self) -> list[Any]:
+        if self._is_evaluator:
+            raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")
         return callbacks_of(self._run)
 
     def train_steps(
@@ -107,7 +135,12 @@ class TaskContext(TrainContext):
         datasets = self._run.assignment.datasets
         if name in datasets:
             return datasets[name]
-        if self.coordinator is not None or self.task.task_type is TaskType.EVALUATOR:
+        if self._is_evaluator and self._run.assignment.num_ps == 0:
+            raise UnsupportedError(
+                f"ctx.dataset({name!r}) has nothing for {self.task}: the workers share the rows of datasets; "
+                "use --no-evaluator"
+            )
+        if self._run.coordinator is not None or self._is_evaluator:
             raise UnsupportedError(
                 f"ctx.dataset({name!r}) has nothing for {self.task}: under parameter_server each worker "
                 "makes its own data; give ctx.fit a function that reads the files into a tf.data.Dataset"
@@ -123,6 +156,8 @@ class TaskContext(TrainContext):
 
     def distribute(self, dataset: Any, *, sharding: str = "dynamic") -> Any:
         data_service.check(dataset, sharding)
+        if self._is_evaluator:
+            return dataset  # it would take elements from the workers
         service = self._run.assignment.data_service
         if service is None:
             self.note("ctx.distribute changes nothing: the run has no data workers (--data-workers N)")
@@ -130,6 +165,10 @@ class TaskContext(TrainContext):
         self._num_distributed += 1
         name = f"data-{self._num_distributed}" if self.num_workers > 1 else None
         return data_service.through(dataset, sharding=sharding, service=service, name=name)
+
+    @property
+    def _is_evaluator(self) -> bool:
+        return self.task.task_type is TaskType.EVALUATOR
 
     def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
         values = {name: _float(name, value) for name, value in metrics.items()}
@@ -187,9 +226,35 @@ class TaskContext(TrainContext):
         self._run.reporter.note(sentence)
 
 
+class ScriptContext(TaskContext):
+    """What `raydist.context()` is in a script, which may build the strategy by itself."""
+
+    def __init__(
+        self, run: TaskRun, make_trainer: Callable[[TaskRun], Trainer], strategies: ScriptStrategy
+    ) -> None:
+        super().__init__(run, make_trainer)
+        self._strategies = strategies
+
+    @property
+    def strategy(self) -> Any:
+        """The strategy that the script has built; else the run's, built when it is first asked for."""
+        return self._strategies.planned()
+
+    @property
+    def coordinator(self) -> Any:
+        self._strategies.planned()
+        return self._run.coordinator
+
+    @functools.cached_property
+    def _trainer(self) -> Trainer:
+        self._strategies.planned()
+        return self._make_trainer(self._run)
+
+
 def _float(name: str, value: Any) -> float:
     try:
-        return float(value)
+        # A variable of a strategy, such as an optimizer's iterations, is no number to `float`.
+        return float(value.numpy() if hasattr(value, "numpy") else value)
     except (TypeError, ValueError) as error:
         raise UnsupportedError(
             f"ctx.report got {name}={value!r}, which is no number; report scalars"

@@ -5,31 +5,35 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
+from typing import TypeVar
 
 import keras
 import tensorflow as tf
 import wrapt
 
+from raydist import train_context
 from raydist.errors import StorageError, UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.planning.assignment import TaskAssignment
-from raydist.spec.job import KerasFlavour
+from raydist.spec.job import KerasFlavour, Strategy
 from raydist.spec.tasks import TaskType
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_storage import open_run
 from raydist.training import tf_private
-from raydist.training.checkpointing.checkpoints import TaskCheckpoints
+from raydist.training.checkpointing.checkpoints import Gather, TaskCheckpoints
+from raydist.training.cluster import communication
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
-from raydist.training.cluster.strategy import build_coordinator, build_strategy
-from raydist.training.context import TaskContext
+from raydist.training.cluster.script_strategy import ScriptStrategy
+from raydist.training.cluster.strategy import TaskStrategy, build_coordinator, build_strategy
+from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.input import input_clock
 from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.sources import SourceFolder
 from raydist.training.parameter_server.trainer import ParameterServerTrainer
-from raydist.training.replicas import loss_rules
+from raydist.training.replicas import all_reduce, loss_rules
 from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.progress import TaskProgress
@@ -37,10 +41,12 @@ from raydist.training.reporting.reporter import Reporter
 from raydist.training.trainers.evaluator import EvaluatorTrainer
 from raydist.training.trainers.export import ExportFolder
 from raydist.training.trainers.keras_fit import SynchronousTrainer
-from raydist.training.trainers.task_run import TaskRun
+from raydist.training.trainers.task_run import Strategies, TaskRun
 from raydist.training.trainers.trainer import Trainer
 
 logger = logging.getLogger(__name__)
+
+_Context = TypeVar("_Context", bound=TaskContext)
 
 TICK_INTERVAL_S = 1.0
 # For a task that failed: the controller, which waits for its last words, has other things to do.
@@ -57,7 +63,82 @@ def open_session(
     exception in the block is reported to the peers, which would otherwise wait for this task.
     """
     progress = progress or TaskProgress(assignment.task)
-    strategy = _prepare(assignment)
+    _patch(assignment)
+    strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
+    input_clock.start(strategy)
+    _seed(assignment)
+    strategies = TaskStrategy(strategy, build_coordinator(strategy))
+    with _opened(assignment, strategies, progress=progress, commands=commands) as run:
+        run.checkpoints.gather_by(_gather_of(strategy))
+        _note_compression(strategy)
+        with _as_current(TaskContext(run, _trainer)) as context:
+            yield context
+
+
+@contextmanager
+def open_script(
+    assignment: TaskAssignment,
+    *,
+    release_port: Callable[[], None] = lambda: None,
+    progress: TaskProgress | None = None,
+    commands: Commands | None = None,
+) -> Iterator[ScriptContext]:
+    """Prepares TensorFlow and Keras for a script, which builds its strategy by itself, and runs in the block.
+
+    As `open_session` in all else. Whatever of it depends on the strategy begins once that is built.
+
+    Args:
+      release_port: Gives up the task's port, once TensorFlow has it.
+    """
+    progress = progress or TaskProgress(assignment.task)
+    progress.set_joining(assignment.strategy is Strategy.MULTI_WORKER_MIRRORED)
+    _patch(assignment)
+    _seed(assignment)
+    with ExitStack() as stack:
+
+        def built(strategy: tf.distribute.Strategy) -> None:
+            progress.set_joining(False)
+            input_clock.start(strategy)
+            run.checkpoints.gather_by(_gather_of(strategy))
+            _note_compression(strategy)
+
+        strategies = ScriptStrategy(
+            assignment, release_port=release_port, note=reporting.note, on_built=built
+        )
+        opened = _opened(assignment, strategies, progress=progress, commands=commands)
+        run = stack.enter_context(opened)
+        run.reporter.reports_every_fit = True
+        script = str(assignment.job.entry_point)
+        if assignment.attempt > 0:
+            reporting.note(
+                f"attempt {assignment.attempt} ran {script} from its beginning: it goes on from what the "
+                "script itself restores (BackupAndRestore, CheckpointManager, raydist.context().restore)"
+            )
+        stack.enter_context(strategies.watched())
+        yield stack.enter_context(_as_current(ScriptContext(run, _trainer, strategies)))
+        strategies.finish()
+        if assignment.is_chief and not progress.has_trained():
+            reporting.note(
+                f"{script} ended without reporting a step: it called neither model.fit nor "
+                "raydist.context().report, so the run has no steps and no metrics"
+            )
+
+
+@contextmanager
+def _as_current(context: _Context) -> Iterator[_Context]:
+    """Makes it what `raydist.context()` returns."""
+    train_context.set_context(context)
+    try:
+        yield context
+    finally:
+        train_context.set_context(None)
+
+
+@contextmanager
+def _opened(
+    assignment: TaskAssignment, strategies: Strategies, *, progress: TaskProgress, commands: Commands | None
+) -> Iterator[TaskRun]:
+    """Opens what a task stores, and finishes it; tells the peers of an exception in the block."""
     with ExitStack() as stack:
         storage = open_run(assignment.job.storage, run=assignment.job.name).patient()
         metrics = MetricsWriter.open(storage, task=assignment.task, attempt=assignment.attempt)
@@ -69,7 +150,6 @@ def open_session(
             keep=assignment.job.keep,
             keep_best=assignment.job.keep_best,
             progress=progress,
-            gather=None if is_alone(strategy) else functools.partial(gather_over_workers, strategy),
             # Or a chief that dies would leave a gap in the curve before the checkpoint.
             before_commit=metrics.flush,
         )
@@ -78,15 +158,14 @@ def open_session(
         stack.callback(reporting.set_current, None)
         run = TaskRun(
             assignment,
-            strategy=strategy,
-            coordinator=build_coordinator(strategy),
+            strategies=strategies,
             reporter=reporter,
             checkpoints=checkpoints,
             commands=commands or Commands(),
             export_folder=ExportFolder(storage) if assignment.job.export else None,
         )
         try:
-            yield TaskContext(run, _trainer(run, SourceFolder(storage)))
+            yield run
             checkpoints.finish()
         except BaseException as error:
             # First: the peers' failure would make the controller end this task, and the next attempt
@@ -96,8 +175,8 @@ def open_session(
             raise
 
 
-def _prepare(assignment: TaskAssignment) -> tf.distribute.Strategy:
-    """Patches Keras, seeds, and builds the strategy."""
+def _patch(assignment: TaskAssignment) -> None:
+    """Patches Keras, where it is the one that was asked for."""
     job = assignment.job
     check_keras(assignment.keras)
     if job.patch_keras:
@@ -105,19 +184,31 @@ def _prepare(assignment: TaskAssignment) -> tf.distribute.Strategy:
         # It takes 0.1 s to import, and most jobs never do; those that do shall find it patched.
         wrapt.register_post_import_hook(functools.partial(_patch_tf_keras, job.sync_batchnorm), "tf_keras")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
-    strategy = build_strategy(assignment, start_timeout_s=job.start_timeout)
-    input_clock.start(strategy)
+    all_reduce.configure(communication.options_of(job), compression=communication.compression_of(job))
+
+
+def _seed(assignment: TaskAssignment) -> None:
     # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because
     # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
-    keras.utils.set_random_seed(job.seed)
-    return strategy
+    keras.utils.set_random_seed(assignment.job.seed)
 
 
-def _trainer(run: TaskRun, sources: SourceFolder) -> Trainer:
+def _note_compression(strategy: tf.distribute.Strategy) -> None:
+    if (sentence := all_reduce.note_on(strategy)) is not None:
+        reporting.note(sentence)
+
+
+def _gather_of(strategy: tf.distribute.Strategy) -> Gather | None:
+    return None if is_alone(strategy) else functools.partial(gather_over_workers, strategy)
+
+
+def _trainer(run: TaskRun) -> Trainer:
     """Chooses how this task trains, once."""
+    job = run.assignment.job
     if run.assignment.task.task_type is TaskType.EVALUATOR:
         return EvaluatorTrainer(run)
     if run.coordinator is not None:
+        sources = SourceFolder(open_run(job.storage, run=job.name).patient())
         return ParameterServerTrainer(run, sources=sources)
     return SynchronousTrainer(run)
 

@@ -6,16 +6,29 @@ Checked with TensorFlow 2.21; tests/training/test_tf_private.py fails when one i
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.data.experimental.ops import cardinality as cardinality_op
+from tensorflow.python.data.ops import (
+    batch_op,
+    dataset_ops,
+    map_op,
+    padded_batch_op,
+    prefetch_op,
+    repeat_op,
+    skip_op,
+    take_op,
+)
+from tensorflow.python.data.util import structure
 from tensorflow.python.distribute import distribute_lib, input_lib, mirrored_strategy
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
-from tensorflow.python.framework import config
+from tensorflow.python.framework import config, op_def_registry
 from tensorflow.python.ops import gen_script_ops, script_ops, stateful_random_ops
 
 from raydist.errors import UnsupportedError
@@ -49,11 +62,13 @@ def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float)
     (collective_all_reduce_strategy.py). With a barrier at registration a missing peer raises
     `DeadlineExceededError … Some timed out task names: …` (TF_NOTES 4.3).
     """
+    current = context.context()
+    if current.coordination_service is not None:
+        return  # by an earlier strategy of this process, for the same cluster
     jobs = [
         coordination_config_pb2.CoordinatedJob(name=task_type.value, num_tasks=len(addresses))
         for task_type, addresses in cluster_spec.jobs
     ]
-    current = context.context()
     current.configure_coordination_service(
         service_type="standalone",
         service_leader=f"/job:{jobs[0].name}/replica:0/task:0",
@@ -95,6 +110,9 @@ def keep_mirrored_local(task: TaskId) -> None:
         # Under other names there would be none: then it is TensorFlow's to choose.
         return gpus[:num_gpus] or cpus or all_local_devices(num_gpus)
 
+    if getattr(all_local_devices, "is_own", False):
+        return  # an earlier strategy of this process has done so
+    own_devices.is_own = True  # type: ignore[attr-defined]
     mirrored_strategy.all_local_devices = own_devices
     tf.distribute.MirroredStrategy._collective_key_base = (1 + task.index) * _KEYS_PER_TASK
 
@@ -119,6 +137,11 @@ def global_random_variables() -> list[tf.Variable]:
 def make_global_generator() -> None:
     """Makes that generator, unless it is there."""
     tf.random.get_global_generator()
+
+
+def default_strategy() -> tf.distribute.Strategy:
+    """Returns the strategy outside of every scope."""
+    return distribute_lib._get_default_strategy()
 
 
 def is_default(strategy: tf.distribute.Strategy) -> bool:
@@ -311,3 +334,149 @@ def traced_for_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
             yield
     finally:
         strategy.extended._being_scheduled = before
+
+
+class Transformation(enum.Enum):
+    """What one data set of `tf.data` makes of its input, of those that raydist can put elsewhere."""
+
+    MAP = "map"
+    BATCH = "batch"
+    PADDED_BATCH = "padded_batch"
+    REPEAT = "repeat"
+    TAKE = "take"
+    SKIP = "skip"
+    PREFETCH = "prefetch"
+    OPTIONS = "with_options"
+    CARDINALITY = "assert_cardinality"
+
+
+# The classes that `tf.data.Dataset`'s methods return, and what is read of each beside its input.
+TRANSFORMATIONS: dict[type, tuple[Transformation, tuple[str, ...]]] = {
+    map_op._MapDataset: (Transformation.MAP, ("_map_func",)),
+    map_op._ParallelMapDataset: (Transformation.MAP, ("_map_func", "_num_parallel_calls")),
+    batch_op._BatchDataset: (Transformation.BATCH, ("_batch_size", "_drop_remainder")),
+    batch_op._ParallelBatchDataset: (
+        Transformation.BATCH,
+        ("_batch_size", "_drop_remainder", "_num_parallel_calls"),
+    ),
+    padded_batch_op._PaddedBatchDataset: (
+        Transformation.PADDED_BATCH,
+        ("_batch_size", "_drop_remainder", "_padded_shapes", "_padding_values"),
+    ),
+    repeat_op._RepeatDataset: (Transformation.REPEAT, ("_count",)),
+    take_op._TakeDataset: (Transformation.TAKE, ("_count",)),
+    skip_op._SkipDataset: (Transformation.SKIP, ("_count",)),
+    prefetch_op._PrefetchDataset: (Transformation.PREFETCH, ("_buffer_size",)),
+    dataset_ops._OptionsDataset: (Transformation.OPTIONS, ()),
+    cardinality_op._AssertCardinalityDataset: (Transformation.CARDINALITY, ("_expected_cardinality",)),
+}
+
+
+def transformation_of(dataset: tf.data.Dataset) -> Transformation | None:
+    """Returns what a data set makes of its input; None for what raydist cannot put elsewhere."""
+    kind, names = TRANSFORMATIONS.get(type(dataset), (None, ()))
+    return kind if all(hasattr(dataset, name) for name in ("_input_dataset", *names)) else None
+
+
+def input_of(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the input of a data set that is one of `TRANSFORMATIONS`."""
+    return dataset._input_dataset
+
+
+def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """Returns the inputs of any data set."""
+    return list(dataset._inputs())
+
+
+def functions_of(dataset: tf.data.Dataset) -> list[DataFunction]:
+    """Returns the functions that any data set calls."""
+    return [DataFunction(one) for one in dataset._functions()]
+
+
+def name_of_transformation(dataset: tf.data.Dataset) -> str:
+    """Returns what made a data set, in the words of a pipeline: `flat_map`, for example."""
+    words = type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("Dataset")
+    return "".join(f"_{one.lower()}" if one.isupper() else one for one in words).lstrip("_")
+
+
+def parameter(dataset: tf.data.Dataset, name: str) -> Any:
+    """Returns one of the values in `TRANSFORMATIONS`; None where the data set has no such."""
+    found = getattr(dataset, name, None)
+    return found.numpy().item() if isinstance(found, tf.Tensor) and found.shape.rank == 0 else found
+
+
+def moved(dataset: tf.data.Dataset, onto: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns `onto` transformed as `dataset`'s input is; not for functions, nor for batches."""
+    match transformation_of(dataset):
+        case Transformation.REPEAT:
+            return onto.repeat(dataset._count)
+        case Transformation.TAKE:
+            return onto.take(dataset._count)
+        case Transformation.SKIP:
+            return onto.skip(dataset._count)
+        case Transformation.PREFETCH:
+            return onto.prefetch(parameter(dataset, "_buffer_size"))
+        case Transformation.CARDINALITY:
+            return onto.apply(tf.data.experimental.assert_cardinality(dataset._expected_cardinality))
+        case Transformation.OPTIONS:
+            return onto  # which belong to the pipeline as a whole
+        case _:
+            raise ValueError(f"{name_of_transformation(dataset)} cannot be moved")
+
+
+class DataFunction:
+    """A function of a data set, as it was traced (data/ops/structured_function.py)."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self._wrapper = wrapper
+
+    @property
+    def name(self) -> str:
+        function = self._wrapper._func
+        return getattr(function, "__qualname__", None) or type(function).__name__
+
+    @property
+    def is_tensorflows(self) -> bool:
+        """Whether it is a function of TensorFlow's own."""
+        return getattr(self._wrapper._func, "__module__", "").startswith("tensorflow.")
+
+    @property
+    def graph(self) -> tf.Graph | None:
+        """The traced graph; None for a function of TensorFlow 1."""
+        return getattr(self._wrapper.function, "graph", None)
+
+    @property
+    def spec(self) -> Any:
+        """The structure of what it returns."""
+        return self._wrapper.output_structure
+
+    def __call__(self, element: Any) -> Any:
+        """Returns what the traced function, which is not traced again, makes of an element."""
+        inputs = structure.to_tensor_list(self._wrapper._input_structure, element)
+        outputs = self._wrapper.function(*inputs)
+        return structure.from_compatible_tensor_list(self._wrapper.output_structure, outputs)
+
+    def on_rows(self, batch: Any) -> Any:
+        """Returns what it makes of some rows of a batch, also where it was traced for batches of one size.
+
+        In a graph, of tensors alone: it is put there anew, and with it the shapes are.
+        """
+        traced = self._wrapper.function.graph
+        outer = tf.compat.v1.get_default_graph()
+        given = [
+            *tf.nest.flatten(batch),
+            *(outer.capture(one) for one in self._wrapper.function.captured_inputs),
+        ]
+        outputs = tf.graph_util.import_graph_def(
+            traced.as_graph_def(),
+            input_map={inner.name: one for inner, one in zip(traced.inputs, given, strict=True)},
+            return_elements=[one.name for one in traced.outputs],
+            name="rows",
+        )
+        return tf.nest.pack_sequence_as(self._wrapper.output_structure, outputs)
+
+
+def has_state(op_type: str) -> bool:
+    """Whether TensorFlow runs an operation for more than its outputs, or with more than its inputs."""
+    definition = op_def_registry.get(op_type)
+    return definition is not None and bool(definition.is_stateful)

@@ -126,10 +126,10 @@ def main() -> None:
     }
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(rounds):
-        for kind, (function, keras, num_steps, mend) in kinds.items():
+        for kind, (function, keras, num_steps, is_patched) in kinds.items():
             cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
             [first, _] = run_function(
-                f"{here}:{function}", cluster, num_steps=num_steps, job_options={"patch_keras": mend}
+                f"{here}:{function}", cluster, num_steps=num_steps, job_options={"patch_keras": is_patched}
             )
             rates[kind].append(first.values["rate"])
             print(f"round {number}: {kind}: {first.values['rate']:.0f} steps/s", flush=True)
@@ -142,14 +142,14 @@ def main() -> None:
 
 def _check_metrics(here: str) -> None:
     found = {}
-    for mend in (False, True):
+    for is_patched in (False, True):
         cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
         [first, _] = run_function(
-            f"{here}:fit", cluster, num_steps=STOCK_STEPS, job_options={"patch_keras": mend}
+            f"{here}:fit", cluster, num_steps=STOCK_STEPS, job_options={"patch_keras": is_patched}
         )
-        found[mend] = first.values["metrics"]
+        found[is_patched] = first.values["metrics"]
     largest = max(abs(found[True][name] - value) for name, value in found[False].items())
-    print(f"epoch metrics, stock against mended tf_keras: largest difference {largest:.1e}")
+    print(f"epoch metrics, stock against patched tf_keras: largest difference {largest:.1e}")
 
 
 if __name__ == "__main__":

@@ -174,6 +174,23 @@ def check_command(page: Path, arguments: list[str], *, is_mention: bool = False)
         assert context.params["topic"] in (None, "TOPIC", *guide_pages.TOPICS)
 
 
+@pytest.mark.parametrize("job", sorted((ROOT / "jobs").glob("*.py")), ids=lambda job: job.stem)
+def test_commands_in_the_doc_comment_of_a_job_parse(job: Path) -> None:
+    doc = ast.get_docstring(ast.parse(job.read_text())) or ""
+    for arguments in arguments_in(doc.splitlines()):
+        check_command(job, arguments)
+    for arguments in arguments_in(_INLINE_CODE.findall(doc)):
+        check_command(job, arguments, is_mention=True)
+
+
+def test_gallery_has_every_job() -> None:
+    linked = {
+        Path(target).stem for target in _LINK.findall(prose(FOLDER / "gallery.md")) if "jobs/" in target
+    }
+    without_a_job = {"cifar_images", "mnist_images"}
+    assert linked == {path.stem for path in (ROOT / "jobs").glob("*.py")} - without_a_job
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -255,6 +272,9 @@ def test_readme_has_the_two_commands_that_do_all_set_up() -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_guide_names_every_option(option: Option) -> None:
     word, text = option.name.replace("_", "-"), guide_pages.page("commands")
+    if option.name == "args":
+        assert "-- ARGS" in text
+        return
     assert f"--{word}" in text or f"--no-{word}" in text
 
 
@@ -308,7 +328,7 @@ def test_link_to_a_page_becomes_its_command() -> None:
     ("topic", "sentence"),
     [
         pytest.param("stroage", "did you mean storage?", id="near"),
-        pytest.param("weather", "write one of writing-a-job, commands, input-data", id="far"),
+        pytest.param("weather", "write one of writing-a-job, scripts, commands", id="far"),
     ],
 )
 def test_unknown_topic_is_exit_2_and_one_sentence(raydist: Run, topic: str, sentence: str) -> None:

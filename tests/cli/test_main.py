@@ -141,7 +141,9 @@ def test_help_has_one_line_for_each_command(capsys: pytest.CaptureFixture[str]) 
 
 def test_every_option_is_under_one_heading() -> None:
     grouped = [name for names in GROUPS.values() for name in names]
-    assert sorted(grouped) == sorted(["param_texts", "config", *(option.name for option in OPTIONS)])
+    assert sorted(grouped) == sorted(
+        ["param_texts", "is_module", "config", *(option.name for option in OPTIONS)]
+    )
 
 
 @pytest.mark.parametrize("command", ["submit", "plan", "resume"])
@@ -153,6 +155,6 @@ def test_options_of_a_run_are_in_groups_with_an_example(
     assert headings == list(GROUPS)
     assert f"  Example:\n    raydist {command} " in printed
     assert "\n  JOB\n" not in printed  # an argument, which the description explains
-    for flag in [f"--{option.name.replace('_', '-')}" for option in OPTIONS]:
+    for flag in [f"--{one.name.replace('_', '-')}" if one.name != "args" else "-- ARGS" for one in OPTIONS]:
         shown = re.findall(rf"^  {flag}\b(?!-)", printed, flags=re.MULTILINE)
         assert len(shown) == (0 if command == "resume" and flag in ("--name", "--resume") else 1), flag

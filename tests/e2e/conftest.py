@@ -102,7 +102,7 @@ def raydist(running_ray: RunningRay, tmp_path: Path) -> Callable[..., Ended]:
 def start_raydist(running_ray: RunningRay, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Starts a command in `folder`; `submit` goes to the running Ray."""
     if arguments[0] in ("submit", "resume") and "--address" not in arguments:
-        arguments = (*arguments, "--address", running_ray.address)
+        arguments = (arguments[0], "--address", running_ray.address, *arguments[1:])
     return subprocess.Popen(
         [BIN / "raydist", *arguments],
         cwd=folder,

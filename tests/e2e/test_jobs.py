@@ -20,8 +20,8 @@ STRATEGIES = {
 
 
 JOBS = {"cifar": ["-p", "epochs=2", "-p", "data=digits"], "digits": ["-p", "epochs=3"]}
-# Each strategy once; one_device is that of the embedding jobs, multi_worker_mirrored of the first command.
-DEFAULT = {("digits", "mirrored"), ("digits", "central_storage")}
+# Each strategy once; multi_worker_mirrored is that of the first command.
+DEFAULT = {("digits", "one_device"), ("digits", "mirrored"), ("digits", "central_storage")}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def plan(
     **fields: Any,
 ) -> Plan:
     """Plans a job whose fields were all asked for, unless `sources` says otherwise."""
-    job = JobSpec(name="run", entry_point=EntryPoint(file="a.py", function="train"), **fields)
+    entry_point = fields.pop("entry_point", EntryPoint(file="a.py", function="train"))
+    job = JobSpec(name="run", entry_point=entry_point, **fields)
     by_field = {option.name: Source.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Source.ASKED)
     return make_plan(job, by_field | dict(sources or {}), inventory, wants_legacy_keras=wants_legacy_keras)

@@ -49,6 +49,15 @@ def test_each_role_has_its_own_resources_and_only_workers_have_gpus() -> None:
     assert made.notes == ("each worker uses 1 of 4 GPUs; --gpus-per-worker N gives it more",)
 
 
+def test_workers_that_train_together_may_have_an_evaluator_beside_them() -> None:
+    made = plan(cluster((16, 4)), workers=workers(2), evaluator=True, cpus_per_evaluator=1.5)
+    assert made.strategy is Strategy.MULTI_WORKER_MIRRORED
+    assert made.roles == (
+        Role(task_type=TaskType.WORKER, num_tasks=2, resources=Resources(num_cpus=1.0, num_gpus=1)),
+        Role(task_type=TaskType.EVALUATOR, resources=Resources(num_cpus=1.5)),
+    )
+
+
 @pytest.mark.parametrize(
     "task_type", [each for each in TaskType if each is not TaskType.DATA_WORKER], ids=lambda each: each.value
 )

@@ -48,6 +48,7 @@ def choose(
         ({"tpu_name": "t1"}, Strategy.TPU, "one worker, and there is a TPU (t1)"),
         ({"workers": workers(2), "num_gpus": 4}, MWM, "workers is 2"),
         ({"workers": workers(1, 3), "tpu_name": "t1"}, MWM, "workers is 1:3"),
+        ({"workers": workers(2), "evaluator": True}, MWM, "workers is 2"),
         ({"ps": 1}, PS, "ps is 1"),
         ({"ps": 2, "workers": workers(3), "evaluator": True, "num_gpus": 4}, PS, "ps is 2"),
         ({"strategy": PS, "ps": 1}, PS, "strategy parameter_server was set as asked"),
@@ -116,13 +117,13 @@ def test_strategy_of_higher_precedence_overrides(field: str, value: Any, note: s
             {"evaluator": True},
             SpecError,
             "evaluator is on, but strategy one_device has no evaluator task; "
-            "use --no-evaluator and give ctx.fit validation_data",
+            "use --no-evaluator and give ctx.fit validation_data, or --strategy multi_worker_mirrored",
         ),
         (
             {"evaluator": True, "strategy": Strategy.TPU, "tpu_name": "t1"},
             SpecError,
             "evaluator is on, but strategy tpu has no evaluator task; "
-            "use --no-evaluator and give ctx.fit validation_data",
+            "use --no-evaluator and give ctx.fit validation_data, or --strategy multi_worker_mirrored",
         ),
         (
             {"strategy": Strategy.TPU},

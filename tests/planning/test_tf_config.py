@@ -102,6 +102,22 @@ def test_only_the_evaluator_has_no_address_and_only_the_chief_is_chief() -> None
     }
 
 
+def test_evaluator_beside_workers_is_not_in_their_cluster_and_not_their_chief() -> None:
+    made = plan(2, evaluator=True)
+    assignments = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()
+    assert {str(each.task): (each.address, each.is_chief) for each in assignments} == {
+        "worker/0": ("worker-0:0", True),
+        "worker/1": ("worker-1:0", False),
+        "evaluator/0": (None, False),
+    }
+    assert {each.num_workers for each in assignments} == {2}
+    *_, evaluator = assignments
+    assert json.loads(assignment_environment(evaluator)["TF_CONFIG"] or "") == {
+        "cluster": {"worker": ["worker-0:0", "worker-1:0"]},
+        "task": {"type": "evaluator", "index": 0},
+    }
+
+
 def test_single_host_assignment_has_no_address_and_removes_tf_config() -> None:
     made = plan(1, strategy=Strategy.MIRRORED, gpus_per_worker=0)
     (assignment,) = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r").values()

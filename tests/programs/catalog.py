@@ -59,18 +59,18 @@ PROGRAMS = {
     for program in (
         Program(name="autoencoder", expected=BOTH, is_slow=True, kill_after=3),  # of two steps each
         Program(name="bilstm", expected=BOTH, is_slow=True),
-        Program(name="captcha_ctc", expected=BOTH),
-        Program(name="clipping", expected=BOTH),
+        Program(name="captcha_ctc", expected=BOTH, is_slow=True),
+        Program(name="clipping", expected=BOTH, is_slow=True),
         Program(name="convnet", expected=BOTH),
         Program(name="custom_loop", expected=BOTH),
         Program(name="dcgan", expected=BOTH),
-        Program(name="distillation", expected=BOTH, kill_after=11),  # 2nd fit
+        Program(name="distillation", expected=BOTH, kill_after=11, is_slow=True),  # 2nd fit
         Program(name="efficient_embeddings", expected=BOTH, is_slow=True),
         Program(name="ema", expected=BOTH, is_slow=True),
-        Program(name="endpoint_layer", expected=TOLD_BY_TF_KERAS, told=REDUCTION),
-        Program(name="graph_attention", expected=BOTH),
+        Program(name="endpoint_layer", expected=TOLD_BY_TF_KERAS, told=REDUCTION, is_slow=True),
+        Program(name="graph_attention", expected=BOTH, is_slow=True),
         # A fit of the user's own goes on with an epoch.
-        Program(name="imbalanced", expected=BOTH, checkpoint_every="epoch", kill_after=6),
+        Program(name="imbalanced", expected=BOTH, checkpoint_every="epoch", kill_after=6, is_slow=True),
         Program(name="issue_tickets", expected=BOTH, is_slow=True),
         Program(name="masked_tagger", expected=BOTH),
         Program(name="miniature_gpt", expected=BOTH, is_slow=True),
@@ -83,9 +83,9 @@ PROGRAMS = {
         Program(name="steps_loop", expected=BOTH, is_slow=True, kill_after=1),
         Program(name="text_transformer", expected=BOTH),
         Program(name="timeseries_transformer", expected=BOTH, is_slow=True),
-        Program(name="train_step_compiled", expected=BOTH),
+        Program(name="train_step_compiled", expected=BOTH, is_slow=True),
         Program(name="train_step_guide", expected=BOTH, kill_after=6),
-        Program(name="vae", expected=BOTH),
+        Program(name="vae", expected=BOTH, is_slow=True),
         Program(name="vision_transformer", expected=BOTH, is_slow=True),
         Program(name="vision_transformer_ops", expected=ONLY_KERAS_3, is_slow=True),
         Program(name="weight_decay", expected=BOTH, is_slow=True),
@@ -95,18 +95,21 @@ PROGRAMS = {
         Program(name="ner", expected=TOLD_BY_BOTH, told=("could not be shown",)),
         Program(name="supervised_contrastive", expected=TOLD_BY_BOTH, told=("could not be shown",)),
         # Random numbers, and statistics of a batch.
-        Program(name="attention_dropout", expected=TOLD_BY_BOTH, told=(RANDOM,)),
-        Program(name="augmentation", expected=TOLD_BY_BOTH, told=(RANDOM,)),
+        Program(name="attention_dropout", expected=TOLD_BY_BOTH, told=(RANDOM,), is_slow=True),
+        Program(name="augmentation", expected=TOLD_BY_BOTH, told=(RANDOM,), is_slow=True),
         Program(name="convnet_regularized", expected=TOLD_BY_BOTH, told=(RANDOM, BATCHNORM)),
-        Program(name="dcgan_random", expected=TOLD_BY_KERAS_3_ALONE, told=(RANDOM,)),
+        Program(name="dcgan_random", expected=TOLD_BY_KERAS_3_ALONE, told=(RANDOM,), is_slow=True),
         Program(name="lstm_dropout", expected=TOLD_BY_BOTH, told=(RANDOM,)),
-        Program(name="vae_random", expected=TOLD_BY_KERAS_3_ALONE, told=(RANDOM,)),
+        Program(name="vae_random", expected=TOLD_BY_KERAS_3_ALONE, told=(RANDOM,), is_slow=True),
         # Keras 3 cannot do these with several replicas (keras#20582).
-        Program(name="ema_overwrite", expected=TOLD_BY_KERAS_3, told=("ema_overwrite_frequency",)),
+        Program(
+            name="ema_overwrite", expected=TOLD_BY_KERAS_3, told=("ema_overwrite_frequency",), is_slow=True
+        ),
         Program(
             name="gradient_accumulation",
             expected=TOLD_BY_KERAS_3_ALONE,
             told=("gradient_accumulation_steps",),
+            is_slow=True,
         ),
     )
 }

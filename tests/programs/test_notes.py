@@ -16,8 +16,8 @@ CLUSTER = "2 devices"
 
 
 @functools.cache
-def run(keras: str, expected: Expected) -> dict[str, list[Done]]:
-    return run_programs(names(keras, expected), cluster_of(CLUSTER, keras))
+def run(keras: str, expected: Expected, is_slow: bool) -> dict[str, list[Done]]:
+    return run_programs(names(keras, expected, is_slow=is_slow), cluster_of(CLUSTER, keras))
 
 
 def cases(expected: Expected) -> list[object]:
@@ -25,7 +25,7 @@ def cases(expected: Expected) -> list[object]:
         pytest.param(
             program,
             keras,
-            marks=() if keras == "3" and expected is Expected.TOLD else pytest.mark.slow,
+            marks=() if _is_quick(program, keras, expected) else pytest.mark.slow,
             id=f"{program}-keras {keras}",
         )
         for keras in ("3", "legacy")
@@ -33,9 +33,13 @@ def cases(expected: Expected) -> list[object]:
     ]
 
 
+def _is_quick(program: str, keras: str, expected: Expected) -> bool:
+    return keras == "3" and expected is Expected.TOLD and not PROGRAMS[program].is_slow
+
+
 @pytest.mark.parametrize(("program", "keras"), cases(Expected.TOLD))
 def test_what_cannot_be_equal_is_told(program: str, keras: str) -> None:
-    [done] = run(keras, Expected.TOLD)[program]
+    [done] = run(keras, Expected.TOLD, PROGRAMS[program].is_slow)[program]
     # Of an error what it says, without the lines of code that lead to it.
     said = [*done.notes, (done.error or "").rpartition('  File "')[2]]
     for piece in PROGRAMS[program].told:
@@ -44,7 +48,7 @@ def test_what_cannot_be_equal_is_told(program: str, keras: str) -> None:
 
 @pytest.mark.parametrize(("program", "keras"), cases(Expected.EQUAL))
 def test_what_is_equal_has_no_such_note(program: str, keras: str) -> None:
-    [done] = run(keras, Expected.EQUAL)[program]
+    [done] = run(keras, Expected.EQUAL, PROGRAMS[program].is_slow)[program]
     assert done.error is None, done.error
     false_alarms = (RANDOM, BATCHNORM, "could not be shown")
     assert [note for note in done.notes if any(words in note for words in false_alarms)] == []

@@ -310,21 +310,39 @@ def trained_for_export(ctx: Any, *, kind: str = "dense") -> dict[str, Any]:
     keras = tf.keras
 
     class Subclassed(keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.dense = keras.layers.Dense(3)
+        """Takes the layer in its middle, which only a get_config could tell; counts what it sees."""
 
-        def call(self, inputs: Any) -> Any:
-            return self.dense(inputs)
+        def __init__(self, middle: Any) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(8)
+            self.layers_in_a_dict = {"middle": middle, "last": keras.layers.Dense(3)}
+            self.normal = keras.layers.BatchNormalization()
+            self.seen = keras.metrics.Mean(name="seen")
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            if not keras.Model.__module__.startswith("tf_keras"):  # whose `fit` calls it outside of replicas
+                self.seen.update_state(inputs)
+            hidden = self.layers_in_a_dict["middle"](self.normal(self.dense(inputs), training=training))
+            return self.layers_in_a_dict["last"](hidden)
 
         def get_config(self) -> Any:
             raise NotImplementedError("no config")
 
+    class Configured(Subclassed):
+        def get_config(self) -> Any:
+            return {"units": 4}
+
+        @classmethod
+        def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
+            return cls(keras.layers.Dense(config["units"]))
+
     with ctx.strategy.scope():
-        if kind == "subclassed":
+        if kind in ("config", "no config"):
             keras.utils.set_random_seed(7)
-            model = Subclassed()
-            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            model = (Configured if kind == "config" else Subclassed)(keras.layers.Dense(4))
+            score = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="score")
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile("sgd", loss, metrics=[score])
         else:
             keras.utils.set_random_seed(7)
             # With moving statistics, which are exported too.
@@ -338,7 +356,17 @@ def trained_for_export(ctx: Any, *, kind: str = "dense") -> dict[str, Any]:
     ctx.fit(model, lambda: data().repeat(), epochs=3, steps_per_epoch=6)
     # Read as whole arrays, because Keras's predict is not for ParameterServer.
     arrays = [np.asarray(part.read_value()) for part in variables.variables_of("model", model)]
+    x = np.linspace(-1, 1, 24).reshape(4, 6).astype("float32")
+    predicted = {}
+    if kind != "dense":
+        # What a model of the same class makes of its weights, outside of the strategy.
+        plain = (Configured if kind == "config" else Subclassed)(keras.layers.Dense(4))
+        plain(x)
+        for variable, array in zip(variables.variables_of("model", plain), arrays, strict=True):
+            variable.assign(array)
+        predicted = {"predicted": np.asarray(plain(x))}
     return {
+        **predicted,
         **{f"weight-{number:02d}": array for number, array in enumerate(arrays)},
         "notes": list(progress_of(ctx).status().notes),
     }

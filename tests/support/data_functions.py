@@ -225,11 +225,12 @@ def looped_on_seeds(ctx: Any, *, loops: list[tuple[int, int]]) -> dict[str, Any]
     return {"refused": refused, "seen": float(seen.numpy())}
 
 
-def slowed_by_its_data(ctx: Any, *, is_static: bool) -> dict[str, Any]:
+def slowed_by_its_data(ctx: Any, *, is_static: bool, by_example: bool = False) -> dict[str, Any]:
     """Trains on data of which each batch takes 50 ms; returns what was noted, and the local metrics.
 
     Args:
       is_static: Whether the size of a batch is known while the step is traced.
+      by_example: Whether the examples take their time before they are batched, 25 ms each.
     """
     import time
 
@@ -240,11 +241,13 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool) -> dict[str, Any]:
     input_clock.MIN_TRAINING_S = 1.0
 
     def slow(x: np.ndarray) -> np.ndarray:
-        time.sleep(0.05)
+        time.sleep(0.025 if by_example else 0.05)
         return x
 
     def read(x: Any, y: Any) -> Any:
-        return tf.ensure_shape(tf.numpy_function(slow, [x], tf.float32), x.shape), y
+        # By examples it is a function without a state, so that each worker reads its own.
+        slowed = tf.numpy_function(slow, [x], tf.float32, stateful=not by_example)
+        return tf.ensure_shape(slowed, x.shape), y
 
     recorded: list[dict[str, float]] = []
     reporter = run_of(ctx).reporter
@@ -255,8 +258,12 @@ def slowed_by_its_data(ctx: Any, *, is_static: bool) -> dict[str, Any]:
         record(metrics, **place)
 
     reporter.report = recording
-    dataset = tf.data.Dataset.from_tensor_slices(examples(320)).batch(8, drop_remainder=is_static)
-    dataset = dataset.map(read).prefetch(1)
+    dataset = tf.data.Dataset.from_tensor_slices(examples(320))
+    if by_example:
+        dataset = dataset.map(read).batch(8, drop_remainder=is_static)
+    else:
+        dataset = dataset.batch(8, drop_remainder=is_static).map(read)
+    dataset = dataset.prefetch(1)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
     ctx.fit(model, dataset, epochs=2)

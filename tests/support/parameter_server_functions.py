@@ -250,6 +250,21 @@ def sharded_keras_3(ctx: Any) -> dict[str, Any]:
     return {"error": ""}
 
 
+def accumulating(ctx: Any) -> dict[str, Any]:
+    """Asks for updates of several batches; returns what that is answered with."""
+    import tensorflow as tf
+
+    from raydist.errors import MistakeError
+
+    with ctx.strategy.scope():
+        model = embedding_model(tf.keras)
+    try:
+        ctx.fit(model, lambda: None, epochs=1, steps_per_epoch=1, accumulate=2)
+    except MistakeError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
 def own_train_step(ctx: Any) -> dict[str, Any]:
     """A model with a train step that returns its own logs, stopped inside an epoch by a callback."""
     import tensorflow as tf

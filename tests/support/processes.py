@@ -33,7 +33,7 @@ class Cluster:
     Attributes:
       devices: Logical CPU devices of each task.
       ps: Parameter servers, under parameter_server.
-      evaluator: Whether there is an evaluator.
+      evaluator: Whether there is an evaluator, under a strategy of several tasks.
     """
 
     strategy: str = "one_device"
@@ -46,10 +46,10 @@ class Cluster:
     @property
     def tasks(self) -> list[str]:
         """The tasks in the order in which they are started; those that train come first."""
+        evaluators = ["evaluator/0"] if self.evaluator else []
         if self.strategy != "parameter_server":
             num_tasks = self.workers if self.strategy == "multi_worker_mirrored" else 1
-            return [f"worker/{index}" for index in range(num_tasks)]
-        evaluators = ["evaluator/0"] if self.evaluator else []
+            return [*(f"worker/{index}" for index in range(num_tasks)), *evaluators]
         workers = [f"worker/{index}" for index in range(self.workers)]
         return ["chief/0", *evaluators, *workers, *(f"ps/{index}" for index in range(self.ps))]
 

@@ -7,7 +7,9 @@ import importlib
 import json
 import os
 import signal
+import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import assignment_environment, static_environment
 from raydist.planning.tf_config import cluster_spec
 from raydist.spec import EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, TaskType
+from raydist.spec.job import RunOn
+from raydist.spec.plain import as_plain
 from raydist.spec.settings.options import find_option
 
 SERVERS = (TaskType.WORKER, TaskType.PS)
@@ -33,7 +37,14 @@ def main(request: dict[str, Any]) -> None:
         else:
             os.environ[name] = value
 
-    if assignment.strategy is Strategy.PARAMETER_SERVER and assignment.task.task_type in SERVERS:
+    arguments = dict(request["arguments"])
+    job_options = {
+        name: find_option(name).parse(value) for name, value in arguments.pop("job_options", {}).items()
+    }
+    is_script = request["target"] == "script"
+    serves = job_options.get("run_on") is not RunOn.ALL
+    is_server = assignment.strategy is Strategy.PARAMETER_SERVER and assignment.task.task_type in SERVERS
+    if is_server and serves:
         from raydist.training.parameter_server.server import start_server
 
         server = start_server(assignment)
@@ -47,15 +58,37 @@ def main(request: dict[str, Any]) -> None:
     # As the controller does. A thread: the main one may hold the event's lock.
     signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=commands.finish.set).start())
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=commands.save.set).start())
-    arguments = dict(request["arguments"])
-    job_options = {
-        name: find_option(name).parse(value) for name, value in arguments.pop("job_options", {}).items()
-    }
     assignment = _assignment(request, **job_options)
+    if is_script:
+        _run_script(request, assignment, Path(arguments["file"]))
+        return
     module, _, function = request["target"].partition(":")
     with open_session(assignment, commands=commands) as context:
         result = getattr(importlib.import_module(module), function)(context, **arguments) or {}
     _write(Path(request["folder"]), result)
+
+
+def _run_script(request: dict[str, Any], assignment: TaskAssignment, file: Path) -> None:
+    """Runs it as an actor does; the last status is what is returned."""
+    from raydist.task import TrainingBody
+
+    class Lease:
+        port = 0
+
+        def another(self) -> Lease:
+            return self
+
+        def close(self) -> None: ...
+
+    entry_point = EntryPoint(function="", file=file.name)
+    assignment = replace(assignment, job=replace(assignment.job, entry_point=entry_point))
+    os.chdir(file.parent)
+    sys.path.insert(0, str(file.parent))
+    status = TrainingBody(assignment.task, "host").run(assignment, file.parent, Lease())
+    _write(
+        Path(request["folder"]),
+        {**as_plain(status), "traceback": status.failure and status.failure.traceback},
+    )
 
 
 def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:

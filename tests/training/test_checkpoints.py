@@ -89,7 +89,7 @@ def test_what_cannot_be_stored_ends_the_training_with_its_own_error(way: str) ->
         pytest.param("data of unknown length", "3", marks=SLOW),
     ],
 )
-def test_order_to_one_worker_makes_all_save_inside_an_epoch(
+def test_command_to_one_worker_makes_all_save_inside_an_epoch(
     way: str, keras: str, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)

@@ -33,11 +33,11 @@ np.savez(folder + "/seen.npz", *model.get_weights(), **seen)
 """
 
 
-def load(storage: Path, *, keras: str) -> dict[str, np.ndarray[Any, Any]]:
+def load(storage: Path, *, keras: str, program: str = LOAD) -> dict[str, np.ndarray[Any, Any]]:
     folder = storage / "test/export"
     package = "tf_keras" if keras == "legacy" else "keras"
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": str(int(keras == "legacy"))}
-    command = [sys.executable, "-c", LOAD, str(folder), package]
+    command = [sys.executable, "-c", program, str(folder), package]
     subprocess.run(command, check=True, env=environ, timeout=200, cwd=storage)
     with np.load(io.BytesIO((folder / "seen.npz").read_bytes())) as seen:
         return dict(seen)
@@ -66,7 +66,7 @@ def test_export_has_the_final_weights(cluster: Cluster, options: dict[str, str],
     seen = load(tmp_path, keras=cluster.keras)
     np.testing.assert_allclose(seen["served"], seen["predicted"], atol=1e-6)
     if not options:  # shards are whole there
-        weights = [chief.arrays[name] for name in sorted(chief.arrays)]
+        weights = [one for name, one in sorted(chief.arrays.items()) if name.startswith("weight")]
         assert len(weights) == 8
         for number, weight in enumerate(weights):
             np.testing.assert_array_equal(seen[f"arr_{number}"], weight)
@@ -86,12 +86,71 @@ def test_best_model_is_exported_with_keep_best(tmp_path: Path) -> None:
         np.testing.assert_array_equal(seen[f"arr_{number}"], weight)
 
 
-def test_model_without_config_is_a_note(tmp_path: Path) -> None:
-    [task] = run_function(TARGET, Cluster(), storage=tmp_path, kind="subclassed")
-    [note] = [note for note in task.values["notes"] if "export" in note]
-    assert note.startswith("the model is not exported: ")
-    assert "--no-export" in note
-    assert not (tmp_path / "test/export").exists()
+SUBCLASSED = """
+import sys, json, numpy as np
+import tensorflow as tf
+folder, package = sys.argv[1:]
+keras = __import__(package)
+x = np.linspace(-1, 1, 24).reshape(4, 6).astype("float32")
+loaded = tf.saved_model.load(folder + "/saved_model")
+[by_name] = loaded.signatures["serving_default"](tf.constant(x)).values()
+seen = {"served": loaded.serve(tf.constant(x)).numpy(), "by_name": by_name.numpy()}
+if tf.io.gfile.exists(folder + "/model.keras"):
+    class Configured(keras.Model):
+        def __init__(self, middle):
+            super().__init__()
+            self.dense = keras.layers.Dense(8)
+            self.layers_in_a_dict = {"middle": middle, "last": keras.layers.Dense(3)}
+            self.normal = keras.layers.BatchNormalization()
+            self.seen = keras.metrics.Mean(name="seen")
+        def call(self, inputs, training=False):
+            hidden = self.normal(self.dense(inputs), training=training)
+            return self.layers_in_a_dict["last"](self.layers_in_a_dict["middle"](hidden))
+        @classmethod
+        def from_config(cls, config, custom_objects=None):
+            return cls(keras.layers.Dense(config["units"]))
+    model = keras.models.load_model(folder + "/model.keras", custom_objects={"Configured": Configured})
+    seen["loaded"] = model(x).numpy()
+np.savez(folder + "/seen.npz", **seen)
+"""
+WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+LEGACY = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kind"),
+    [
+        (WORKERS, "config"),
+        (WORKERS, "no config"),
+        (LEGACY, "no config"),
+        pytest.param(LEGACY, "config", marks=pytest.mark.slow),
+        pytest.param(Cluster(strategy="mirrored", devices=2), "no config", marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_subclassed_model_predicts_the_same_outside_of_the_strategy(
+    cluster: Cluster, kind: str, tmp_path: Path
+) -> None:
+    chief, *_ = run_function(TARGET, cluster, storage=tmp_path, kind=kind)
+    notes = [note for note in chief.values["notes"] if "export" in note]
+    seen = load(tmp_path, keras=cluster.keras, program=SUBCLASSED)
+    assert np.abs(chief.arrays["predicted"]).max() > 0.1
+    for name in ("served", "by_name", *(["loaded"] if kind == "config" else [])):
+        np.testing.assert_allclose(seen[name], chief.arrays["predicted"], atol=1e-5)
+    if kind == "config":
+        assert notes == []
+    else:
+        [note] = notes
+        assert note.startswith("the model is exported as a SavedModel alone, not as a .keras file: ")
+        assert not (tmp_path / "test/export/model.keras").exists()
+
+
+def test_best_subclassed_model_without_config_is_exported(tmp_path: Path) -> None:
+    options = {"keep_best": "score"}  # falls with each epoch, and among scores the highest is best
+    [chief] = run_function(TARGET, Cluster(), storage=tmp_path, kind="no config", job_options=options)
+    seen = load(tmp_path, keras="3", program=SUBCLASSED)
+    assert np.abs(seen["served"] - chief.arrays["predicted"]).max() > 1e-3
+    np.testing.assert_array_equal(seen["served"], seen["by_name"])
 
 
 def test_nothing_is_exported_when_it_is_turned_off(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What users' own fit, evaluate and predict give under each strategy, and that the mends are still needed."""
+"""What users' own fit, evaluate and predict give under each strategy, and that each patch is still needed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def on_stock_keras() -> dict[str, TaskProcess]:
 
 
 class TestStockKeras3StillFails:
-    """Each fails when Keras is mended upstream: then raydist's patch can go."""
+    """Each fails when Keras is fixed upstream: then raydist's patch can go."""
 
     def test_at_several_steps_under_mirrored(self) -> None:
         assert "You must feed a value for placeholder" in on_stock_keras()["several steps"].values["error"]
@@ -145,7 +145,7 @@ class TestStockKeras3StillFails:
 
 
 def test_stock_tf_keras_still_doubles_batch_logs() -> None:
-    """Fails when tf_keras is mended upstream."""
+    """Fails when tf_keras is fixed upstream."""
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras="legacy")
     first, second = run_function(f"{FUNCTIONS}:batch_logs", cluster, job_options={"patch_keras": False})
     assert first.values["batch"] == pytest.approx(2 * first.values["epoch"], rel=0.01)

@@ -7,8 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from raydist.training.replicas.loss_check import UNKNOWN, Verdict, decide
-from raydist.training.replicas.replica_share import LossRule
+from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, Verdict, decide
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
 FUNCTIONS = "tests.support.loss_functions"

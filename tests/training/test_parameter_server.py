@@ -60,6 +60,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, TaskPro
         "weights": (f"{FUNCTIONS}:weights", {"epochs": 2}),
         "one name": (f"{FUNCTIONS}:shards_of_one_name", {}),
         "keras 3": (f"{FUNCTIONS}:sharded_keras_3", {}),
+        "accumulate": (f"{FUNCTIONS}:accumulating", {}),
     }
     where = cluster("legacy", workers=1, ps=2)
     found = run_in_turn(calls, where, storage=storage, job_options=SHARDED)
@@ -110,6 +111,11 @@ def test_shards_of_layers_of_one_name_are_kept_apart(
 
 def test_keras_3_with_a_partitioner_is_refused(sharded: tuple[dict[str, TaskProcess], Path]) -> None:
     assert "of Keras 3, which has no sharded variables" in sharded[0]["keras 3"].values["error"]
+
+
+def test_updates_of_several_batches_are_refused(sharded: tuple[dict[str, TaskProcess], Path]) -> None:
+    error = sharded[0]["accumulate"].values["error"]
+    assert error.startswith("ctx.fit got accumulate=2, and under parameter_server each worker updates")
 
 
 def shapes(task: Any) -> list[tuple[str, list[int]]]:
@@ -207,7 +213,7 @@ def test_resumes_inside_an_epoch(keras: str, options: dict[str, str], tmp_path: 
     assert values["history"]["val_rmse"][-1] == pytest.approx(values["val_rmse_by_hand"], rel=1e-5)
 
 
-def test_order_to_save_commits_inside_an_epoch(tmp_path: Path) -> None:
+def test_command_to_save_commits_inside_an_epoch(tmp_path: Path) -> None:
     where = cluster(workers=1, ps=1)
     with started(f"{FUNCTIONS}:fit", where, storage=tmp_path, epochs=1, steps_per_epoch=1_000_000) as [
         chief,

@@ -166,6 +166,15 @@ def test_training_that_waits_for_its_data_says_so(cluster: Cluster, is_static: b
     assert 0 < max(rates)
 
 
+def test_workers_that_map_their_own_examples_say_how_long_they_wait() -> None:
+    tasks = run_function(
+        SLOWED, Cluster(strategy="multi_worker_mirrored", workers=2), is_static=False, by_example=True
+    )
+    recorded = [values for task in tasks for values in task.values["recorded"]]
+    assert 0.3 < max(values["input_wait"] for values in recorded) <= 1.0
+    assert max(values["examples_per_s"] for values in recorded) > 0
+
+
 def test_with_deterministic_operations_only_the_examples_are_measured() -> None:
     [task] = run_function(SLOWED, Cluster(), is_static=True, environ={"TF_DETERMINISTIC_OPS": "1"})
     assert not [note for note in task.values["notes"] if "waited for data" in note]

@@ -13,3 +13,34 @@ def test_private_parts_are_what_they_were() -> None:
     assert wanted | {"heartbeat_timeout_in_ms"} <= set(task.values["arguments"])
     # Fails when TensorFlow takes the barrier as an argument: then the private field can go.
     assert not task.values["has_argument"]
+
+
+def test_data_sets_of_tf_data_are_recognized() -> None:
+    [task] = run_function("tests.support.plain_pipelines:recognized", Cluster())
+    own = (
+        "batch",
+        "padded_batch",
+        "repeat",
+        "take",
+        "skip",
+        "prefetch",
+        "with_options",
+        "assert_cardinality",
+    )
+    others = ("cache", "shuffle", "interleave", "flat_map")
+    kinds = {"map": "map", "parallel map": "map", "parallel batch": "batch", **{name: name for name in own}}
+    assert task.values["kinds"] == kinds | dict.fromkeys(others)
+    assert {name: task.values["names"][name] for name in others} == {name: name for name in others}
+    assert task.values["values"] == {
+        "batch": [3, False],
+        "padded_batch": True,
+        "prefetch": 3,
+        "parallel map": 2,
+        "map": None,
+    }
+    assert task.values["again"] == {
+        "repeat": [*range(8), *range(8)],
+        "take": [0, 1, 2, 3, 4],
+        "skip": [5, 6, 7],
+    }
+    assert task.values["with a state"] == ["RandomUniform", "PyFunc", "EagerPyFunc", "AssignAddVariableOp"]

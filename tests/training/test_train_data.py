@@ -45,7 +45,7 @@ def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> N
         "uneven": f"{NOT_AS_MANY}worker/0 10, worker/1 7; each step needs all of them",
         "uneven with steps": f"{NOT_AS_MANY}worker/0 10, worker/1 7",
         "uneven shares": f"{NOT_AS_MANY}worker/0 20, worker/1 14",
-        "arrays": "train_data is tuple; give a tf.data.Dataset batched with the global batch size",
+        "arrays": "train_data is a tuple of 2; give the labels by themselves, ctx.fit(model, x, y)",
     }
     assert refused.keys() == set(REFUSED)
     for task in on_two_workers(keras):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import given_options, job_options, json_option
+from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
 from raydist.cli.screen import output
 from raydist.cli.screen.grouped_help import RunCommand
 from raydist.planning.batch_sizes import batch_sizes_of
@@ -21,14 +22,20 @@ if TYPE_CHECKING:
 
 @click.command("plan", cls=RunCommand, epilog="More: `raydist guide strategies`.")
 @click.argument("job", metavar="JOB")
+@module_option
 @job_options()
 @json_option
 def command(
-    job: str, config: Path | None, param_texts: tuple[str, ...], is_json: bool, **options: object
+    job: str,
+    is_module: bool,
+    config: Path | None,
+    param_texts: tuple[str, ...],
+    is_json: bool,
+    **options: object,
 ) -> None:
     """Show what submit would launch, and why. Starts nothing.
 
-    JOB is path/to/file.py[:function] or package.module:function.
+    JOB is path/to/file.py[:function], package.module[:function], or a script.
 
     \b
     Example:
@@ -36,7 +43,8 @@ def command(
     """
     from raydist import api
 
-    plan = api.plan(job, config=config, params=ParamTexts.parse(param_texts), **given_options(options))
+    target = target_of(job, is_module=is_module)
+    plan = api.plan(target, config=config, params=ParamTexts.parse(param_texts), **given_options(options))
     if is_json:
         output.print_json(describe_plan(plan))
     else:
@@ -44,7 +52,8 @@ def command(
 
 
 def _print(plan: Plan) -> None:
-    click.echo(f"job        {plan.job.entry_point}")
+    args = f" -- {shlex.join(plan.job.args)}" if plan.job.args else ""
+    click.echo(f"job        {plan.job.entry_point}{args}")
     click.echo(f"inventory  {_inventory(plan)}")
     click.echo(f"strategy   {plan.strategy.value}: {plan.reason}")
     click.echo(f"keras      {plan.keras.value}: {plan.keras_reason}")

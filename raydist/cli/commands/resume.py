@@ -13,6 +13,7 @@ from raydist.cli.job_options import default_storage, given_options, job_options,
 from raydist.cli.screen import run_view
 from raydist.cli.screen.grouped_help import RunCommand
 from raydist.errors import MistakeError
+from raydist.spec.job import MODULE_FLAG
 from raydist.spec.settings.options import OPTIONS, PARAMS
 from raydist.storage.files.redaction import REDACTED
 
@@ -33,6 +34,8 @@ def command(
 
     Options that are given here or in a config file take precedence over those of the run.
 
+    Arguments after `--` replace those that the script had.
+
     \b
     Example:
       raydist resume cifar-20261121-093012-1f3a --workers 2 --max-failures 10
@@ -44,6 +47,8 @@ def command(
     run_view.check_name(run)
     given = given_options(options)
     record = read_record(open_run(given.get("storage", default_storage()), run=run))
+    if "args" not in given and any(REDACTED in each for each in record.spec.get("args", ())):
+        raise MistakeError(f"the arguments of run {run} have a secret, which is not kept; give them after --")
     layer = _settings(record.spec)
     if config is not None:
         in_file = read_config(config)
@@ -69,9 +74,10 @@ def _job_of(run: str, spec: Mapping[str, Any]) -> str:
     entry_point = spec.get("entry_point", {})
     file, module, function = (entry_point.get(name) for name in ("file", "module", "function"))
     if file:
-        return f"{Path(spec.get('working_dir') or '.') / file}:{function}"
+        path = Path(spec.get("working_dir") or ".") / file
+        return f"{path}:{function}" if function else str(path)
     if module:
-        return f"{module}:{function}"
+        return f"{module}:{function}" if function else f"{MODULE_FLAG}{module}"
     raise MistakeError(
         f"run {run} was started from Python with a function that is kept nowhere; "
         f'go on from it with raydist.run(function, name="{run}", resume=True)'

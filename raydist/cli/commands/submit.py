@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from raydist.cli import running
-from raydist.cli.job_options import given_options, job_options, json_option
+from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
 from raydist.cli.screen.grouped_help import RunCommand
 
 
@@ -15,20 +15,32 @@ from raydist.cli.screen.grouped_help import RunCommand
     "submit", cls=RunCommand, epilog="More: `raydist guide commands`, `raydist guide writing-a-job`."
 )
 @click.argument("job", metavar="JOB")
+@module_option
 @job_options()
 @json_option
 def command(
-    job: str, config: Path | None, param_texts: tuple[str, ...], is_json: bool, **options: object
+    job: str,
+    is_module: bool,
+    config: Path | None,
+    param_texts: tuple[str, ...],
+    is_json: bool,
+    **options: object,
 ) -> int:
     """Train JOB and wait for its end.
 
-    JOB is path/to/file.py[:function] or package.module:function. With --detach, return once the cluster has
-    accepted the run.
+    JOB is path/to/file.py[:function] or package.module[:function]. Without a job in it, it is a script: each
+    task runs it unchanged, with TF_CONFIG set and the arguments that follow `--`. With --detach, return once
+    the cluster has accepted the run.
 
     \b
     Example:
       raydist submit jobs/cifar.py --workers 4 -p epochs=20 --timeout 2h
+      raydist submit main.py --workers 2 -- --batch-size 64
     """
     return running.run_job(
-        job, config=config, param_texts=param_texts, options=given_options(options), is_json=is_json
+        target_of(job, is_module=is_module),
+        config=config,
+        param_texts=param_texts,
+        options=given_options(options),
+        is_json=is_json,
     )

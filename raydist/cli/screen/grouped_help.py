@@ -6,16 +6,33 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from raydist.cli.job_options import ARGS
+
+REST = ARGS.flag
+
 # What no heading names is listed under the first one.
 GROUPS: Mapping[str, Sequence[str]] = {
-    "Run": ("param_texts", "config", "name", "working_dir", "storage", "resume", "detach"),
+    "Run": (
+        "param_texts",
+        "args",
+        "is_module",
+        "config",
+        "name",
+        "working_dir",
+        "storage",
+        "resume",
+        "detach",
+    ),
     "Cluster": ("address", "ports"),
     "Strategy and roles": (
         *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker", "cpus_per_worker"),
-        *("cpus_per_ps", "cpus_per_chief", "cpus_per_evaluator"),
+        *("cpus_per_ps", "cpus_per_chief", "cpus_per_evaluator", "run_on"),
     ),
     "Model": ("keras", "patch_keras", "check_equality", "sync_batchnorm", "seed", "partitioner"),
     "Data": ("auto_shard", "data_workers", "cpus_per_data_worker"),
+    "Communication": (
+        *("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "compress_gradients"),
+    ),
     "Checkpoints and export": ("checkpoint_every", "keep", "keep_best", "export"),
     "Failures and time limits (a DURATION is seconds, or 90s, 5m, 2h)": (
         *("max_failures", "timeout", "start_timeout", "stall_timeout"),
@@ -24,11 +41,25 @@ GROUPS: Mapping[str, Sequence[str]] = {
 
 
 class RunCommand(click.Command):
-    """A command with the options of a run."""
+    """A command with the options of a run; what follows `--` is a script's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index(REST) if REST in args else len(args)
+        try:
+            rest = super().parse_args(ctx, args[:end])
+        except click.NoSuchOption as error:
+            message = f"{error.message}; options of a script come after {REST}"
+            raise click.NoSuchOption(error.option_name, message, error.possibilities, ctx) from None
+        ctx.params["args"] = tuple(args[end + 1 :]) if end < len(args) else None
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), f"[{REST} {ARGS.metavar}]"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
         records = {each.name: record for each in options if (record := each.get_help_record(ctx))}
+        records["args"] = (f"{REST} {ARGS.metavar}", ARGS.help)
         grouped = {name for names in GROUPS.values() for name in names}
         others = [record for name, record in records.items() if name not in grouped]
         for title, names in GROUPS.items():

@@ -10,9 +10,11 @@ from raydist import errors
 # In the order in which they are listed.
 TOPICS = (
     "writing-a-job",
+    "scripts",
     "commands",
     "input-data",
     "strategies",
+    "gallery",
     "parameter-servers",
     "failures",
     "storage",

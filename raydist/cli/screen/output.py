@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,11 @@ import click
 from raydist.cli.screen import guide_pages
 from raydist.errors import RaydistError
 from raydist.storage.plain_json import dump_plain_json
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON; what follows `--` is a script's."""
+    return "--json" in itertools.takewhile(lambda each: each != "--", arguments)
 
 
 def print_json(data: Mapping[str, Any]) -> None:

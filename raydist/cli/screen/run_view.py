@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, TextIO
@@ -31,8 +32,10 @@ def how_far(state: RunState, steps: int) -> str:
 
 def print_record(record: RunRecord) -> None:
     """Prints run.json as a person reads it: the facts, the tasks, the error."""
-    facts = {
-        "run": record.run,
+    facts: dict[str, object] = {"run": record.run}
+    if args := record.spec.get("args"):
+        facts["args"] = shlex.join(args)
+    facts |= {
         "state": record.state.value,
         "strategy": f"{record.strategy or '-'} (keras {record.keras or '-'})",
         "attempts": record.attempts,

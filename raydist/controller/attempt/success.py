@@ -22,11 +22,13 @@ def has_succeeded(strategy: Strategy, states: Mapping[TaskId, TaskState]) -> boo
     return all(state is TaskState.FINISHED for task, state in states.items() if task.task_type not in serving)
 
 
-def servers(strategy: Strategy, tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
+def servers(strategy: Strategy, tasks: Iterable[TaskId], *, is_script: bool = False) -> tuple[TaskId, ...]:
     """Returns those of `tasks` that nobody needs once the chief has returned, however they end.
 
-    A data worker is none of them: other workers may still read from it.
+    A data worker is none of them: other workers may still read from it. The evaluator of a script is one:
+    nobody can tell the script that training is done.
     """
     if strategy is not Strategy.PARAMETER_SERVER:
         return ()
-    return tuple(task for task in tasks if task.task_type in _SERVERS_UNDER_PARAMETER_SERVER)
+    serving = (*_SERVERS_UNDER_PARAMETER_SERVER, *((TaskType.EVALUATOR,) if is_script else ()))
+    return tuple(task for task in tasks if task.task_type in serving)

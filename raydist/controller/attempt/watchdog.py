@@ -54,6 +54,7 @@ class Watchdog:
         heard_at_s = {
             status.task: watched_s if status.task in spoke else self.heard_at_s.get(status.task, watched_s)
             for status in training
+            if not status.is_joining  # TensorFlow itself ends that by --start-timeout
         }
         progress = frozenset((status.task, status.step, status.beats) for status in training)
         has_moved = progress != self.progress or not any(map(_awaits_steps, training))

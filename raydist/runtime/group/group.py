@@ -115,7 +115,7 @@ class RayTaskGroup:
         setups = [
             TaskSetup(
                 task=task,
-                body=body or body_of(task, plan.strategy),
+                body=body or body_of(task, plan.strategy, plan.job),
                 keras=plan.keras,
                 resources=plan.resources_of(task),
                 ports=plan.job.ports,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.task.ports import PortLease
-from raydist.spec.job import Strategy
+from raydist.spec.job import JobSpec, RunOn, Strategy
 from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
@@ -17,12 +17,16 @@ SERVER_BODY = "raydist.task:ServerBody"
 DATA_WORKER_BODY = "raydist.task:DataWorkerBody"
 
 
-def body_of(task: TaskId, strategy: Strategy) -> str:
-    """Returns the body of a task: under ParameterServer workers and ps only serve what the chief asks."""
+def body_of(task: TaskId, strategy: Strategy, job: JobSpec) -> str:
+    """Returns the body of a task: under ParameterServer workers and ps only serve what the chief asks.
+
+    Unless every task is to run the script, which then starts TensorFlow's servers by itself.
+    """
     if task.task_type is TaskType.DATA_WORKER:
         return DATA_WORKER_BODY
     is_server = strategy is Strategy.PARAMETER_SERVER and task.task_type in (TaskType.WORKER, TaskType.PS)
-    return SERVER_BODY if is_server else TRAINING_BODY
+    runs_script = job.entry_point.is_script and job.run_on is RunOn.ALL
+    return SERVER_BODY if is_server and not runs_script else TRAINING_BODY
 
 
 class TaskBody(Protocol):

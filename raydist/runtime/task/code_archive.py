@@ -129,7 +129,7 @@ def _read_patterns(ignore_file: Path) -> list[GitIgnoreSpecPattern]:
             patterns.append(GitIgnoreSpecPattern(text))
         except ValueError as error:
             raise MistakeError(
-                f"{ignore_file}, line {number}: {line!r} is not a .gitignore pattern; mend or remove the line"
+                f"{ignore_file}, line {number}: {line!r} is not a .gitignore pattern; fix or remove the line"
             ) from error
     return patterns
 

@@ -1,4 +1,4 @@
-"""From `path/to/file.py[:function]` or `package.module:function` to a JobDefinition."""
+"""From `path/to/file.py[:function]`, `package.module[:function]` or `-m package.module` to a definition."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from typing import Any
 from raydist.errors import JobFileError
 from raydist.spec.definition import JobDefinition
 from raydist.spec.entry.job_probe import probe_defaults
-from raydist.spec.entry.job_source import FoundJob, JobSource, read_source
+from raydist.spec.entry.job_source import FoundJob, JobSource, read_notebook, read_source
+from raydist.spec.entry.notebook import SUFFIX
 from raydist.spec.entry.working_dir import (
     absolute,
     existing_folder,
     module_working_dir,
     relative_to_working_dir,
 )
-from raydist.spec.job import EntryPoint
+from raydist.spec.job import MODULE_FLAG, EntryPoint
 from raydist.spec.near import suggest
 from raydist.spec.settings.decorator import typed_defaults
 from raydist.spec.settings.options import check_names
 
+_MAIN = "__main__.py"
 _MODULE_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -38,15 +40,22 @@ class _Target:
     function: str | None
     file: Path
     module: str | None = None
+    must_be_script: bool = False  # as `-m` says
+
+    @property
+    def is_notebook(self) -> bool:
+        return self.file.suffix == SUFFIX
 
 
 def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDefinition:
     """Returns the job that `target` names, without importing or running anything in this process.
 
-    Only where the decorator's arguments are not literals is the file run, in a process of its own.
+    Only where the decorator's arguments are not literals is the file run, in a process of its own. A program
+    without a job is a script.
 
     Args:
-      target: `path/to/file.py[:function]` or `package.module:function`.
+      target: `path/to/file.py[:function]`, `package.module[:function]`, a notebook's path, or
+        `-m package.module` for a script as `python -m` runs it.
       cwd: What relative paths start at, and the first place to look for a module.
       working_dir: The asked folder that travels; None takes the job's own, else the file's folder.
 
@@ -57,11 +66,18 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
     asked = existing_folder(working_dir, base=cwd) if working_dir is not None else None
     found = _locate(target, cwd=cwd, first=asked or cwd)
     try:
-        source = read_source(found.file.read_bytes(), shown=found.location)
+        content = found.file.read_bytes()
     except OSError as error:
         raise JobFileError(
             f"{found.location} cannot be read: {error.strerror}; give a readable .py file"
         ) from error
+    source = (read_notebook if found.is_notebook else read_source)(content, shown=found.location)
+    if found.module is not None and found.file.name == "__init__.py" and not (found.function or source.jobs):
+        return read_job(f"{MODULE_FLAG}{found.module}", cwd=cwd, working_dir=working_dir)
+    if found.function is None and (found.must_be_script or found.is_notebook or not source.jobs):
+        if not source.is_program:
+            raise JobFileError(_without_job(source, found.location))
+        return _define_script(found, source, asked=asked)
     function = found.function or _only_job(source, found.location)
     _check_exists(function, source, found.location)
     job = source.jobs.get(function)
@@ -84,7 +100,21 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
     )
 
 
+def _define_script(found: _Target, source: JobSource, *, asked: Path | None) -> JobDefinition:
+    entry_point, folder = _entry_point(found, "", asked=asked)
+    name = found.file.parent.name if found.file.name == _MAIN else found.file.stem
+    return JobDefinition(
+        name=name,
+        entry_point=entry_point,
+        working_dir=folder,
+        wants_legacy_keras=source.imports_tf_keras,
+        where=found.location,
+    )
+
+
 def _locate(target: str, *, cwd: Path, first: Path) -> _Target:
+    if target.startswith(MODULE_FLAG):
+        return _locate_main(target.removeprefix(MODULE_FLAG).strip(), first=first)
     location, colon, function = target.rpartition(":")
     if not colon or "/" in function or function.endswith(".py"):
         location, function = target, ""
@@ -105,9 +135,23 @@ def _locate(target: str, *, cwd: Path, first: Path) -> _Target:
         near = suggest(file.name, sorted(name for name in siblings if name.endswith(".py")))
         remedy = near if near.startswith("did") else "give path/to/file.py or package.module:function"
         raise JobFileError(f"there is no job file {location}; {remedy}")
-    if file.suffix != ".py":
-        raise JobFileError(f"{location} is no Python file; give a file that ends in .py")
+    if file.suffix not in (".py", SUFFIX):
+        raise JobFileError(f"{location} is no Python file; give a file that ends in .py or {SUFFIX}")
+    if file.suffix == SUFFIX and function:
+        raise JobFileError(f"{location} is a notebook, which runs as a whole; drop :{function}")
     return _Target(location=location, function=function or None, file=file)
+
+
+def _locate_main(module: str, *, first: Path) -> _Target:
+    """Finds what `python -m MODULE` runs."""
+    if not _MODULE_PATTERN.fullmatch(module) or module.endswith(".py"):
+        raise JobFileError(f"-m is given {module!r}, which is no module's name; write -m package.module")
+    file = _module_file(module, first)
+    if file.name == "__init__.py":
+        file = file.with_name(_MAIN)
+        if not file.exists():
+            raise JobFileError(f"the package {module} has no {_MAIN}; give a module in it: -m {module}.NAME")
+    return _Target(location=f"-m {module}", function=None, file=file, module=module, must_be_script=True)
 
 
 def _module_file(module: str, first: Path) -> Path:
@@ -141,13 +185,15 @@ def _only_job(source: JobSource, location: str) -> str:
     names = list(source.jobs)
     if len(names) == 1:
         return names[0]
-    if names:
-        choices = " or ".join(f"{location}:{name}" for name in names)
-        raise JobFileError(f"{location} has {len(names)} jobs; say which: {choices}")
+    choices = " or ".join(f"{location}:{name}" for name in names)
+    raise JobFileError(f"{location} has {len(names)} jobs; say which: {choices}")
+
+
+def _without_job(source: JobSource, location: str) -> str:
     remedy = "decorate its train function with @raydist.job"
     if source.functions:
         remedy += f", or name one: {location}:{sorted(source.functions)[0]}"
-    raise JobFileError(f"{location} has no job; {remedy}")
+    return f"{location} has no job; {remedy}"
 
 
 def _check_exists(function: str, source: JobSource, location: str) -> None:
@@ -172,7 +218,8 @@ def _literal_defaults(job: FoundJob | None, location: str) -> dict[str, Any] | N
 
 def _entry_point(found: _Target, function: str, *, asked: Path | None) -> tuple[EntryPoint, Path | None]:
     if found.module is not None:
-        folder = module_working_dir(found.module, found.file, asked=asked)
+        module = f"{found.module}.__main__" if found.file.name == _MAIN else found.module
+        folder = module_working_dir(module, found.file, asked=asked)
         return EntryPoint(module=found.module, function=function), folder
     folder = asked or found.file.parent
     return EntryPoint(file=relative_to_working_dir(found.file, folder), function=function), folder

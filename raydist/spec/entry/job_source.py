@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.errors import JobFileError
+from raydist.spec.entry.notebook import read_cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +39,20 @@ class JobSource:
       jobs: Functions decorated with `raydist.job`, by name.
       functions: All functions, by name.
       other_names: What else is bound there: assignments, imports.
+      is_program: Whether it does anything when it is run, besides defining functions and classes.
     """
 
     jobs: Mapping[str, FoundJob]
     functions: frozenset[str]
     other_names: frozenset[str]
     imports_tf_keras: bool
+    is_program: bool = False
+
+
+def read_notebook(content: bytes, *, shown: str) -> JobSource:
+    """Returns what the code cells of a notebook say; raises JobFileError for what is none."""
+    cells = read_cells(content, shown=shown)
+    return _read_tree(ast.Module([each for cell in cells for each in ast.parse(cell.source).body], []))
 
 
 def read_source(source: bytes, *, shown: str) -> JobSource:
@@ -55,16 +64,24 @@ def read_source(source: bytes, *, shown: str) -> JobSource:
             compile(tree, shown, "exec", dont_inherit=True)  # finds `return` outside a function, too
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
-        raise JobFileError(f"{shown}{line}: {error.msg}; mend the syntax error there") from error
+        raise JobFileError(f"{shown}{line}: {error.msg}; fix the syntax error there") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise JobFileError(f"{shown} is not Python source: {error}; give a .py file") from error
     return _read_tree(tree)
 
 
 def imports_tf_keras(tree: ast.AST) -> bool:
-    """Whether the code imports tf_keras in any form, also inside functions or by `import_module`."""
+    """Whether the code imports tf_keras in any form, also inside functions or by `import_module`.
+
+    Or sets the variable by which TensorFlow makes it `tf.keras`; a task has imported TensorFlow by then.
+    """
     for node in ast.walk(tree):
         match node:
+            case ast.Assign(
+                targets=[ast.Subscript(slice=ast.Constant(value="TF_USE_LEGACY_KERAS"))],
+                value=ast.Constant(value="1" | "true" | "True"),
+            ):
+                return True
             case ast.Import(names=names):
                 found = [alias.name for alias in names]
             case ast.ImportFrom(module=str(module), level=0):
@@ -117,7 +134,25 @@ def _read_tree(tree: ast.Module) -> JobSource:
         functions=frozenset(functions),
         other_names=frozenset(others),
         imports_tf_keras=imports_tf_keras(tree),
+        is_program=_is_program(tree),
     )
+
+
+def _is_program(tree: ast.Module) -> bool:
+    """Whether running it does more than to define functions and classes.
+
+    Imports count where nothing is defined: `main.py` may import what trains.
+    """
+    passive = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)
+    rest = [one for one in tree.body if not isinstance(one, passive)]
+    has_definitions = any(isinstance(one, ast.FunctionDef | ast.ClassDef) for one in tree.body)
+    has_imports = any(isinstance(one, ast.Import | ast.ImportFrom) for one in tree.body)
+    return any(map(_does_something, rest)) or (has_imports and not has_definitions)
+
+
+def _does_something(statement: ast.stmt) -> bool:
+    inner = [node for node in ast.walk(statement) if node is not statement]
+    return any(isinstance(node, ast.Call | ast.Await | ast.Raise) for node in inner)
 
 
 def _names_of_raydist(tree: ast.AST) -> tuple[set[str], set[str]]:

@@ -52,7 +52,7 @@ def _typed(document: Mapping[Any, Any], lines: Mapping[str, int], path: Path) ->
 
 def _describe(path: Path, error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{path}, line {error.problem_mark.line + 1}: {error.problem}; mend the YAML there"
+        return f"{path}, line {error.problem_mark.line + 1}: {error.problem}; fix the YAML there"
     return f"{path} is not YAML: {str(error).splitlines()[0]}; give a YAML file"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import Any
 
 from raydist.errors import SpecError
 from raydist.spec.definition import JobDefinition
-from raydist.spec.job import JobSpec
+from raydist.spec.job import JobSpec, RunOn
 from raydist.spec.settings.options import OPTIONS, PARAMS, find_option
 from raydist.spec.settings.params import merge_params
 
@@ -78,7 +79,25 @@ def resolve(
         definition.defaults.get(PARAMS, {}),
         [(layer[PARAMS], where) for source, layer, where in layers[1:] if PARAMS in layer],
     )
+    _check_script_options(definition, fields)
     return ResolvedJob(job=JobSpec(entry_point=definition.entry_point, **fields), sources=sources)
+
+
+def _check_script_options(definition: JobDefinition, fields: Mapping[str, Any]) -> None:
+    """Raises SpecError for what only a script can have."""
+    if definition.entry_point.is_script:
+        return
+    if fields.get("args"):
+        params = ", ".join(definition.defaults.get(PARAMS, {})) or "any"
+        raise SpecError(
+            f"args are {shlex.join(fields['args'])!r}, but {definition.entry_point} is a job, which takes "
+            f"params ({params}); write -p KEY=VALUE in place of --, or submit a script"
+        )
+    if fields.get("run_on") is RunOn.ALL:
+        raise SpecError(
+            f"run_on is all, but {definition.entry_point} is a job, whose workers and ps serve its chief; "
+            "drop --run-on, or submit a script"
+        )
 
 
 def default_run_name(job_name: str, *, now: datetime, suffix: str = "") -> str:

@@ -15,6 +15,7 @@ from raydist.spec.job import (
     JobSpec,
     KerasFlavour,
     PortRange,
+    RunOn,
     Strategy,
     WorkerRange,
     check_field,
@@ -30,6 +31,7 @@ class OptionKind(enum.Enum):
     VALUE = "value"  # --name METAVAR
     SWITCH = "switch"  # --name / --no-name
     FLAG = "flag"  # --name
+    REST = "rest"  # all that follows `--`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class Option:
     def flag(self) -> str:
         """The command line's spelling, as click takes it: `--ps`, `--evaluator/--no-evaluator`."""
         word = self.name.replace("_", "-")
+        if self.kind is OptionKind.REST:
+            return "--"
         return f"--{word}/--no-{word}" if self.kind is OptionKind.SWITCH else f"--{word}"
 
     @property
@@ -63,7 +67,7 @@ class Option:
 
     @property
     def help(self) -> str:
-        if self.default is None or self.kind is OptionKind.FLAG:
+        if self.default is None or self.kind in (OptionKind.FLAG, OptionKind.REST):
             return self.summary
         is_duration = self.parser is values.duration
         default = write_duration(self.default) if is_duration else _written(self.default)
@@ -109,6 +113,19 @@ OPTIONS: tuple[Option, ...] = (
         metavar="NAME",
         summary="The run's name, its folder on storage; made from the job and the time when omitted.",
         parser=values.text,
+    ),
+    Option(
+        name="args",
+        metavar="ARGS",
+        summary="Arguments of a script, its sys.argv[1:]; they come last.",
+        parser=values.texts,
+        kind=OptionKind.REST,
+    ),
+    Option(
+        name="run_on",
+        metavar="|".join(member.value for member in RunOn),
+        summary="Which tasks run a script under parameter_server: the chief, or as TFJob does all.",
+        parser=values.choice(RunOn),
     ),
     Option(
         name="working_dir",
@@ -285,6 +302,39 @@ OPTIONS: tuple[Option, ...] = (
         metavar="off|auto|file|data",
         summary="tf.data auto-shard policy for plain pipelines.",
         parser=values.one_of("off", "auto", "file", "data"),
+    ),
+    Option(
+        name="collective",
+        metavar="auto|ring|nccl",
+        summary="What reduces between workers under multi_worker_mirrored; nccl needs GPUs.",
+        parser=values.one_of("auto", "ring", "nccl"),
+    ),
+    Option(
+        name="collective_timeout",
+        metavar="DURATION",
+        summary="Limit for a collective that not all workers have joined, under multi_worker_mirrored; "
+        "no limit when omitted or none.",
+        parser=values.optional(values.duration, none="none"),
+    ),
+    Option(
+        name="bytes_per_pack",
+        metavar="SIZE",
+        summary="Reduces gradients in packs of about this size, such as 32MiB, under multi_worker_mirrored; "
+        "all as one when omitted or none.",
+        parser=values.optional(values.byte_size, none="none"),
+    ),
+    Option(
+        name="cross_device_ops",
+        metavar="auto|nccl|hierarchical|one_device",
+        summary="What reduces between the devices of mirrored; nccl needs GPUs.",
+        parser=values.one_of("auto", "nccl", "hierarchical", "one_device"),
+    ),
+    Option(
+        name="compress_gradients",
+        metavar="none|fp16|bf16",
+        summary="What gradients are rounded to before they are summed over replicas; results then differ "
+        "from one device's by that rounding.",
+        parser=values.one_of("none", "fp16", "bf16"),
     ),
     Option(
         name="detach",

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
+from raydist.spec.byte_size import ByteSize
 from raydist.spec.duration import Duration
-from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, Strategy, WorkerRange
+from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, WorkerRange
 from raydist.spec.partitioner import Partitioner
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,6 +22,8 @@ class RunOptions(TypedDict, total=False):
     """Fields of JobSpec, which are the command line's options with `_`; JobSpec says what each one means."""
 
     name: str
+    args: Sequence[str]
+    run_on: RunOn | Literal["chief", "all"]
     working_dir: str | os.PathLike[str] | None
     address: str | None
     strategy: (
@@ -64,6 +67,11 @@ class RunOptions(TypedDict, total=False):
     export: bool
     partitioner: Partitioner | str | None
     auto_shard: Literal["off", "auto", "file", "data"]
+    collective: Literal["auto", "ring", "nccl"]
+    collective_timeout: Duration | None
+    bytes_per_pack: ByteSize | None
+    cross_device_ops: Literal["auto", "nccl", "hierarchical", "one_device"]
+    compress_gradients: Literal["none", "fp16", "bf16"]
     detach: bool
 
 

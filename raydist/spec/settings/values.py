@@ -6,11 +6,12 @@ import enum
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from raydist.errors import SpecError
+from raydist.spec.byte_size import ByteSize, parse_bytes
 from raydist.spec.duration import Duration, parse_duration
 from raydist.spec.near import suggest
 
@@ -52,6 +53,17 @@ def path(name: str, value: object) -> str:
     return written
 
 
+@_takes(Sequence[str])
+def texts(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise SpecError(f"{name} is {value!r}; write a list of texts, such as ['--epochs', '3']")
+    for each in value:
+        # YAML makes numbers of `3`, and nobody means that the script gets one.
+        if not isinstance(each, str | int | float | os.PathLike) or isinstance(each, bool):
+            raise SpecError(f"{name} has {each!r}; write text, in quotes")
+    return tuple(os.fspath(each) if isinstance(each, os.PathLike) else str(each) for each in value)
+
+
 @_takes(bool)
 def boolean(name: str, value: object) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):
@@ -84,6 +96,8 @@ def number(name: str, value: object) -> float:
 
 
 duration = Parser(parse_duration, Duration)
+
+byte_size = Parser(parse_bytes, ByteSize)
 
 
 @_takes(str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 REDACTED = "***"
 
@@ -42,6 +43,22 @@ def redact_text(text: str) -> str:
 def is_secret_key(key: str) -> bool:
     """Whether a mapping's key, such as the param `api_key`, says that its text is a secret."""
     return _SECRET_KEY_PATTERN.search(key) is not None
+
+
+def redact_arguments(args: Sequence[str]) -> list[str]:
+    """Returns a command line's arguments without the values of `--api-key VALUE` and `--api-key=VALUE`."""
+    redacted: list[str] = []
+    is_secret = False
+    for each in map(str, args):
+        name, equals, _ = each.partition("=")
+        is_option = each.startswith("-")
+        names_secret = is_option and is_secret_key(name.lstrip("-").replace("-", "_"))
+        if is_secret and not is_option:
+            redacted.append(REDACTED)
+        else:
+            redacted.append(f"{name}={REDACTED}" if names_secret and equals else each)
+        is_secret = names_secret and not equals
+    return redacted
 
 
 def _redact_query_value(match: re.Match[str]) -> str:

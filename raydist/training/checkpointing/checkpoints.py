@@ -71,6 +71,10 @@ class TaskCheckpoints:
         self.last_saved_step: int | None = None
         self._saved_at_s = time.monotonic()
 
+    def gather_by(self, gather: Gather | None) -> None:
+        """Takes another `gather`: that of a strategy which was built since."""
+        self._gather = gather
+
     @property
     def seconds_since_save(self) -> float:
         """Seconds since the last save of this attempt began, or since the attempt did."""

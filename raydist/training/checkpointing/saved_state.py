@@ -26,6 +26,7 @@ class SavedState:
       fit: How many calls of `ctx.fit` had ended before.
       loop: How many calls of `ctx.train_steps` had ended before; None in a checkpoint of an older raydist.
         `loop_first_step`: the run's steps when the one began that it was written in; None outside of one.
+      accumulate: Batches of each step of that `fit`.
       is_stopped: Whether a callback had ended that `fit` before its last epoch.
       callbacks: States of callbacks, as callback_state.py packs them.
       data: Fingerprint of the batches of raydist.data that were trained on; None for other data.
@@ -41,6 +42,7 @@ class SavedState:
     fit: int = 0
     loop: int | None = None
     loop_first_step: int | None = None
+    accumulate: int = 1
     is_stopped: bool = False
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     data: int | None = None

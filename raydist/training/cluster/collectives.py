@@ -13,10 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training import tf_private
+
 
 def is_alone(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process has all replicas, or directs them, and nobody to agree with."""
-    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy) or tf_private.is_default(strategy):
         return True
     return len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync
 

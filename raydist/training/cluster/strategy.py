@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -13,9 +16,18 @@ from raydist.spec.job import Strategy
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
+from raydist.training.cluster import communication
 
 # TensorFlow's own (sharded_variable.py, MinSizePartitioner).
 DEFAULT_MIN_SHARD_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class TaskStrategy:
+    """The strategy of one task, and its coordinator, which is None except under ParameterServer."""
+
+    strategy: tf.distribute.Strategy
+    coordinator: Any = None
 
 
 def build_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
@@ -26,16 +38,22 @@ def build_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.
       UnsupportedError: TensorFlow was used before.
     """
     tf_private.check_untouched()
-    if assignment.devices is not None:
-        _split_cpu(assignment.devices)
+    split_devices(assignment)
+    return new_strategy(assignment, start_timeout_s=start_timeout_s)
+
+
+def new_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
+    """Returns the strategy, where the devices are split; raises ClusterError as `build_strategy` does."""
     match assignment.strategy:
         case Strategy.ONE_DEVICE:
             return tf.distribute.OneDeviceStrategy(_devices(assignment)[0])
         case Strategy.MIRRORED:
-            return _checked(tf.distribute.MirroredStrategy(_devices(assignment)), len(_devices(assignment)))
+            reduction = communication.cross_device_ops_of(assignment.job)
+            mirrored = tf.distribute.MirroredStrategy(_devices(assignment), cross_device_ops=reduction)
+            return check_replicas(mirrored, len(_devices(assignment)))
         case Strategy.CENTRAL_STORAGE:
             devices = _devices(assignment)
-            return _checked(
+            return check_replicas(
                 tf.distribute.experimental.CentralStorageStrategy(
                     compute_devices=devices, parameter_device="/cpu:0"
                 ),
@@ -43,10 +61,10 @@ def build_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.
             )
         case Strategy.TPU:
             return _tpu(assignment)
+        case _ if assignment.task.task_type is TaskType.EVALUATOR:
+            return tf.distribute.OneDeviceStrategy("/cpu:0")
         case Strategy.MULTI_WORKER_MIRRORED:
             return _multi_worker(assignment, start_timeout_s=start_timeout_s)
-        case Strategy.PARAMETER_SERVER if assignment.task.task_type is TaskType.EVALUATOR:
-            return tf.distribute.OneDeviceStrategy("/cpu:0")
         case Strategy.PARAMETER_SERVER:
             return _parameter_server(assignment)
         case Strategy.AUTO:
@@ -62,9 +80,14 @@ def build_coordinator(
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
 
-def _split_cpu(num_devices: int) -> None:
+def split_devices(assignment: TaskAssignment) -> None:
+    """Makes the logical devices that the task is to have. Before TensorFlow is used."""
+    if assignment.devices is None:
+        return
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * assignment.devices
+    )
 
 
 def _devices(assignment: TaskAssignment) -> list[str]:
@@ -74,10 +97,24 @@ def _devices(assignment: TaskAssignment) -> list[str]:
 
 
 def _multi_worker(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
+    with joining_workers(assignment, start_timeout_s=start_timeout_s):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=communication.options_of(assignment.job)
+        )
+    return check_replicas(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
+
+
+@contextlib.contextmanager
+def joining_workers(assignment: TaskAssignment, *, start_timeout_s: float) -> Iterator[None]:
+    """Around the construction of the MultiWorkerMirroredStrategy of all workers. In the main thread.
+
+    Raises:
+      ClusterError: A peer did not come in time.
+    """
     tf_private.configure_coordination(assignment.cluster_spec, start_timeout_s=start_timeout_s)
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        yield
     except tf.errors.DeadlineExceededError as error:
         raise ClusterError(
             f"not all tasks joined the TensorFlow cluster within {start_timeout_s:.0f} s: {error.message}"
@@ -87,7 +124,6 @@ def _multi_worker(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.d
         # handler (TF_NOTES 4.4): set it again. Only the main thread may.
         signal.signal(signal.SIGTERM, handler if handler is not None else signal.SIG_DFL)
     tf_private.keep_mirrored_local(assignment.task)
-    return _checked(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
 
 
 def _parameter_server(assignment: TaskAssignment) -> tf.distribute.Strategy:
@@ -103,7 +139,7 @@ def _parameter_server(assignment: TaskAssignment) -> tf.distribute.Strategy:
             "the workers see different numbers of GPUs, and parameter_server needs the same number in each; "
             f"give --gpus-per-worker a number that each host has (planned: {assignment.gpus_per_worker})"
         ) from error
-    return _checked(strategy, max(assignment.gpus_per_worker, 1))
+    return check_replicas(strategy, max(assignment.gpus_per_worker, 1))
 
 
 def _partitioner(asked: Partitioner | None, *, num_ps: int) -> Any:
@@ -138,7 +174,8 @@ def _tpu(assignment: TaskAssignment) -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def _checked(strategy: tf.distribute.Strategy, expected: int) -> tf.distribute.Strategy:
+def check_replicas(strategy: tf.distribute.Strategy, expected: int) -> tf.distribute.Strategy:
+    """Returns the strategy; raises ClusterError unless it has as many replicas as were planned."""
     # With an empty cluster or hidden GPUs TensorFlow silently builds a smaller strategy (TF_NOTES 4.1).
     if strategy.num_replicas_in_sync != expected:
         raise ClusterError(

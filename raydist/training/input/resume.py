@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.input.groups import Groups
 from raydist.training.replicas.slices import Slice
 
 
@@ -26,14 +27,24 @@ class Start:
 class Resumption:
     """Where one `fit` takes up its training data."""
 
-    def __init__(self, start: Start) -> None:
-        """Takes the position. Call it outside a strategy's scope, where the variable is a plain one."""
+    def __init__(
+        self, start: Start, groups: Groups | None = None, *, is_there: bool = False, redraws: bool = True
+    ) -> None:
+        """Takes the position. Call it outside a strategy's scope, where the variable is a plain one.
+
+        Args:
+          is_there: Whether the data begin at the position by themselves.
+          redraws: Whether each pass may draw from a generator, so that those before have to be begun too.
+        """
         self.start = start
+        self._groups = groups or Groups()
+        self._is_there = is_there
+        self._redraws = redraws
         # How many batches the iterators skip that are made now.
         self._skip = tf.Variable(0, dtype=tf.int64) if start != Start() else None
 
-    def after(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None) -> tf.data.Dataset:
-        """Returns `dataset` from the position on; from the second epoch on it is read from its beginning.
+    def prepare(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None) -> None:
+        """Brings a data set's random numbers to the position, and finds out how many batches to skip.
 
         A pipeline that shuffles anew each epoch draws a seed for each iterator; so that epoch k shuffles
         the same in a resumed run, the iterators of the epochs before are made and dropped.
@@ -41,19 +52,25 @@ class Resumption:
         Args:
           steps_per_epoch: Where given, one iterator goes through all epochs, and on after its end.
         """
-        count, start = self._skip, self.start
-        if count is None:
-            return dataset
-        skip, passes = start.step, start.epoch
+        if self._skip is None or self._is_there:
+            return
+        skip, passes = self.start.step, self.start.epoch  # in steps
         if steps_per_epoch is not None:
-            skip, passes = start.epoch * steps_per_epoch + start.step, 0
+            skip, passes = self.start.epoch * steps_per_epoch + self.start.step, 0
             size = int(dataset.cardinality())
             if size > 0:
-                passes, skip = divmod(skip, size)
-        drop_passes(dataset, passes)
-        count.assign(skip)
+                passes, skip = divmod(skip, self._groups.num_steps(size))
+        if self._redraws:
+            drop_passes(dataset, passes)
+        self._skip.assign(skip * self._groups.size)
+
+    def begin(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns a data set with an element for each batch from the position on, until `epoch_ended`."""
+        count = self._skip
+        if count is None or self._is_there:
+            return batches
         # Read whenever an iterator begins, so that the same data set serves the epochs after.
-        return tf.data.Dataset.from_tensors(0).flat_map(lambda _: dataset.skip(count))
+        return tf.data.Dataset.from_tensors(0).flat_map(lambda _: batches.skip(count))
 
     def epoch_ended(self) -> None:
         """From now on iterators begin at the beginning."""

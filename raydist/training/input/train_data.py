@@ -13,12 +13,10 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import data_sizes
-from raydist.training.input import recipes
+from raydist.training.input import cut, recipes
 from raydist.training.replicas import slices
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
-
-ARRAY_BATCH_SIZE = 32  # Keras's default
 
 
 def read_endless(
@@ -40,9 +38,7 @@ def read_endless(
         train_data = train_data.repeat().skip(skip)
     found = read(train_data, strategy, auto_shard=auto_shard)
     return (
-        slices.cut_for_replicas(found, strategy, endless=True)
-        if isinstance(found, tf.data.Dataset)
-        else found
+        cut.cut_for_replicas(found, strategy, endless=True) if isinstance(found, tf.data.Dataset) else found
     )
 
 
@@ -152,14 +148,6 @@ def takes_input_context(function: Callable[..., Any]) -> bool:
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
-
-
-def function_of(data: Any) -> Callable[..., Any]:
-    """Returns the function that makes `validation_data`, also where arrays were given."""
-    if isinstance(data, (tuple, list)):  # (x, y), as Keras takes them
-        arrays = tuple(data)
-        return lambda: tf.data.Dataset.from_tensor_slices(arrays).batch(ARRAY_BATCH_SIZE)
-    return checked_function(data, "validation_data")
 
 
 def checked_function(data: Any, name: str) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import keras
@@ -19,9 +20,12 @@ class KerasAdapter(Protocol):
 
     Attributes:
       library: The module, `keras` or `tf_keras`.
+      continues_py_datasets: Whether an epoch of fewer steps than a PyDataset has batches leaves the rest to
+        the next one; else each epoch begins anew.
     """
 
     library: Any
+    continues_py_datasets: bool
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Raises UnsupportedError for what a compiled model asks for and cannot work under `strategy`."""
@@ -41,6 +45,15 @@ class KerasAdapter(Protocol):
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         """Returns the states of generators in a model's layers that the model does not list."""
+
+    def serving(
+        self, model: Any
+    ) -> AbstractContextManager[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
+        """Yields a function of a batch's inputs, and plain variables to fill for it, in the model's order; at
+        last those that it changes and nobody reads.
+
+        Trace the function inside of the block, and outside of every strategy's scope.
+        """
 
     def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Returns a model's `train_step` or `test_step` as this Keras would trace it."""

@@ -19,6 +19,7 @@ from raydist.training.parameter_server.feeds import StepFeed
 from raydist.training.parameter_server.local_metrics import LocalMetrics
 from raydist.training.parameter_server.sources import SourceFolder
 from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset
+from raydist.training.trainers.evaluation import with_batches
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import EvaluateRequest
 
@@ -53,7 +54,9 @@ class WorkerEvaluation:
         self._test_step = adapter_of(model).converted(model, model.test_step)
         self._num_shards = run.assignment.num_workers
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
-        self._data = data if isinstance(data, Batches) else train_data.function_of(data)
+        self._data = (
+            data if isinstance(data, Batches) else train_data.checked_function(data, "validation_data")
+        )
         self._sources = sources
         if metrics is None:
             adapter_of(model).build(model, self._element_spec())
@@ -144,6 +147,7 @@ class WorkerEvaluation:
 def evaluate(run: TaskRun, request: EvaluateRequest, *, sources: SourceFolder) -> dict[str, float]:
     """Returns the metrics over the data, which the workers share."""
     adapters.check(request.model, run.strategy)
+    request = with_batches(request)
     return WorkerEvaluation(run, request.model, request.data, sources=sources, num_steps=request.steps).run()
 
 

@@ -31,7 +31,7 @@ from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SourceFolder
 from raydist.training.stepping.callback_calls import CallbackCalls
-from raydist.training.trainers import class_weights
+from raydist.training.trainers import class_weights, fit_data
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
 from raydist.training.trainers.task_run import TaskRun
@@ -40,6 +40,7 @@ from raydist.training.trainers.trainer import FitRequest
 
 def fit(run: TaskRun, request: FitRequest, *, sources: SourceFolder) -> Any:
     """Trains the model from where the newest checkpoint ended; returns its `History`."""
+    request = fit_data.resolved(request, seed=run.data_seed)
     model, epochs, callbacks = request.model, request.epochs, request.callbacks
     steps_per_epoch = _checked_steps(run, request)
     adapter = adapters.adapter_of(model)
@@ -103,7 +104,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SourceFolder) -> Any:
     run.steps_repeated += training.num_repeated
     if not position.is_done:  # a later one exports
         run.reporter.first_step = max(run.reporter.first_step, position.step)
-        run.export(model, fit=position.number)
+        run.export(model, fit=position.number, element_spec=feed.element_spec)
     return model.history
 
 
@@ -115,6 +116,12 @@ def _checked_steps(run: TaskRun, request: FitRequest) -> int:
         raise UnsupportedError(
             f"model {model.name} is of Keras 3, which has no sharded variables, and partitioner is "
             f"{partitioner}; build it with tf.keras under --keras legacy, or drop --partitioner"
+        )
+    if request.accumulate != 1:
+        raise UnsupportedError(
+            f"ctx.fit got accumulate={request.accumulate}, and under parameter_server each worker updates "
+            "the weights by every batch of its own; leave it out and make the batches larger, or use another "
+            "strategy"
         )
     if model.run_eagerly:
         raise UnsupportedError(

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.replicas import all_reduce
 from raydist.training.replicas.replica_share import weighted_gradient
 
 
@@ -29,7 +30,7 @@ def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
     num_replicas = 1 if context is None else context.num_replicas_in_sync
     present = [weighted_gradient(one, num_replicas) for one in gradients if one is not None]
     if present and context is not None and num_replicas > 1:
-        present = context.all_reduce(tf.distribute.ReduceOp.SUM, present)
+        present = all_reduce.sum_over_replicas(present, context)
     found = iter(present)
     return [None if one is None else with_unique_rows(next(found)) for one in gradients]
 
@@ -86,13 +87,14 @@ _NOT_LINEAR = (
 )
 
 
-def overflown_as_half(gradient: Any) -> Any:
-    """Returns a float32 sum with infinity where it is more than float16 holds.
+def overflown_as_half(gradient: Any, scale: Any = 1.0) -> Any:
+    """Returns a float32 sum with infinity where `scale` times it is more than float16 holds.
 
     One device sums in float16 over the batch. The replicas' parts are cast before they are added, so that
     they would take a step that one device skips.
     """
     if isinstance(gradient, tf.IndexedSlices):
-        values = overflown_as_half(gradient.values)
+        values = overflown_as_half(gradient.values, scale)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return tf.where(tf.abs(gradient) > tf.float16.max, tf.sign(gradient) * float("inf"), gradient)
+    is_over = tf.abs(gradient) * scale > tf.float16.max
+    return tf.where(is_over, tf.sign(gradient) * float("inf"), gradient)

@@ -12,8 +12,14 @@ _MAX_NAMES = 5
 _RANDOM = ("Random", "Gaussian", "Alpha", "RandAugment", "AugMix", "CutMix", "MixUp", "Solarization")
 
 
-def notes_on(model: Any, strategy: tf.distribute.Strategy) -> Iterator[str]:
-    """Yields a sentence for each kind of layer that keeps raydist's first promise from holding."""
+def notes_on(model: Any, strategy: tf.distribute.Strategy, *, is_grouped: bool = False) -> Iterator[str]:
+    """Yields a sentence for each kind of layer that keeps raydist's first promise from holding.
+
+    Args:
+      is_grouped: Whether several batches make an update.
+    """
+    if is_grouped:
+        yield from _notes_on_groups(list(model._flatten_layers(include_self=False)))
     if strategy.num_replicas_in_sync == 1:
         return
     layers = list(model._flatten_layers(include_self=False))
@@ -35,6 +41,21 @@ def notes_on(model: Any, strategy: tf.distribute.Strategy) -> Iterator[str]:
     if random:
         yield (
             f"{_names(random)} draw random numbers, so results repeat only with the same number of replicas"
+        )
+
+
+def _notes_on_groups(layers: list[Any]) -> Iterator[str]:
+    norms = [one for one in layers if _is_batchnorm(one) and one.trainable]
+    if norms:
+        yield (
+            f"{_names(norms)} normalise each of the batches that accumulate makes an update of by itself, so "
+            "results are not those of one larger batch"
+        )
+    random = [one for one in layers if _is_random(one)]
+    if random:
+        yield (
+            f"{_names(random)} draw random numbers for each of the batches that accumulate makes an update "
+            "of, so results are not those of one larger batch"
         )
 
 

@@ -10,11 +10,9 @@ parts of it, both ways.
 
 from __future__ import annotations
 
-import enum
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -25,48 +23,11 @@ from raydist.training import tf_private
 from raydist.training.replicas import slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import is_processed, with_unique_rows
-from raydist.training.replicas.replica_share import LossRule, use_share
+from raydist.training.replicas.loss_verdict import UNKNOWN, Finding, LossRule, Verdict
+from raydist.training.replicas.replica_share import use_share
 
-# Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
-TOLERANCE = 1e-3
-# Below it the nearer one of two rules is surely right: the other one's error is about 1.
-_CLEAR = 0.3
 # A variable's gradient counts as at least this part of its update's.
 _LEAST_PART = 1e-2
-# Stands for "could not be computed" where workers exchange their errors as numbers.
-UNKNOWN = 1e9
-
-
-class Verdict(enum.Enum):
-    """What the check found.
-
-    EITHER: Under the rules scaled and local mean the gradients equal one device's.
-    SCALED, LOCAL_MEAN, SUM: Under that rule they do.
-    UNEQUAL: Under none; the losses depend on how a batch is divided, or on random numbers.
-    UNKNOWN: The step could not be run on a part of a batch.
-    """
-
-    EITHER = "either"
-    SCALED = "scaled"
-    LOCAL_MEAN = "local mean"
-    SUM = "sum"
-    UNEQUAL = "unequal"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """The verdict, and the rule to train by.
-
-    Attributes:
-      is_random: Whether the step draws random numbers, so that gradients differ by them.
-      reduces_itself: Whether the step adds up its gradients over replicas by itself.
-    """
-
-    verdict: Verdict
-    rule: LossRule
-    is_random: bool = False
-    reduces_itself: bool = False
 
 
 class StepCheck:
@@ -152,56 +113,24 @@ class StepCheck:
         self.reduces_twice = self.reduces_twice or not _is_of_library(sys._getframe(2))
 
 
-def decide(
-    errors: Sequence[float],
-    *,
-    is_random: bool = False,
-    asks_for_replicas: bool = False,
-    reduces_itself: bool = False,
-    reduces_twice: bool = False,
-) -> Finding:
-    """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
-
-    Where they do not tell, as with much noise, a step that asks for the number of replicas is taken to have
-    scaled its losses.
-    """
-    scaled, local, summed = errors
-    if reduces_twice and not reduces_itself:
-        return Finding(
-            verdict=Verdict.UNEQUAL, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True
-        )
-    if reduces_itself:
-        # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
-        verdict = Verdict.SCALED if scaled <= TOLERANCE else Verdict.UNEQUAL
-        return Finding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
-    if max(scaled, local) <= TOLERANCE and not asks_for_replicas:
-        # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
-        # the number of replicas may have a term whose weight is 0 as yet.
-        return Finding(verdict=Verdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
-    if scaled <= TOLERANCE:
-        return Finding(verdict=Verdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
-    if local <= TOLERANCE:
-        return Finding(verdict=Verdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
-    if summed <= TOLERANCE:
-        return Finding(verdict=Verdict.SUM, rule=LossRule.SUM, is_random=is_random)
-    verdict = Verdict.UNKNOWN if max(scaled, local) >= UNKNOWN else Verdict.UNEQUAL
-    is_scaled = asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local
-    rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
-    return Finding(verdict=verdict, rule=rule, is_random=is_random)
+def described(function: Any) -> str:
+    """Returns the name of a function or class, and where it is."""
+    return f"{function.__qualname__} ({location_of(function)})"
 
 
-def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | None:
+def describe(finding: Finding, *, function: Any, parts: str) -> str | None:
     """Returns the sentence for the run's notes; None where the step is right as it is written.
 
     Args:
       function: The user's function or class that the loss comes from.
+      parts: Of what gradients are summed: `the 2 replicas`.
     """
-    where = f"{function.__qualname__} ({location_of(function)})"
+    where = described(function)
     if finding.verdict in (Verdict.EITHER, Verdict.SCALED, Verdict.SUM):
         return None
     averaged = (
         f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "
-        f"the {num_replicas} replicas by their number of examples, as one device does; if they are divided "
+        f"{parts} by their number of examples, as one device does; if they are divided "
         "by a number of replicas that was read outside of it, use --no-check-equality"
     )
     if finding.verdict is Verdict.LOCAL_MEAN:
@@ -209,7 +138,7 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
     if finding.reduces_itself:
         return (
             f"whether {where} gives the gradients of one device could not be shown, because it adds them up "
-            f"over the {num_replicas} replicas by itself; if its losses are means over a replica's part, "
+            f"over {parts} by itself; if its losses are means over a replica's part, "
             "divide them by the number of replicas; an optimizer adds gradients up by itself, unless it is "
             "one of tf_keras with skip_gradients_aggregation=True"
         )
@@ -228,7 +157,7 @@ def describe(finding: Finding, *, function: Any, num_replicas: int) -> str | Non
         cause = "its losses depend on how a batch is divided"
     return (
         f"whether {where} gives the gradients of one device could not be shown, because {cause}; gradients "
-        f"are {done} the {num_replicas} replicas: {remedy}"
+        f"are {done} {parts}: {remedy}"
     )
 
 

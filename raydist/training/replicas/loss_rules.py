@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.replicas import gradient_probe, loss_check, slices
-from raydist.training.replicas.replica_share import LossRule
+from raydist.training.replicas import gradient_probe, loss_check, loss_verdict, slices
+from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule
+from raydist.training.replicas.update_check import UpdateCheck
 from raydist.training.reporting import reporter
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,7 @@ class _Settings:
 
 
 _rules: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
+_update_checks: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()
 
 
 def enable_check(is_enabled: bool) -> None:
@@ -46,29 +49,99 @@ def evaluation_rule_of(model: Any) -> LossRule:
 def forget(model: Any) -> None:
     """Lets the rule be found anew: the model was compiled again, or for the first time."""
     _rules.pop(model, None)
+    _update_checks.pop(model, None)
 
 
-def is_undecided(model: Any, strategy: tf.distribute.Strategy) -> bool:
-    """Whether the model brings losses of its own, and nobody has looked yet how they are written."""
+def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool = False) -> bool:
+    """Whether the model brings losses of its own, and nobody has looked yet how they are written.
+
+    Args:
+      is_group: Whether several batches make an update.
+    """
     return (
         _Settings.checks
         and model not in _rules
-        and strategy.num_replicas_in_sync > 1
+        and (is_group or strategy.num_replicas_in_sync > 1)
         and has_own_losses(model)
     )
 
 
-def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
+def update_check_of(model: Any) -> UpdateCheck:
+    """Returns what `check_update` has found."""
+    return _update_checks[model]
+
+
+def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> None:
+    """Looks whether several batches of a model can make one update, before the first one is traced.
+
+    Args:
+      step: The model's `train_step` as its Keras traces it, for one replica's batch.
+      element_spec: The type of an element of the distributed data.
+
+    Raises:
+      UnsupportedError: They cannot.
+    """
+    strategy = model.distribute_strategy
+    # A distributed data set's spec holds one for each local replica.
+    own = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], element_spec)
+    where = loss_check.described(type(model).train_step)
+    try:
+        spec = tf.nest.map_structure(_relaxed_spec, _own_rows(own))
+        with gradient_probe.counters_kept(model):
+            check = UpdateCheck(step, strategy=strategy, spec=spec)
+    except Exception as error:  # the user's code
+        raise UnsupportedError(
+            f"ctx.fit got accumulate, and {where} could not be traced for one batch by itself "
+            f"({type(error).__name__}: {error}); leave accumulate out"
+        ) from error
+    layers = list(model._flatten_layers(include_self=False))
+    problem = None
+    if not is_keras(type(model).train_step):
+        weights = [variable for one in layers for variable in _weights_of(one)]
+        owners = (*layers, *model.metrics)
+        known = [variable for one in owners for variable in (*one.variables, *_seeds_of(one))]
+        problem = check.problem(weights, known)
+    if problem is not None:
+        raise UnsupportedError(
+            f"ctx.fit got accumulate, but {where} {problem}, so its batches cannot make one update; leave "
+            "accumulate out, or give the optimizer the gradients of the batch once, as they are"
+        )
+    _update_checks[model] = check
+
+
+def check_rule(model: Any) -> None:
+    """Raises UnsupportedError for losses of a model's own that no batch's share can weight."""
+    if rule_of(model) is not LossRule.SCALED or not has_own_losses(model):
+        return
+    raise UnsupportedError(
+        f"ctx.fit got accumulate, and the losses in {loss_check.described(next(_own_sources(model)))} are "
+        "scaled for several replicas, or could not be checked, so raydist cannot weight each batch by its "
+        "examples; let them be means over the batch, and leave --no-check-equality out"
+    )
+
+
+def _weights_of(layer: Any) -> list[Any]:
+    """Returns what training changes of a layer, also while it is frozen."""
+    is_keras_3 = hasattr(layer, "_trainable_variables")
+    return list(getattr(layer, "_trainable_variables" if is_keras_3 else "_trainable_weights", ()))
+
+
+def _seeds_of(layer: Any) -> list[Any]:
+    return [one.state for one in getattr(layer, "_seed_generators", ())]
+
+
+def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches: int = 1) -> None:
     """Finds the model's rule by its first batch, and tells it. A collective, before the first step is traced.
 
     Args:
       step: The model's `train_step` as its Keras traces it, for one replica's batch.
       element: The first element of the distributed data.
+      num_batches: Batches of an update.
     """
     strategy = model.distribute_strategy
     step, batch = _without_none(step, _own_rows(strategy.experimental_local_results(element)[0]))
     check: loss_check.StepCheck | None = None
-    errors = [loss_check.UNKNOWN] * 3
+    errors = [UNKNOWN] * 3
     try:
         spec = tf.nest.map_structure(_relaxed_spec, batch)
         if int(slices.num_rows(batch)) > 1:
@@ -78,7 +151,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     except Exception as error:  # the user's code, on a part of a batch; the step itself tells what is wrong
         logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
     # One decision for all: each worker has looked at other examples, or had too few.
-    is_known = [float(error < loss_check.UNKNOWN) for error in errors]
+    is_known = [float(error < UNKNOWN) for error in errors]
     own = [error if known else 0.0 for error, known in zip(errors, is_known, strict=True)]
     asks = float(check is not None and check.asks_for_replicas)
     draws = float(check is not None and check.is_random)
@@ -88,10 +161,8 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
         strategy, [*own, *is_known, asks, draws, reduces, again]
     )
     sums, knowing = values[: len(errors)], values[len(errors) :]
-    means = [
-        total / share if share else loss_check.UNKNOWN for total, share in zip(sums, knowing, strict=True)
-    ]
-    finding = loss_check.decide(
+    means = [total / share if share else UNKNOWN for total, share in zip(sums, knowing, strict=True)]
+    finding = loss_verdict.decide(
         means,
         is_random=num_drawing > 0,
         asks_for_replicas=num_asking > 0,
@@ -101,13 +172,21 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     _rules[model] = finding.rule
     logger.info("%s: %s, errors %s", model.name, finding, means)
     source = next(_own_sources(model))
-    sentence = loss_check.describe(finding, function=source, num_replicas=strategy.num_replicas_in_sync)
+    parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
+    sentence = loss_check.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)
     if check is not None and check.processes_gradients:
         reporter.note(loss_check.describe_processing(source))
     if check is not None and (drifting := _drifting(model, check.assigned)):
         reporter.note(loss_check.describe_assignments(source, drifting))
+
+
+def _described_parts(num_replicas: int, num_batches: int) -> str:
+    batches = f"the {num_batches} batches of an update"
+    if num_batches == 1:
+        return f"the {num_replicas} replicas"
+    return batches if num_replicas == 1 else f"the {num_replicas} replicas and {batches}"
 
 
 def _drifting(model: Any, assigned: Sequence[Any]) -> list[Any]:
@@ -178,8 +257,8 @@ def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any
 
 
 def _relaxed_spec(component: Any) -> Any:
-    """Returns the type of a component with any number of rows."""
-    spec = tf.type_spec_from_value(component)
+    """Returns the type of a component, which may be a type already, with any number of rows."""
+    spec = component if isinstance(component, tf.TypeSpec) else tf.type_spec_from_value(component)
     if isinstance(spec, tf.TensorSpec):
         return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
     return spec

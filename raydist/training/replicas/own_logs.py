@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,11 @@ def weighted(outputs: Any, element: Any, model: Any, *, num_replicas: int) -> An
     """
     if not isinstance(outputs, Mapping) or not isinstance(element, slices.Slice):
         return outputs
-    names = {one.name for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))}
-    return _weighted(outputs, element.share * num_replicas, names)
+    return _weighted(outputs, element.share * num_replicas, _metric_names(model))
+
+
+def _metric_names(model: Any) -> set[str]:
+    return {one.name for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))}
 
 
 def _weighted(logs: Mapping[str, Any], factor: Any, names: Collection[str]) -> dict[str, Any]:
@@ -32,6 +35,33 @@ def _weighted(logs: Mapping[str, Any], factor: Any, names: Collection[str]) -> d
             is_own = name not in names and _is_number(value)
             # A padding example's value may be anything, and 0 times an overflow would be NaN.
             found[name] = tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype)) if is_own else value
+    return found
+
+
+def of_update(outputs: Sequence[Any], shares: Sequence[Any], model: Any, *, num_replicas: int) -> Any:
+    """Returns what a user's own step returned for the batches of an update, as of all of their examples.
+
+    Metrics have their last values.
+
+    Args:
+      outputs: Of each batch.
+      shares: The part that each batch has of all examples of the update.
+    """
+    if not isinstance(outputs[-1], Mapping):
+        return outputs[-1]
+    names = _metric_names(model)
+    parts = [_weighted(one, share * num_replicas, names) for one, share in zip(outputs, shares, strict=True)]
+    return _summed(parts, names)
+
+
+def _summed(parts: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, Any]:
+    found = {}
+    for name, last in parts[-1].items():
+        if isinstance(last, Mapping):
+            found[name] = _summed([one[name] for one in parts], names)
+        else:
+            is_own = name not in names and _is_number(last)
+            found[name] = tf.add_n([one[name] for one in parts]) if is_own else last
     return found
 
 

@@ -8,34 +8,53 @@ share of the examples. Who applies that weight is the `LossRule`: Keras's losses
 
 from __future__ import annotations
 
-import enum
 import threading
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from raydist.training.replicas import gradient_probe
+from raydist.training.replicas.loss_verdict import LossRule
 
 
-class LossRule(enum.Enum):
-    """How the losses of a training step are written.
+class Amounts(Protocol):
+    """What the batches of an update have in all of each amount that losses divide by."""
 
-    SCALED: As `tf.distribute` asks for: Keras's losses scale themselves by the replica's share of the global
-      batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
-    LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
-      themselves, and the optimizer weights each replica's gradients by its share.
-    SUM: As for one device: sums over the replica's own examples. Nobody scales them.
+    def total_of(self, amount: tf.Tensor) -> tf.Tensor:
+        """Returns the total of the amount that a loss asks for next; `amount` is that of its own batch."""
+
+
+class RecordedAmounts:
+    """Takes part in a trace that finds out what amounts there are.
+
+    Attributes:
+      found: Those of one batch in order, scalars float32.
     """
 
-    SCALED = "scaled"
-    LOCAL_MEAN = "local mean"
-    SUM = "sum"
+    def __init__(self) -> None:
+        self.found: list[tf.Tensor] = []
+
+    def total_of(self, amount: tf.Tensor) -> tf.Tensor:
+        self.found.append(tf.cast(amount, tf.float32))
+        return amount
+
+
+class KnownAmounts:
+    """The totals of an update, in the order in which a batch's losses ask for them."""
+
+    def __init__(self, totals: Sequence[tf.Tensor]) -> None:
+        self._left = list(totals)
+
+    def total_of(self, amount: tf.Tensor) -> tf.Tensor:
+        return tf.cast(self._left.pop(0), amount.dtype)
 
 
 class _Replica(threading.local):
     """The replica that is being traced; MirroredStrategy traces each replica in a thread of its own."""
 
     share: tf.Tensor | None = None
+    amounts: Amounts | None = None
     rule = LossRule.SCALED
     is_in_step = False
     is_in_model_step = False
@@ -53,23 +72,55 @@ class use_share:
     """Sets share and rule inside a `with` block. A class, so that AutoGraph need not convert a generator."""
 
     def __init__(
-        self, share: tf.Tensor | None, rule: LossRule = LossRule.SCALED, *, is_model_step: bool = False
+        self,
+        share: tf.Tensor | None,
+        rule: LossRule = LossRule.SCALED,
+        *,
+        is_model_step: bool = False,
+        amounts: Amounts | None = None,
     ) -> None:
-        """Takes what holds inside; `is_model_step` for a Keras model's step, and not for a bare loop's."""
-        self._inner = share, rule, True, is_model_step
-        self._outer: tuple[tf.Tensor | None, LossRule, bool, bool] = None, LossRule.SCALED, False, False
+        """Takes what holds inside.
+
+        Args:
+          is_model_step: Whether it is a Keras model's step, and not a bare loop's.
+          amounts: Where the batch is one of several that make an update. `share` is then its part of those.
+        """
+        self._inner = share, rule, True, is_model_step, amounts
+        self._outer = self._inner
 
     def __enter__(self) -> None:
-        self._outer = _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step
-        _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step = self._inner
+        self._outer = _get()
+        _set(self._inner)
 
     def __exit__(self, *exc_info: object) -> None:
-        _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step = self._outer
+        _set(self._outer)
+
+
+_State = tuple[tf.Tensor | None, LossRule, bool, bool, Amounts | None]
+
+
+def _get() -> _State:
+    return _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step, _replica.amounts
+
+
+def _set(state: _State) -> None:
+    (
+        _replica.share,
+        _replica.rule,
+        _replica.is_in_step,
+        _replica.is_in_model_step,
+        _replica.amounts,
+    ) = state
+
+
+def is_whole(num_replicas: int) -> bool:
+    """Whether the batch being traced is all of the examples that one update is made from."""
+    return num_replicas == 1 and _replica.amounts is None
 
 
 def scale_by_share(loss: Any, num_replicas: int) -> Any:
     """Scales a local mean so that its sum over replicas is the mean over the global batch."""
-    if num_replicas == 1 or _replica.rule is not LossRule.SCALED:
+    if is_whole(num_replicas) or _replica.rule is not LossRule.SCALED:
         return loss
     share = _replica.share
     return loss * (tf.cast(1.0 / num_replicas, loss.dtype) if share is None else tf.cast(share, loss.dtype))
@@ -77,7 +128,7 @@ def scale_by_share(loss: Any, num_replicas: int) -> Any:
 
 def unscale_by_share(loss: Any, num_replicas: int) -> Any:
     """Undoes `scale_by_share`: returns the local mean, and 0 for a padding example."""
-    if num_replicas == 1 or _replica.rule is LossRule.LOCAL_MEAN:
+    if is_whole(num_replicas) or _replica.rule is LossRule.LOCAL_MEAN:
         return loss
     share = _replica.share
     if share is None:
@@ -101,6 +152,9 @@ def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
     Args:
       amount: Scalar of this replica.
     """
+    if _replica.amounts is not None and _replica.share is not None:
+        total = _replica.amounts.total_of(tf.stop_gradient(amount))
+        return total * tf.cast(_replica.share, amount.dtype)
     context = tf.distribute.get_replica_context()
     if num_replicas == 1 or context is None or gradient_probe.active() is not None:
         return amount
@@ -115,7 +169,7 @@ def step_weight(num_replicas: int) -> tf.Tensor | None:
 
     None outside of a step of several replicas.
     """
-    if num_replicas == 1 or not _replica.is_in_step:
+    if is_whole(num_replicas) or not _replica.is_in_step:
         return None
     return tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
 
@@ -132,7 +186,7 @@ def is_local_mean() -> bool:
 
 def local_mean_weight(num_replicas: int) -> tf.Tensor | None:
     """Returns what a local mean weighs in the global one, scalar float32; None for a loss that is scaled."""
-    if num_replicas == 1 or _replica.rule is not LossRule.LOCAL_MEAN:
+    if is_whole(num_replicas) or _replica.rule is not LossRule.LOCAL_MEAN:
         return None
     return tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
 

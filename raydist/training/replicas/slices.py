@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.replicas.replica_share import LossRule, use_share
+from raydist.training.replicas.loss_verdict import LossRule
+from raydist.training.replicas.replica_share import use_share
 
 
 class Slice(NamedTuple):
@@ -38,53 +39,6 @@ class Slice(NamedTuple):
         return tf.math.divide_no_nan(
             tf.cast(self.num_examples, tf.float32), tf.cast(self.num_global, tf.float32)
         )
-
-
-def cut_for_replicas(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, *, endless: bool) -> Any:
-    """Returns `dataset`, batched with the global batch size, as a distributed data set.
-
-    Every worker runs the whole pipeline and keeps its own slice of each global batch, so that the
-    order of examples does not depend on the number of workers. Elements are `Slice`s, or bare
-    batches where the batch size is static and the replicas divide it. A pipeline whose options name
-    an auto-shard policy is left to TensorFlow.
-
-    Args:
-      endless: Promise that no more elements are taken than there are. TensorFlow then saves the
-        all-reduce per step by which the workers agree that all still have data (input_lib.py,
-        `get_next_as_optional`).
-    """
-    if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
-        return strategy.experimental_distribute_dataset(dataset)
-    num_replicas = strategy.num_replicas_in_sync
-    is_even = _is_even(dataset.element_spec, num_replicas)
-    if dataset.options().deterministic is False:
-        # Each worker would read in an order of its own, and take other examples than its own.
-        options = tf.data.Options()
-        options.deterministic = True
-        dataset = dataset.with_options(options)
-
-    def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        num_local = num_replicas // context.num_input_pipelines
-        first = context.input_pipeline_id * num_local
-
-        @tf.autograph.experimental.do_not_convert  # which would wrap what is raised
-        def cut(*elements: Any) -> tuple[Any, ...]:
-            batch = (
-                elements[0]
-                if len(elements) == 1 and not isinstance(dataset.element_spec, tuple)
-                else elements
-            )
-            slices = tuple(slice_of(batch, first + local, num_replicas) for local in range(num_local))
-            return tuple(one.batch for one in slices) if is_even else slices
-
-        # One element per local replica, in the order in which TensorFlow hands them out.
-        pieces = dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        local = pieces.map(lambda *slices: slices[0]) if num_local == 1 else pieces.flat_map(_in_turn)
-        if endless:
-            local = local.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-        return local.prefetch(tf.data.AUTOTUNE)
-
-    return strategy.distribute_datasets_from_function(pipeline)
 
 
 def run_slice(
@@ -125,13 +79,6 @@ def keep_on_padding(variables: Sequence[tf.Variable], element: Any, run: Callabl
     return outputs
 
 
-def _in_turn(*slices: Any) -> tf.data.Dataset:
-    dataset = tf.data.Dataset.from_tensors(slices[0])
-    for one in slices[1:]:
-        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(one))
-    return dataset
-
-
 def slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
     """Returns one replica's slice of a global batch.
 
@@ -140,24 +87,67 @@ def slice_of(batch: Any, replica: int, num_replicas: int) -> Slice:
         InvalidArgumentError where that is known only when it runs.
     """
     num_global = _common_rows(batch)
-    base, extra = num_global // num_replicas, num_global % num_replicas
-    start = replica * base + tf.minimum(replica, extra)
-    size = base + tf.cast(replica < extra, tf.int32)
+    start, size = bounds(num_global, replica, num_replicas)
     # A padding example for an empty slice: the first example of the batch, which always exists.
-    first = tf.where(size > 0, start, 0)
+    return _cut(batch, tf.where(size > 0, start, 0), size, num_global, lambda one: one.shape[0], num_replicas)
+
+
+def slice_of_part(part: Any, replica: int, num_replicas: int, *, first: int, num_global: tf.Tensor) -> Slice:
+    """Returns one replica's slice of a global batch of which only a part is there.
+
+    Args:
+      part: The rows of successive replicas, and after them the first row of the global batch if one of
+        them has no rows.
+      first: The first of these replicas.
+      num_global: Rows in the global batch: an int where all have as many, else scalar int32.
+    """
+    start, size = bounds(num_global, replica, num_replicas)
+    begin, _ = bounds(num_global, first, num_replicas)
+    known = num_global if isinstance(num_global, int) else None
+    padding = num_rows(part) - 1
+    own = tf.where(size > 0, start - begin, padding)
+    return _cut(part, own, size, num_global, lambda one: known, num_replicas)
+
+
+def bounds(num_global: Any, replica: int, num_replicas: int) -> tuple[Any, Any]:
+    """Returns the first row of a replica's slice of a global batch and how many there are, which may be 0.
+
+    For an int, or an integer tensor.
+    """
+    base, extra = num_global // num_replicas, num_global % num_replicas
+    if isinstance(num_global, int):
+        return replica * base + min(replica, extra), base + (replica < extra)
+    return replica * base + tf.minimum(extra, replica), base + tf.cast(replica < extra, num_global.dtype)
+
+
+def _cut(
+    there: Any,
+    first: Any,
+    size: Any,
+    num_global: Any,
+    rows_in: Callable[[Any], int | None],
+    num_replicas: int,
+) -> Slice:
+    """Returns the slice of `size` rows from `first` on, or of the one row there if `size` is 0.
+
+    Args:
+      rows_in: How many rows all global batches have of a component; None where that is not known.
+    """
     taken = tf.maximum(size, 1)
-    cut = tf.nest.map_structure(lambda component: _rows(component, first, taken, num_replicas), batch)
-    return Slice(batch=cut, num_examples=size, num_global=num_global)
 
+    def part(component: Any) -> Any:
+        cut = rows(component, first, taken)
+        known = rows_in(component) if isinstance(component, tf.Tensor) else None
+        if known is None:
+            return cut
+        size_of_all = known // num_replicas if known % num_replicas == 0 else None
+        return tf.ensure_shape(cut, [size_of_all, *component.shape[1:]])
 
-def _rows(component: Any, start: tf.Tensor, size: tf.Tensor, num_replicas: int) -> Any:
-    cut = rows(component, start, size)
-    if isinstance(component, tf.Tensor) and component.shape[0] is not None:
-        is_even = component.shape[0] % num_replicas == 0
-        cut = tf.ensure_shape(
-            cut, [component.shape[0] // num_replicas if is_even else None, *component.shape[1:]]
-        )
-    return cut
+    return Slice(
+        batch=tf.nest.map_structure(part, there),
+        num_examples=tf.convert_to_tensor(size, tf.int32),
+        num_global=num_global,
+    )
 
 
 def _common_rows(batch: Any) -> Any:
@@ -184,6 +174,12 @@ UNLIKE_ROWS = (
 )
 
 
+def is_even(element_spec: Any, num_replicas: int) -> bool:
+    """Whether the replicas have as many rows as one another in every batch, as its shapes show."""
+    sizes = {spec.shape[0] for spec in tf.nest.flatten(element_spec)}
+    return len(sizes) == 1 and None not in sizes and sizes.pop() % num_replicas == 0
+
+
 def num_rows(batch: Any) -> Any:
     """Returns the examples of a batch, by its first component: an int if known, else scalar int32."""
     component = tf.nest.flatten(batch, expand_composites=False)[0]
@@ -202,29 +198,6 @@ def rows(component: Any, start: Any, size: Any) -> Any:
         extent = tf.concat([[tf.cast(size, tf.int64)], component.dense_shape[1:]], axis=0)
         return tf.sparse.slice(component, begin, extent)
     return component[start : start + size]
-
-
-def _can_slice(dataset: Any, strategy: tf.distribute.Strategy) -> bool:
-    if not isinstance(dataset, tf.data.Dataset):
-        return False
-    policy = dataset.options().experimental_distribute.auto_shard_policy
-    if policy not in (
-        None,
-        tf.data.experimental.AutoShardPolicy.AUTO,
-        tf.data.experimental.AutoShardPolicy.DATA,
-    ):
-        return False
-    specs = tf.nest.flatten(dataset.element_spec)
-    if not specs or any(getattr(spec, "shape", tf.TensorShape(None)).rank in (None, 0) for spec in specs):
-        return False
-    # TPUs need static shapes, which only an even cut has.
-    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-    return not is_tpu or _is_even(dataset.element_spec, strategy.num_replicas_in_sync)
-
-
-def _is_even(element_spec: Any, num_replicas: int) -> bool:
-    sizes = {spec.shape[0] for spec in tf.nest.flatten(element_spec)}
-    return len(sizes) == 1 and None not in sizes and sizes.pop() % num_replicas == 0
 
 
 def has_static_batch(dataset: Any) -> bool:

@@ -43,6 +43,16 @@ class TaskProgress:
         with self._lock:
             self._status = replace(self._status, state=state, address=address or self._status.address)
 
+    def set_joining(self, is_joining: bool) -> None:
+        """Notes whether the script may wait for its peers now, which holds up all threads of the process."""
+        with self._lock:
+            self._status = replace(self._status, is_joining=is_joining)
+
+    def has_trained(self) -> bool:
+        """Whether any step was completed, or any value reported."""
+        with self._lock:
+            return self._status.step > 0 or bool(self._status.metrics)
+
     def restored(self, step: int) -> None:
         """Notes that this attempt goes on from `step`."""
         with self._lock:

@@ -17,21 +17,26 @@ class Reporter:
 
     Attributes:
       progress: What the controller sees of this task.
+      is_chief: Whether this task writes for all.
       step: Steps completed by the run, as far as this task knows.
       first_step: Where the next training of the train function begins to count. Behind `step` in a resumed
         run, which goes through trainings that are done.
+      reports_every_fit: Whether a `fit` outside of every strategy is the run's training too, as in a script.
     """
 
     def __init__(self, assignment: TaskAssignment, *, progress: TaskProgress, metrics: MetricsWriter) -> None:
         self.task = assignment.task
+        self.is_chief = assignment.is_chief
         self.progress = progress
         self.step = 0
         self.first_step = 0
+        self.reports_every_fit = False
+        self.num_workers = assignment.num_workers
         self._run_name = assignment.job.name
         self._attempt = assignment.attempt
         self._metrics = metrics
         # Values that hold for the whole run are written once. An evaluator's are nobody else's.
-        self._writes_global = assignment.is_chief or self.task.task_type is TaskType.EVALUATOR
+        self._writes_global = self.is_chief or self.task.task_type is TaskType.EVALUATOR
 
     def advance(
         self,

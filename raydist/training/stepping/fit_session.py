@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from raydist.training.input.groups import Groups
 from raydist.training.input.resume import Resumption, Start
 from raydist.training.stepping.packing import Means, Packer, Pauses, watches_batches
 
@@ -23,6 +24,7 @@ class FitSession:
       is_nested: Whether it was called inside of another `fit`, by a callback.
       first: Where `fit` begins, once a callback of raydist's knows; None leaves it to Keras.
       resumption: Where the training data begin.
+      groups: Which batches make up each step.
     """
 
     def __init__(self, model: Any, callbacks: Any, *, base: type) -> None:
@@ -37,6 +39,7 @@ class FitSession:
         self.is_nested = _current.get() is not None
         self.first: Start | None = None
         self.resumption = _of_any(known, "resumption") or Resumption(Start())
+        self.groups: Groups = _of_any(known, "groups") or Groups()
         pauses = _of_any(known, "pauses")
         self._pauses: Pauses | None = None if pauses is None else pauses()
         # What a user's own CallbackList does at batches is unknown; eager steps are not worth packing.

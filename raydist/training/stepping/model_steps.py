@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training.replicas import loss_rules, own_logs, slices, user_batches
-from raydist.training.stepping import compilation, step_calls
+from raydist.training.replicas.accumulation import Group
+from raydist.training.stepping import compilation, step_calls, update_steps
 
 
 def make_step_function(
@@ -44,25 +45,54 @@ def make_step_function(
         after_step()
         return outputs
 
+    def replica_update(group: Group) -> Any:
+        outputs = update_steps.run(
+            step,
+            group.batches,
+            model=model,
+            rule=loss_rules.rule_of(model),
+            check=loss_rules.update_check_of(model),
+            is_own=is_own,
+            metric_variables=metric_variables(),
+        )
+        after_step()
+        return outputs
+
     def logged_step(element: Any) -> Any:
         outputs = replica_step(element)
         return own_logs.weighted(outputs, element, model, num_replicas=strategy.num_replicas_in_sync)
 
     @tf.autograph.experimental.do_not_convert
     def one_step(element: Any) -> Any:
-        outputs = strategy.run(logged_step if is_own else replica_step, args=(element,))
+        if isinstance(element, Group):
+            outputs = strategy.run(replica_update, args=(element,))
+        else:
+            outputs = strategy.run(logged_step if is_own else replica_step, args=(element,))
         # The logs of a batch are those of the local replicas: reducing them would cost an all-reduce
         # per metric and step, and halve the step rate (TF_NOTES 1.2). The logs of an epoch are read from
         # the metrics, whose variables are summed over all replicas.
         return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
 
     def look_at(element: Any) -> None:
-        loss_rules.decide(model, step, element)
+        batches = element.batches if isinstance(element, Group) else (element,)
+        loss_rules.decide(model, step, batches[0], num_batches=len(batches))
+        if isinstance(element, Group):
+            loss_rules.check_rule(model)
 
+    def look_at_groups(element_spec: Any) -> None:
+        loss_rules.check_update(model, step, element_spec)
+        if not loss_rules.is_undecided(model, strategy, is_group=True):
+            loss_rules.check_rule(model)
+
+    first_look = step_calls.FirstLook(
+        is_wanted=lambda is_group: loss_rules.is_undecided(model, strategy, is_group=is_group),
+        at_element=look_at,
+        at_groups=look_at_groups,
+    )
     return step_calls.call_of_steps(
         one_step,
         run_eagerly=model.run_eagerly,
         jit_compile=compilation.is_compiled(model, strategy),
         on_batch=user_batches.step_of(strategy, replica_step, run_eagerly=model.run_eagerly, finish=finish),
-        look_at_first=look_at if is_training and loss_rules.is_undecided(model, strategy) else None,
+        first_look=first_look if is_training else None,
     )

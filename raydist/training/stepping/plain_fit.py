@@ -8,7 +8,8 @@ from typing import Any
 
 from raydist.metrics.records import Scope
 from raydist.spec.tasks import TaskType
-from raydist.training.cluster.kinds import is_parameter_server
+from raydist.training.cluster.collectives import is_alone
+from raydist.training.cluster.kinds import is_distributed, is_parameter_server
 from raydist.training.input.input_clock import InputReport
 from raydist.training.replicas import layer_notes
 from raydist.training.reporting import reporter
@@ -17,7 +18,13 @@ from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session
 
 
-def callbacks_for(callbacks: Sequence[Any], base: type) -> list[Any]:
+def reports_stock_fits() -> bool:
+    """Whether a `fit` of a model that was made outside of every strategy is reported too."""
+    current = reporter.current()
+    return current is not None and current.reports_every_fit
+
+
+def callbacks_for(callbacks: Sequence[Any], base: type, *, initial_epoch: int | None = 0) -> list[Any]:
     """Returns the callbacks that a `fit` with `callbacks` gets beside them: none, or one that reports.
 
     A `fit` inside of another one belongs to that one, which counts its own steps. An evaluator reports
@@ -25,6 +32,7 @@ def callbacks_for(callbacks: Sequence[Any], base: type) -> list[Any]:
 
     Args:
       base: The Callback class of the model's Keras.
+      initial_epoch: The argument of that `fit`.
     """
     current = reporter.current()
     is_nested = fit_session.current() is not None
@@ -32,7 +40,9 @@ def callbacks_for(callbacks: Sequence[Any], base: type) -> list[Any]:
         return []
     if any(hasattr(one, "raydist_place") for one in callbacks):
         return []
-    return [type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})(current)]
+    return [
+        type("RaydistReports", (_Reports, base), {"takes_packed_steps": True})(current, initial_epoch or 0)
+    ]
 
 
 class _Reports:
@@ -41,12 +51,13 @@ class _Reports:
     model: Any  # these two are set by Keras
     params: dict[str, Any]
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: Reporter, initial_epoch: int) -> None:
         super().__init__()
         # tf_keras: logs as tensors, which are read only when they are reported; without it parameter_server
         # refuses batch hooks.
         self._supports_tf_logs = True
         self._reporter = reporter
+        self._initial_epoch = initial_epoch
         # What comes after goes on counting from here, so a train_steps that resumes finds its own steps.
         self._step = reporter.first_step
         self._step_in_epoch = 0
@@ -58,9 +69,16 @@ class _Reports:
         is_first, self._epoch = self._epoch is None, epoch
         if not is_first:
             return
-        for sentence in layer_notes.notes_on(self.model, self.model.distribute_strategy):
+        strategy = self.model.distribute_strategy
+        for sentence in layer_notes.notes_on(self.model, strategy):
             self._reporter.note(sentence)
+        self._note_separate_models(strategy)
         steps, epochs = self.params.get("steps"), self.params["epochs"]
+        if steps and epoch > self._initial_epoch:
+            # A callback of the user's, such as BackupAndRestore, goes on from an earlier attempt.
+            self._step += steps * (epoch - self._initial_epoch)
+            self._reporter.first_step = self._step
+            self._reporter.progress.restored(self._step)
         num_steps = self._step + steps * (epochs - epoch) if steps else None
         self._reporter.progress.expect(num_steps=num_steps, num_epochs=epochs)
 
@@ -73,7 +91,7 @@ class _Reports:
         if now - self._reported_at_s >= LOCAL_REPORT_INTERVAL_S:
             self._reported_at_s = now
             metrics = floats(logs)
-            measured = {**metrics, **self._input.update()}
+            measured = {**metrics, **self._measured()}
             self._reporter.report(measured, step=self._step, epoch=self._epoch, scope=Scope.LOCAL)
         self._reporter.advance(self._step, epoch=self._epoch, values=metrics, is_resumable=False)
 
@@ -89,8 +107,23 @@ class _Reports:
 
     def fit_ended(self) -> None:
         """Called by the `fit_session`, also when an exception ends the `fit`: no step is awaited any more."""
-        self._input.finish(self._reporter)
+        if is_distributed(self.model.distribute_strategy):
+            self._input.finish(self._reporter)
         self._reporter.progress.expect(num_steps=self._step, num_epochs=self._epoch)
+
+    def _measured(self) -> dict[str, float]:
+        # What Keras iterates over by itself is not measured.
+        return self._input.update() if is_distributed(self.model.distribute_strategy) else {}
+
+    def _note_separate_models(self, strategy: Any) -> None:
+        """Tells where each worker trains by itself, which may be meant, and gives no sign of it."""
+        num_workers = self._reporter.num_workers
+        if num_workers == 1 or is_parameter_server(strategy) or not is_alone(strategy):
+            return
+        self._reporter.note(
+            f"model {self.model.name} was made outside of a strategy of all workers: each of {num_workers} "
+            "workers trains one by itself; make it in the scope of the run's MultiWorkerMirroredStrategy"
+        )
 
     def _count(self, step_in_epoch: int) -> None:
         self._step += step_in_epoch - self._step_in_epoch

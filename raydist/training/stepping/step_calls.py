@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.training.input import input_clock
+from raydist.training.replicas.accumulation import Group
 
 
 class StepCall:
@@ -17,27 +19,35 @@ class StepCall:
     Attributes:
       num_steps: Steps of the call; at least 1, also where no element is left.
       may_end: Whether the data may end before; they are then taken one by one.
+      batches_per_step: Where it is more than 1, an element is a `Group` of so many; the last one before the
+        data's end may have fewer.
       elements: Those of the call where they were taken ahead, which tells how many are left; None otherwise.
     """
 
-    def __init__(self, iterator: Any, num_steps: int, *, may_end: bool = False) -> None:
+    def __init__(
+        self, iterator: Any, num_steps: int, *, may_end: bool = False, batches_per_step: int = 1
+    ) -> None:
         self.iterator = iterator
-        self.begin(num_steps, may_end=may_end)
+        self.begin(num_steps, may_end=may_end, batches_per_step=batches_per_step)
 
-    def begin(self, num_steps: int, *, may_end: bool) -> None:
+    def begin(self, num_steps: int, *, may_end: bool, batches_per_step: int = 1) -> None:
         """Makes it the data of the next call, of at most `num_steps` steps."""
         self.num_steps, self.may_end, self._num_taken = num_steps, may_end, 0
+        self.batches_per_step = batches_per_step
         self.elements: list[Any] | None = None
-        if may_end and num_steps > 1:
-            self.elements = self._take(num_steps)
+        if may_end and num_steps * batches_per_step > 1:
+            self.elements = self._take(num_steps * batches_per_step)
             self.num_steps = max(1, len(self.elements))
 
-    def _take(self, num_steps: int) -> list[Any]:
-        elements: list[Any] = []
+    def _take(self, num_batches: int) -> list[Any]:
+        batches: list[Any] = []
         with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
-            while len(elements) < num_steps:
-                elements.append(input_clock.next_element(self.iterator))
-        return elements
+            while len(batches) < num_batches:
+                batches.append(input_clock.next_element(self.iterator))
+        size = self.batches_per_step
+        if size == 1:
+            return batches
+        return [Group(tuple(batches[first : first + size])) for first in range(0, len(batches), size)]
 
     def __iter__(self) -> StepCall:
         return self
@@ -49,7 +59,29 @@ class StepCall:
         self._num_taken += 1
         if self.elements is not None:
             return self.elements[self._num_taken - 1]
-        return input_clock.next_element(self.iterator)
+        return _next(self.iterator, self.batches_per_step)
+
+
+def _next(iterator: Any, batches_per_step: int) -> Any:
+    """Returns the next batch, or the group of batches of the next step."""
+    if batches_per_step == 1:
+        return input_clock.next_element(iterator)
+    return Group(tuple(input_clock.next_element(iterator) for _ in range(batches_per_step)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstLook:
+    """What is done before the first step of each kind is traced.
+
+    Attributes:
+      is_wanted: Whether `at_element` has to see the first element; asked with whether that is a `Group`.
+      at_element: Called with the first element.
+      at_groups: Called before that, where elements are `Group`s, with the type of a batch.
+    """
+
+    is_wanted: Callable[[bool], bool]
+    at_element: Callable[[Any], None]
+    at_groups: Callable[[Any], None]
 
 
 def call_of_steps(
@@ -58,34 +90,34 @@ def call_of_steps(
     run_eagerly: bool,
     jit_compile: bool,
     on_batch: Callable[[Any], Any] | None = None,
-    look_at_first: Callable[[Any], None] | None = None,
+    first_look: FirstLook | None = None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `StepCall` that runs its steps in one `tf.function`, for the last outputs.
 
     Also takes a plain Python iterator of one batch, as `train_on_batch` gives.
 
     Args:
+      one_step: Takes an element of a `StepCall`: a batch, or the `Group` of a step.
       jit_compile: Whether XLA compiles each step, which one replica alone must then run.
       on_batch: Takes the batch of `train_on_batch`; None where it needs no other step.
-      look_at_first: Called with the first element, before a step is traced.
     """
     compiled = tf.function(one_step, reduce_retracing=True, jit_compile=True) if jit_compile else None
     on_element = one_step if run_eagerly else compiled or tf.function(one_step, reduce_retracing=True)
-    in_graph = _Loop(compiled or one_step)
-    has_looked = look_at_first is None
+    loops: dict[int, _Loop] = {}
+    begun: set[bool] = set()  # kinds of elements, by whether they are groups
 
-    def looked_at(element: Any) -> Any:
-        nonlocal has_looked
-        if not has_looked and look_at_first is not None:
-            has_looked = True
-            look_at_first(element)
+    def begin(element: Any, *, is_group: bool) -> Any:
+        if first_look is not None and is_group not in begun:
+            begun.add(is_group)
+            if first_look.is_wanted(is_group):
+                first_look.at_element(element)
         return element
 
     def one_by_one(call: StepCall) -> Any:
         outputs = None
         for _ in range(call.num_steps):
             try:
-                outputs = on_element(looked_at(next(call)))
+                outputs = on_element(begin(next(call), is_group=call.batches_per_step > 1))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if outputs is None:
                     raise
@@ -94,10 +126,21 @@ def call_of_steps(
 
     def function(call: Any) -> Any:
         if not isinstance(call, StepCall):
-            return (on_batch or on_element)(looked_at(next(call)))
-        if call.may_end or run_eagerly or not has_looked:
+            return (on_batch or on_element)(begin(next(call), is_group=False))
+        size = call.batches_per_step
+        is_new = first_look is not None and (size > 1) not in begun
+        if is_new and first_look is not None and size > 1:
+            first_look.at_groups(call.iterator.element_spec)
+        if (
+            call.may_end
+            or run_eagerly
+            or (is_new and first_look is not None and first_look.is_wanted(size > 1))
+        ):
             return one_by_one(call)
-        return in_graph(call.iterator, call.num_steps)
+        begun.add(size > 1)
+        if size not in loops:
+            loops[size] = _Loop(compiled or one_step, batches_per_step=size)
+        return loops[size](call.iterator, call.num_steps)
 
     return function
 
@@ -111,8 +154,9 @@ class _Loop:
     step before the loop.
     """
 
-    def __init__(self, one_step: Callable[[Any], Any]) -> None:
+    def __init__(self, one_step: Callable[[Any], Any], *, batches_per_step: int) -> None:
         self._one_step = one_step
+        self._batches_per_step = batches_per_step
         self._outputs: Any = None  # the structure of the step's outputs, known once it is traced
         self._run = tf.function(self._run_scalars, reduce_retracing=True, autograph=False)
 
@@ -126,7 +170,7 @@ class _Loop:
 
     def _run_scalars(self, iterator: Any, count: tf.Tensor) -> Any:
         def body(index: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            self._outputs = self._one_step(input_clock.next_element(iterator))
+            self._outputs = self._one_step(_next(iterator, self._batches_per_step))
             values = tf.nest.flatten(self._outputs)
             if any(not tf.is_tensor(value) or value.shape.rank != 0 for value in values):
                 raise _NotScalarError
@@ -145,10 +189,10 @@ class _Loop:
         return tf.nest.pack_sequence_as(structure, scalars)
 
     def _run_any(self, iterator: Any, count: tf.Tensor) -> Any:
-        outputs = self._one_step(input_clock.next_element(iterator))
+        outputs = self._one_step(_next(iterator, self._batches_per_step))
         _, outputs = tf.while_loop(
             lambda index, outputs: index < count,
-            lambda index, outputs: (index + 1, self._one_step(input_clock.next_element(iterator))),
+            lambda index, outputs: (index + 1, self._one_step(_next(iterator, self._batches_per_step))),
             [tf.constant(1), outputs],
             parallel_iterations=1,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.cluster.kinds import is_parameter_server
-from raydist.training.input import recipes, train_data
+from raydist.training.input import arrays, recipes, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.reporting.logs import floats
 from raydist.training.trainers.task_run import TaskRun
@@ -21,12 +22,12 @@ def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, float]:
     """Returns the metrics over the data, each example counted once; every task calls it."""
     model = request.model
     adapters.check(model, run.strategy)
-    data, steps = request.data, request.steps
+    data, steps = with_batches(request).data, request.steps
     if isinstance(data, Batches):
         steps = steps or data.steps_per_epoch  # tf_keras wants the number of steps of a distributed data set
         dataset = recipes.parts_of_workers(data.for_epochs(None), run.strategy)
     else:
-        dataset = train_data.read(_with_labels(data), run.strategy, auto_shard=run.auto_shard)
+        dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard)
     verbose = verbosity(run, request.verbose, default=0)
     return floats(model.evaluate(dataset, steps=steps, verbose=verbose, return_dict=True))
 
@@ -35,7 +36,7 @@ def predict(run: TaskRun, model: Any, data: Any, *, steps: int | None) -> Any:
     """Returns the outputs for all rows in their order, in every task."""
     adapters.adapter_of(model)
     if isinstance(data, np.ndarray):
-        data = tf.data.Dataset.from_tensor_slices(data).batch(train_data.ARRAY_BATCH_SIZE)
+        data = tf.data.Dataset.from_tensor_slices(data).batch(arrays.BATCH_SIZE)
     # Under parameter_server Keras predicts in the chief, on the whole data.
     is_read = not is_parameter_server(run.strategy)
     if is_read and not isinstance(data, Batches):
@@ -50,8 +51,12 @@ def predict(run: TaskRun, model: Any, data: Any, *, steps: int | None) -> Any:
     return model.predict(data, steps=steps, verbose=0)
 
 
-def _with_labels(data: Any) -> Any:
-    return train_data.function_of(data) if isinstance(data, (tuple, list)) else data
+def with_batches(request: EvaluateRequest) -> EvaluateRequest:
+    """Returns the request with arrays, `x` or `(x, y)` or `(x, y, sample_weight)`, as batches."""
+    if not arrays.is_arrays(request.data):
+        return request
+    floatx = adapters.adapter_of(request.model).library.backend.floatx()
+    return dataclasses.replace(request, data=arrays.batches_of(request.data, floatx=floatx))
 
 
 def verbosity(run: TaskRun, asked: int | str | None, *, default: int) -> int | str:

@@ -12,7 +12,7 @@ from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.input import resume, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.reporting.logs import floats
-from raydist.training.trainers import evaluation
+from raydist.training.trainers import evaluation, fit_data
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest
 
@@ -32,15 +32,14 @@ class EvaluatorTrainer:
         newest checkpoint was ahead when the evaluation was done, and `evaluator_lag_s`, the seconds since
         the evaluated one was found.
         """
-        run, model, data = self._run, request.model, request.validation_data
+        run, model = self._run, request.model
+        data = fit_data.resolved(request, seed=run.data_seed).validation_data
         if data is None:
             raise UnsupportedError(
                 "the evaluator has nothing to evaluate: give ctx.fit validation_data, or use --no-evaluator"
             )
         adapter = adapters.adapter_of(model)
         adapters.check(model, run.strategy)
-        if isinstance(data, (tuple, list)):
-            data = train_data.function_of(data)
         # tf_keras wants the number of steps of a distributed data set.
         num_steps = request.validation_steps
         if isinstance(data, Batches) and num_steps is None:

@@ -11,9 +11,11 @@ import io
 import logging
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import tensorflow as tf
 
 from raydist.storage.run_storage import RunStorage
 from raydist.training.checkpointing import variables
@@ -31,13 +33,17 @@ class ExportFolder:
         self._storage = storage
 
     def replace(self, model: Path, saved_model: Path) -> str:
-        """Stores a .keras file and a SavedModel's folder in place of what is there; returns the URI."""
+        """Stores a SavedModel's folder, and a .keras file if there is one, in place of what is there.
+
+        Returns the URI.
+        """
         self._storage.delete(self._storage.export)
         for path in saved_model.rglob("*"):
             if path.is_file():
                 name = path.relative_to(saved_model).as_posix()
                 self._storage.upload(path, f"{self._storage.exported_saved_model}/{name}")
-        self._storage.upload(model, self._storage.exported_model)
+        if model.exists():
+            self._storage.upload(model, self._storage.exported_model)
         return self._storage.uri(self._storage.export)
 
 
@@ -46,6 +52,7 @@ def export(
     folder: ExportFolder,
     *,
     fit: int,
+    element_spec: Any,
     checkpoints: TaskCheckpoints,
     is_chief: bool,
     reporter: Reporter,
@@ -53,7 +60,10 @@ def export(
     """Exports the model, or with keep_best the best one of this `fit`. Every task calls it at its end.
 
     What keeps a model from being exported becomes a note: the training has succeeded, and its
-    checkpoints are there.
+    checkpoints are there. A model that its config cannot make again is exported as a SavedModel alone.
+
+    Args:
+      element_spec: The structure of a batch that it was trained on.
     """
     snapshot = variables.Snapshots().take(
         {"model": variables.variables_of("model", model)}, is_chief=is_chief
@@ -63,44 +73,61 @@ def export(
     try:
         files = checkpoints.best_files(fit=fit) or snapshot.files()
         # In a thread of its own, because `fit` may have been called inside of the strategy's scope.
-        uri = _in_thread(lambda: _write(model, files, folder))
+        uri = _in_thread(lambda: _write(model, files, folder, _inputs_of(element_spec), reporter))
     except Exception as error:  # whatever the user's model and layers raise
-        first_line = str(error).strip().partition("\n")[0]
         reporter.note(
-            f"the model is not exported: {type(error).__name__}: {first_line}; its checkpoints are whole. "
+            f"the model is not exported: {_first_line(error)}; its checkpoints are whole. "
             "--no-export leaves it out"
         )
     else:
         logger.info("exported to %s", uri)
 
 
-def _write(model: Any, files: dict[str, bytes], folder: ExportFolder) -> str:
+def _write(model: Any, files: dict[str, bytes], folder: ExportFolder, inputs: Any, reporter: Reporter) -> str:
     with tempfile.TemporaryDirectory(prefix="raydist-export-") as name:
         place = Path(name)
         # Keras prints a page about each export.
         with contextlib.redirect_stdout(io.StringIO()):
-            copy = _clean_copy(model, place / "assets")
-            groups = {"model": variables.variables_of("model", copy)}
-            num_saved = variables.count_in(files, "model")
-            if len(copy.variables) != num_saved:
-                raise ValueError(
-                    f"a copy made from its config has {len(copy.variables)} variables, it has {num_saved}; "
-                    "put those it was given from outside into layers of its own"
+            try:
+                copy = _filled_copy(model, files, place / "assets", inputs)
+                copy.save(place / "model.keras")
+            except Exception as error:  # whatever the user's model and layers raise
+                (place / "model.keras").unlink(missing_ok=True)
+                _write_serving(model, files, place / "saved_model", inputs)
+                reporter.note(
+                    "the model is exported as a SavedModel alone, not as a .keras file: "
+                    f"{_first_line(error)}; a get_config() that its class can be made from would give it one"
                 )
-            variables.write(groups, files, checkpoint="of the export")
-            copy.save(place / "model.keras")
-            copy.export(str(place / "saved_model"))
+            else:
+                if _is_subclassed(copy):  # Keras would take all inputs for floats
+                    _write_serving(copy, files, place / "saved_model", inputs)
+                else:
+                    copy.export(str(place / "saved_model"))
         return folder.replace(place / "model.keras", place / "saved_model")
 
 
-def _clean_copy(model: Any, assets: Path) -> Any:
+def _filled_copy(model: Any, files: dict[str, bytes], assets: Path, inputs: Any) -> Any:
+    copy = _clean_copy(model, assets, inputs)
+    num_saved = variables.count_in(files, "model")
+    if len(copy.variables) != num_saved:
+        raise ValueError(
+            f"a copy made from its config has {len(copy.variables)} variables, it has {num_saved}; "
+            "put those it was given from outside into layers of its own"
+        )
+    variables.write({"model": variables.variables_of("model", copy)}, files, checkpoint="of the export")
+    return copy
+
+
+def _clean_copy(model: Any, assets: Path, inputs: Any) -> Any:
     """Returns a model of the same layers with plain variables."""
     library = adapter_of(model).library
     try:
         copy = library.models.clone_model(model)
     except ValueError:  # a subclass of Model, which only its own config can make
         copy = type(model).from_config(model.get_config())
-    if not copy.built:
+    if _is_subclassed(copy):
+        copy(tf.nest.map_structure(_zeros, inputs))  # as the batches have built the model
+    elif not copy.built:
         copy.build_from_config(model.get_build_config())
     for number, (old, new) in enumerate(zip(model._flatten_layers(), copy._flatten_layers(), strict=True)):
         # Vocabularies and the like, which are no variables.
@@ -110,6 +137,56 @@ def _clean_copy(model: Any, assets: Path) -> Any:
             old.save_assets(place)
             new.load_assets(place)
     return copy
+
+
+def _write_serving(model: Any, files: dict[str, bytes], folder: Path, inputs: Any) -> None:
+    """Writes a SavedModel of the model itself, with plain variables in place of its own."""
+    with adapter_of(model).serving(model) as (serve, values, beside):
+        variables.write({"model": values}, files, checkpoint="of the export")
+        _save(serve, [*values, *beside], _tables_of(model), folder, inputs)
+
+
+def _save(serve: Callable[[Any], Any], held: Sequence[Any], tables: Any, folder: Path, inputs: Any) -> None:
+    def named(given: Any) -> dict[str, Any]:
+        return {f"output_{number}": one for number, one in enumerate(tf.nest.flatten(serve(given)))}
+
+    module = tf.Module()
+    module.held, module.tables = list(held), list(tables)
+    module.serve = tf.function(serve, input_signature=[inputs])
+    signature = tf.function(named, input_signature=[inputs]).get_concrete_function()
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": signature, "serve": signature})
+
+
+def _tables_of(model: Any) -> list[Any]:
+    """Returns the lookup tables of a model's layers, which are no variables."""
+    tables = (getattr(layer, "lookup_table", None) for layer in model._flatten_layers())
+    return [table for table in tables if table is not None]
+
+
+def _is_subclassed(model: Any) -> bool:
+    """Whether a model is neither made of inputs and outputs nor of a list of layers."""
+    library = adapter_of(model).library
+    is_graph = getattr(model, "_is_graph_network", False)  # tf_keras
+    return not (isinstance(model, (library.Sequential, _functional_of(library))) or is_graph)
+
+
+def _functional_of(library: Any) -> type:
+    found: type = getattr(library.models, "Functional", library.Sequential)  # tf_keras shows no such class
+    return found
+
+
+def _inputs_of(element_spec: Any) -> Any:
+    """Returns the types of a model's inputs in any number of examples, from those of a batch."""
+    inputs = element_spec[0] if isinstance(element_spec, tuple) else element_spec
+    return tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), inputs)
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _in_thread(function: Callable[[], str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import callback_state
 from raydist.training.input import resume
@@ -27,16 +28,31 @@ class FitPosition:
         a checkpoint may hold all steps, and nothing be left of it when the run resumes there.
     """
 
-    def __init__(self, run: TaskRun, *, initial_epoch: int = 0) -> None:
-        """Takes the next `fit` of the run, whose first epoch, before any restart, has the number given."""
+    def __init__(self, run: TaskRun, *, initial_epoch: int = 0, accumulate: int = 1) -> None:
+        """Takes the next `fit` of the run.
+
+        Args:
+          initial_epoch: Its first epoch, before any restart.
+          accumulate: Batches of each step.
+
+        Raises:
+          UnsupportedError: The checkpoint is inside an epoch whose steps had another number of batches.
+        """
         self.run = run
         self.initial_epoch = initial_epoch
+        self._accumulate = accumulate
         self.number = run.num_fits
         run.num_fits += 1
         newest = run.checkpoints.newest()
         self.state = newest if newest is not None and self.number <= newest.fit else None
         self.is_done = self.state is not None and self.number < self.state.fit
         self.here = here = self.state if not self.is_done else None
+        if here is not None and here.step_in_epoch and here.accumulate != accumulate:
+            raise UnsupportedError(
+                f"ctx.fit got accumulate={accumulate}, and checkpoint {here.uri} is inside an epoch that had "
+                f"{here.accumulate}, so examples would be trained on twice, or never; give "
+                f"accumulate={here.accumulate}, or go on from the end of an epoch"
+            )
         self.step = self.state.step if self.state else run.reporter.step
         self.epoch = here.epoch if here else initial_epoch
         self.step_in_epoch = here.step_in_epoch if here else 0
@@ -68,6 +84,8 @@ class FitPosition:
             earlier = _groups_of_earlier(model, prefix)
             run.checkpoints.restore(state, {name: one for name, one in earlier.items() if name in saved})
             return
+        if not self.is_done:
+            run.reporter.step = max(run.reporter.step, state.step)  # ctx.step, before the first step is done
         with run.strategy.scope():
             random_state.make_global_generators(saved.intersection(random_state.GROUPS))
         groups = _groups_beside(model)
@@ -114,6 +132,7 @@ class FitPosition:
             step_in_epoch=self.step_in_epoch,
             history=tuple(self.history),
             fit=self.number,
+            accumulate=self._accumulate,
             is_stopped=callback_state.has_stopped(callbacks),
             callbacks=packed,
             arrays=arrays,

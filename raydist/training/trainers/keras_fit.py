@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.data.batches import Batches
-from raydist.training.input import recipes, resume, train_data
+from raydist.errors import UnsupportedError
+from raydist.training.input import py_datasets, recipes, resume, train_data
+from raydist.training.input.groups import Groups
 from raydist.training.keras_patches import adapters
-from raydist.training.trainers import class_weights, custom_loop, evaluation
+from raydist.training.trainers import class_weights, custom_loop, evaluation, fit_data
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest
+
+_REREAD = (
+    "train_data is a generator, which cannot be rewound: a resumed run reads it again from its beginning "
+    "and drops the batches that it has trained on, so it has to yield the same ones in each attempt"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TrainData:
+    """The training data of one `fit`, from its position on.
+
+    Attributes:
+      dataset: What Keras's `fit` is given.
+      element_spec: The structure of one replica's batch.
+      steps_per_epoch: None where the data's end ends an epoch.
+      options: Further arguments of Keras's `fit`.
+    """
+
+    dataset: Any
+    element_spec: Any
+    steps_per_epoch: int | None
+    resumption: resume.Resumption
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SynchronousTrainer:
@@ -26,11 +52,14 @@ class SynchronousTrainer:
     def fit(self, request: FitRequest) -> Any:
         """Keras's own `fit`, with reports, checkpoints and restore around it."""
         run, model, epochs = self._run, request.model, request.epochs
+        request = fit_data.resolved(request, seed=run.data_seed)
         base = adapters.adapter_of(model).library.callbacks.Callback
         adapters.check(model, run.strategy)
-        position = FitPosition(run, initial_epoch=request.initial_epoch)
+        groups = self._groups(request)
+        position = FitPosition(run, initial_epoch=request.initial_epoch, accumulate=groups.size)
         run.trains_on(request.train_data, resumed=position.here)
-        dataset, steps_per_epoch = self._train_data(request, position)
+        data = self._train_data(request, position, groups)
+        dataset, steps_per_epoch = data.dataset, data.steps_per_epoch
         validation_data, validation_steps = self._validation_data(request)
         if position.is_done and steps_per_epoch is None and isinstance(dataset, tf.data.Dataset):
             # A later fit on the same data shuffles on from here.
@@ -38,9 +67,10 @@ class SynchronousTrainer:
         before, after = run_callbacks(
             position,
             base,
-            element_spec=resume.element_spec(dataset),
+            element_spec=data.element_spec,
             users=tf.nest.flatten(list(request.callbacks)),
-            resumption=resume.Resumption(position.start),
+            resumption=data.resumption,
+            groups=groups,
         )
         history = model.fit(
             dataset,
@@ -50,12 +80,13 @@ class SynchronousTrainer:
             validation_data=validation_data,
             validation_steps=validation_steps,
             validation_freq=request.validation_freq,
+            **data.options,
             callbacks=[before, *request.callbacks, after],
             verbose=evaluation.verbosity(run, request.verbose, default=2),
         )
         if not position.is_done:  # a later one exports
             run.reporter.first_step = max(run.reporter.first_step, position.step)
-            run.export(model, fit=position.number)
+            run.export(model, fit=position.number, element_spec=data.element_spec)
         return history
 
     def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
@@ -66,22 +97,80 @@ class SynchronousTrainer:
         span = custom_loop.begin(self._run, request)
         return {} if span is None else custom_loop.run_steps(self._run, request, span)
 
-    def _train_data(self, request: FitRequest, position: FitPosition) -> tuple[Any, int | None]:
-        """Returns the data set from the position on, and an epoch's steps; None where its end ends one."""
+    def _groups(self, request: FitRequest) -> Groups:
+        data = request.train_data
+        is_whole = isinstance(data, Batches) and request.steps_per_epoch is None
+        groups = Groups(size=request.accumulate, batches_per_epoch=data.steps_per_epoch if is_whole else None)
+        if groups.size > 1 and not self._run.assignment.job.patch_keras:
+            raise UnsupportedError(
+                f"ctx.fit got accumulate={groups.size}, which raydist's patches of Keras do; drop "
+                "--no-patch-keras"
+            )
+        return groups
+
+    def _train_data(self, request: FitRequest, position: FitPosition, groups: Groups) -> _TrainData:
+        """Returns the data from the position on."""
+        if fit_data.check_py_dataset(request):
+            if groups.size > 1:
+                raise UnsupportedError(
+                    f"ctx.fit got accumulate={groups.size} and a PyDataset; give arrays or a tf.data.Dataset"
+                )
+            return _py_dataset(request, position)
         data, steps_per_epoch, strategy = request.train_data, request.steps_per_epoch, self._run.strategy
+        if fit_data.is_generator(data):
+            data = fit_data.dataset_of_generator(request)
+            if position.start != resume.Start():
+                self._run.reporter.note(_REREAD)
         data = class_weights.applied(data, request)
         if not isinstance(data, Batches):
-            return train_data.read(data, strategy, auto_shard=self._run.auto_shard), steps_per_epoch
-        steps_per_epoch = steps_per_epoch or data.steps_per_epoch
-        recipes.check_length(data, (request.epochs - request.initial_epoch) * steps_per_epoch)
-        start_step = position.start.epoch * steps_per_epoch + position.start.step
-        return recipes.parts_of_workers(data, strategy, start_step=start_step), steps_per_epoch
+            dataset = train_data.read(data, strategy, auto_shard=self._run.auto_shard)
+        else:
+            steps_per_epoch = steps_per_epoch or groups.num_steps(data.steps_per_epoch)
+            batches_per_epoch = groups.batches_per_epoch or steps_per_epoch * groups.size
+            recipes.check_length(data, (request.epochs - request.initial_epoch) * batches_per_epoch)
+            first = position.start.epoch * batches_per_epoch + position.start.step * groups.size
+            dataset = recipes.parts_of_workers(data, strategy, start_step=first)
+        return _TrainData(
+            dataset=dataset,
+            element_spec=resume.element_spec(dataset),
+            steps_per_epoch=steps_per_epoch,
+            resumption=resume.Resumption(position.start, groups),
+        )
 
     def _validation_data(self, request: FitRequest) -> tuple[Any, int | None]:
         data, strategy, steps = request.validation_data, self._run.strategy, request.validation_steps
+        if self._run.assignment.job.evaluator:
+            return None, None  # the evaluator evaluates, beside the training
         if isinstance(data, Batches):
-            # One iterator goes from epoch to epoch; tf_keras wants the number of steps.
+            # Without an end, because Keras is told the number of steps; each validation begins anew.
             return recipes.parts_of_workers(data.for_epochs(None), strategy), steps or data.steps_per_epoch
         if isinstance(data, tf.data.Dataset) or callable(data):
             data = train_data.read(data, strategy, auto_shard=self._run.auto_shard)
         return data, steps
+
+
+def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
+    """Keras reads it, each worker all of the batches, and keeps its part of each."""
+    data, steps = request.train_data, request.steps_per_epoch
+    adapter = adapters.adapter_of(request.model)
+    # Those of a fit that is done have been called as well.
+    done = resume.Start(epoch=request.epochs - request.initial_epoch)
+    start = done if position.is_done else position.start
+    num_batches = py_datasets.num_batches_of(data)
+    if num_batches is None and steps is None:
+        raise UnsupportedError("train_data is a PyDataset without an end; give steps_per_epoch")
+    is_endless = adapter.continues_py_datasets and steps is not None and steps != num_batches
+    seed = position.run.data_seed_of(position.number) if request.shuffle and num_batches else None
+    return _TrainData(
+        dataset=py_datasets.from_position(
+            data,
+            adapter.library.utils.Sequence,
+            start=start,
+            seed=seed,
+            num_steps=steps if is_endless else None,
+        ),
+        element_spec=fit_data.batch_spec(data, request.model),
+        steps_per_epoch=None if steps == num_batches else steps,
+        resumption=resume.Resumption(position.start, is_there=is_endless, redraws=False),
+        options={"shuffle": False, "class_weight": request.class_weight},
+    )

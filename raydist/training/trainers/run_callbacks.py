@@ -11,6 +11,7 @@ import tensorflow as tf
 from raydist.metrics.records import Scope
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
+from raydist.training.input.groups import Groups
 from raydist.training.input.input_clock import InputReport
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.replicas import layer_notes
@@ -28,6 +29,7 @@ def run_callbacks(
     element_spec: Any,
     users: Sequence[Any] = (),
     resumption: resume.Resumption | None = None,
+    groups: Groups | None = None,
 ) -> tuple[Any, Any]:
     """Returns the callback that runs before the user's and the one that runs after them.
 
@@ -36,12 +38,13 @@ def run_callbacks(
       element_spec: Structure of one replica's batch; None where the user calls `fit`.
       users: The user's callbacks; where the user calls `fit`, its patched one tells them.
       resumption: Where the training data begin; None for their beginning.
+      groups: Which batches make up each step; None where each is one.
     """
     # tf_keras: logs as tensors, which are read only when they are reported.
     marks = {"_supports_tf_logs": True, "takes_packed_steps": True}
     before = type("RaydistProgress", (_Progress, base), marks)
     after = type("RaydistCheckpoint", (_Checkpoint, base), marks)
-    pair = before(position, element_spec, resumption), after(position)
+    pair = before(position, element_spec, resumption, groups), after(position)
     pair[1].run_around(users)
     return pair
 
@@ -54,10 +57,15 @@ class _Progress:
     params: dict[str, Any]
 
     def __init__(
-        self, position: FitPosition, element_spec: Any, resumption: resume.Resumption | None
+        self,
+        position: FitPosition,
+        element_spec: Any,
+        resumption: resume.Resumption | None,
+        groups: Groups | None,
     ) -> None:
         super().__init__()
-        self.resumption = resumption  # a `fit_session` looks for it
+        self.resumption = resumption  # a `fit_session` looks for these two
+        self.groups = groups
         self._position = position
         self._element_spec = element_spec
         self._reported_at_s = 0.0
@@ -70,7 +78,9 @@ class _Progress:
         position, model = self._position, self.model
         first = resume.Start(epoch=position.first_epoch(self.params["epochs"]), step=position.step_in_epoch)
         adapter_of(model).begin_fit(model, self._element_spec, first=first, session=fit_session.current())
-        for sentence in (*layer_notes.notes_on(model, position.run.strategy), *model_state.unsaved(model)):
+        is_grouped = self.groups is not None and self.groups.size > 1
+        layers = layer_notes.notes_on(model, position.run.strategy, is_grouped=is_grouped)
+        for sentence in (*layers, *model_state.unsaved(model)):
             position.run.reporter.note(sentence)
         position.restore(model)
         steps, epochs = self.params.get("steps"), self.params.get("epochs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -16,6 +16,15 @@ from raydist.training.checkpointing.schedule import CheckpointSchedule
 from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.trainers.export import ExportFolder, export
+
+
+class Strategies(Protocol):
+    """Where a task's strategy and its coordinator come from: a script builds them while it runs."""
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy: ...
+    @property
+    def coordinator(self) -> Any: ...
 
 
 class TaskRun:
@@ -36,8 +45,7 @@ class TaskRun:
         self,
         assignment: TaskAssignment,
         *,
-        strategy: tf.distribute.Strategy,
-        coordinator: Any,
+        strategies: Strategies,
         reporter: Reporter,
         checkpoints: TaskCheckpoints,
         commands: Commands,
@@ -45,8 +53,7 @@ class TaskRun:
     ) -> None:
         job = assignment.job
         self.assignment = assignment
-        self.strategy = strategy
-        self.coordinator = coordinator
+        self._strategies = strategies
         self.reporter = reporter
         self.checkpoints = checkpoints
         self.commands = commands
@@ -60,6 +67,24 @@ class TaskRun:
         self.steps_repeated = 0
         self._fingerprint: int | None = None  # what SavedState.data is to be
         self._registered: dict[str, Any] = {}
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the order of arrays that the next `fit` is given."""
+        return self.data_seed_of(self.num_fits)
+
+    def data_seed_of(self, fit: int) -> int:
+        """Returns the seed of a `fit`'s order: several on the same data shuffle them differently."""
+        return self.assignment.job.seed + fit
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        return self._strategies.strategy
+
+    @property
+    def coordinator(self) -> Any:
+        """The ClusterCoordinator; None except under ParameterServer."""
+        return self._strategies.coordinator
 
     def trains_on(self, data: Any, *, resumed: SavedState | None) -> None:
         """Takes note of what is trained on from here, which checkpoints will name.
@@ -113,14 +138,19 @@ class TaskRun:
         """Whether this task asks for a checkpoint, and the train function has said of what."""
         return bool(self._registered) and self.wants_save(step)
 
-    def export(self, model: Any, *, fit: int) -> None:
-        """Exports what a `fit` has trained, if the job asks for it. Every task calls it at its end."""
+    def export(self, model: Any, *, fit: int, element_spec: Any) -> None:
+        """Exports what a `fit` has trained, if the job asks for it. Every task calls it at its end.
+
+        Args:
+          element_spec: The structure of a batch.
+        """
         if self._export_folder is not None:
             is_chief, reporter = self.assignment.is_chief, self.reporter
             export(
                 model,
                 self._export_folder,
                 fit=fit,
+                element_spec=element_spec,
                 checkpoints=self.checkpoints,
                 is_chief=is_chief,
                 reporter=reporter,

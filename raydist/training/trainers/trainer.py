@@ -13,13 +13,20 @@ class FitRequest:
 
     model: Any
     train_data: Any
+    y: Any = None
     epochs: int
+    batch_size: int | None = None
+    shuffle: bool = True
+    sample_weight: Any = None
     steps_per_epoch: int | None = None
     initial_epoch: int = 0
     validation_data: Any = None
+    validation_split: float = 0.0
+    validation_batch_size: int | None = None
     validation_steps: int | None = None
     validation_freq: int | Sequence[int] = 1
     class_weight: Mapping[int, float] | None = None
+    accumulate: int = 1
     callbacks: Sequence[Any] = ()
     verbose: int | str | None = None
 

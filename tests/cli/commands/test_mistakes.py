@@ -20,7 +20,14 @@ Write = Callable[..., Path]
         pytest.param(["jbo.py"], ["there is no job file jbo.py", "job.py"], id="missing-file"),
         pytest.param(["empty.py"], ["empty.py has no job", "@raydist.job"], id="no-job"),
         pytest.param(["two.py"], ["2 jobs", "two.py:train or two.py:other"], id="two-jobs"),
-        pytest.param(["broken.py"], ["broken.py, line 6", "mend the syntax error"], id="syntax-error"),
+        pytest.param(["broken.py"], ["broken.py, line 6", "fix the syntax error"], id="syntax-error"),
+        pytest.param(
+            ["job.py", "--", "--epochs", "2"],
+            ["args are '--epochs 2 ", "job.py:train is a job", "(epochs", "-p KEY=VALUE"],
+            id="arguments-of-a-job",
+        ),
+        pytest.param(["job.py", "--run-on", "all"], ["run_on is all", "is a job"], id="run-on-of-a-job"),
+        pytest.param(["script.py", "--epochs", "2"], ["--epochs", "after --"], id="option-of-the-script"),
         pytest.param(["job.py:trane"], ["no function 'trane'", "train"], id="unknown-function"),
         pytest.param(
             ["job.py", "-p", "epoch=2"], ["params.epoch", "did you mean epochs?"], id="unknown-param"
@@ -54,9 +61,9 @@ Write = Callable[..., Path]
             id="devices-under-ps",
         ),
         pytest.param(
-            ["job.py", "--workers", "2", "--evaluator"],
-            ["multi_worker_mirrored has no evaluator task", "--no-evaluator"],
-            id="evaluator-without-ps",
+            ["job.py", "--workers", "1", "--evaluator"],
+            ["one_device has no evaluator task", "--no-evaluator"],
+            id="evaluator-on-one-device",
         ),
         pytest.param(
             ["job.py", "--ps", "1", "--keras", "3", "--partitioner", "fixed_shards:2"],
@@ -112,6 +119,7 @@ def test_mistake_is_exit_2_and_one_sentence(
     decorator = '@raydist.job(params={"epochs": 3})'
     job_file(decorator, top="import tensorflow_that_does_not_exist")
     job_file("", name="empty.py")
+    (tmp_path / "script.py").write_text("print('trains')\n")
     job_file(name="two.py", more="\n\n@raydist.job\ndef other(ctx):\n    pass\n")
     job_file(name="broken.py", more="\nreturn (\n").write_text("\n\n\nimport raydist\n\ndef train(ctx:\n")
     (tmp_path / "typo.yaml").write_text("address: local\nwokers: 2\n")

@@ -145,3 +145,17 @@ def test_plan_shows_the_batch_of_each_replica_and_the_scaled_rate(raydist: Run, 
     _, out, _ = raydist("plan", str(job), "--address", "local", "-p", "batch_size=128")
     assert "batch      128 examples a step: uneven, 43 on 2 replicas, 42 on 1\n" in out
     assert "rate       0.2: 0.1 for batches of 64, scaled by the linear rule to 128\n" in out
+
+
+def test_plan_shows_the_arguments_of_a_script(raydist: Run, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("print('trains')\n")
+    command = ("plan", "main.py", "--address", "local", "--workers", "2")
+    code, out, err = raydist(*command, "--", "--epochs", "3", "--name", "a b", "--")
+    assert code == 0, err
+    assert out.startswith("job        main.py -- --epochs 3 --name 'a b' --\n")
+    assert "multi_worker_mirrored: workers is 2" in out
+    code, out, _ = raydist(*command, "--json", "--", "--epochs", "3")
+    assert (json.loads(out)["job"], json.loads(out)["args"]) == ("main.py", ["--epochs", "3"])
+    code, out, _ = raydist("plan", "main.py", "--address", "local")
+    assert "one_device: one worker" in out
+    assert "worker/0 without TF_CONFIG" in out

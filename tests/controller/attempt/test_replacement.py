@@ -97,10 +97,15 @@ def test_nothing_is_replaced_before_the_addresses_are_known() -> None:
 @pytest.mark.parametrize(
     "strategy", [each for each in Strategy if each is not PARAMETER_SERVER], ids=lambda each: each.value
 )
-def test_nothing_is_replaced_under_any_other_strategy(strategy: Strategy) -> None:
+def test_no_worker_is_replaced_under_any_other_strategy(strategy: Strategy) -> None:
     assert not is_outlived(
         make_failure("worker/0", FailureKind.LOST), strategy=strategy, attempt=make_attempt()
     )
+
+
+def test_evaluator_is_replaced_beside_workers_that_train_together() -> None:
+    failure = make_failure("evaluator/0", FailureKind.LOST)
+    assert is_outlived(failure, strategy=Strategy.MULTI_WORKER_MIRRORED, attempt=make_attempt())
 
 
 def test_death_tells_task_attempt_step_cause_and_how_long_it_was_missed() -> None:

@@ -56,3 +56,8 @@ def test_servers_are_those_whose_end_the_chief_decides() -> None:
     tasks = [task(name) for name in ("chief/0", "worker/0", "ps/0", "evaluator/0")]
     assert servers(PARAMETER_SERVER, tasks) == (task("worker/0"), task("ps/0"))
     assert servers(SYNCHRONOUS, [*tasks, task("data-worker/0")]) == ()
+
+
+def test_evaluator_of_a_script_ends_with_the_chief() -> None:
+    tasks = [task(name) for name in ("chief/0", "worker/0", "ps/0", "evaluator/0")]
+    assert servers(PARAMETER_SERVER, tasks, is_script=True) == tuple(tasks[1:])

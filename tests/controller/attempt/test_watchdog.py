@@ -140,3 +140,20 @@ def test_only_steps_that_are_to_come_are_missed(fields: dict[str, Any], is_stall
     watch.look(training("worker/0", **fields), training("worker/1", **fields))
     watch.pass_time(200, speaking=BOTH, **fields)
     assert watch.is_stalled is is_stalled
+
+
+def test_script_that_may_wait_for_its_peers_in_tensorflow_is_not_lost_by_its_silence() -> None:
+    watch = begun()
+    watch.look(training("worker/1", is_joining=True))
+    watch.pass_time(2 * SILENCE_S, speaking=["worker/0"])
+    assert watch.silent is None
+    watch.look(training("worker/1", is_joining=False))
+    watch.pass_time(SILENCE_S, speaking=["worker/0"])
+    assert watch.silent == "worker/1"
+
+
+def test_loop_that_reports_nothing_never_stands_still() -> None:
+    watch = begun(stall_timeout_s=10.0)
+    watch.look(training("worker/0", num_steps=None), training("worker/1", num_steps=None))
+    watch.pass_time(1000, speaking=["worker/0", "worker/1"], num_steps=None)
+    assert not watch.is_stalled

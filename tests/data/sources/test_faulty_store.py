@@ -62,7 +62,7 @@ def test_requests_that_fail_for_a_moment_are_made_again(
 def test_store_that_stays_away_is_a_storage_error(
     proxy: FaultyProxy, s3_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 4: there is nothing to mend in the input."""
+    """Exit code 4: there is nothing to fix in the input."""
     monkeypatch.setattr(filesystem, "PATIENCE_S", 1.0)
     parquet(s3_uri)
     source = data.from_parquet(f"{s3_uri}/a")

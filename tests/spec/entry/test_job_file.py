@@ -103,11 +103,11 @@ def test_two_jobs_are_told_apart_by_name(read: Read) -> None:
         (TWO_JOBS, "jobs/a.py:trian", "jobs/a.py has no function 'trian'; did you mean train?"),
         ("", "jobs/a.py", "jobs/a.py has no job; decorate its train function with @raydist.job"),
         ("", "jobs/a.py:", "'jobs/a.py:' names no function after ':'; write FILE.py:FUNCTION"),
-        ("x = (\n", "jobs/a.py", "jobs/a.py, line 1: '(' was never closed; mend the syntax error there"),
+        ("x = (\n", "jobs/a.py", "jobs/a.py, line 1: '(' was never closed; fix the syntax error there"),
         (
             "x = 1\nreturn\n",
             "jobs/a.py",
-            "jobs/a.py, line 2: 'return' outside function; mend the syntax error there",
+            "jobs/a.py, line 2: 'return' outside function; fix the syntax error there",
         ),
         ("", "jobs/b.py", "there is no job file jobs/b.py; did you mean a.py?"),
         (
@@ -117,7 +117,7 @@ def test_two_jobs_are_told_apart_by_name(read: Read) -> None:
         ),
         ("", "jobs", "jobs is a directory; give a .py file in it"),
         ("", "jobs/", "jobs/ is a directory; give a .py file in it"),
-        ("", "/dev/null", "/dev/null is no Python file; give a file that ends in .py"),
+        ("", "/dev/null", "/dev/null is no Python file; give a file that ends in .py or .ipynb"),
         ("", "", "the empty path is a directory; give a .py file in it"),
     ],
     ids=lambda text: text[:20],
@@ -129,7 +129,7 @@ def test_target_without_one_job_is_refused(read: Read, source: str, target: str,
 def test_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     message = error_of(lambda: read_job("a.txt", cwd=tmp_path))
-    assert message == "a.txt is no Python file; give a file that ends in .py"
+    assert message == "a.txt is no Python file; give a file that ends in .py or .ipynb"
 
 
 @pytest.mark.parametrize("source", [b"\x00", b"\xff\xfe", b"# coding: no-such\n"], ids=repr)

@@ -70,3 +70,18 @@ def test_plain_json_is_strict_and_keeps_no_secret() -> None:
         "data": "s3://***@bucket/d",
         "params": {"api_key": "***", "done": True, "3": None},
     }
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--epochs", "3", "key"], ["--epochs", "3", "key"]),
+        (["--api-key", "abc", "3"], ["--api-key", "***", "3"]),
+        (["--api_key=abc", "--token=x=y"], ["--api_key=***", "--token=***"]),
+        (["-password", "abc"], ["-password", "***"]),
+        (["--token", "--epochs", "3"], ["--token", "--epochs", "3"]),
+        (["s3://u:p@bucket/d"], ["s3://***@bucket/d"]),
+    ],
+)
+def test_arguments_are_kept_without_their_secrets(args: list[str], expected: list[str]) -> None:
+    assert json.loads(dump_plain_json({"spec": {"args": tuple(args)}})) == {"spec": {"args": expected}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ from keras.src.random import seed_generator
 from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 from raydist.training.input.resume import Start
-from raydist.training.keras_patches.keras3 import build, trainer
+from raydist.training.keras_patches.keras3 import build, serving, trainer
 from raydist.training.stepping.fit_session import FitSession
 
 
@@ -20,6 +21,7 @@ class Keras3:
     """See `adapters.KerasAdapter`."""
 
     library = keras
+    continues_py_datasets = True
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         trainer.check_supported(model, strategy)
@@ -41,6 +43,11 @@ class Keras3:
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         return []  # its layers list their generators among the model's variables
+
+    def serving(
+        self, model: Any
+    ) -> AbstractContextManager[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
+        return serving.serving(model)
 
     def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         converted: Callable[[Any], Any] = model._autoconvert_optionals(step)

@@ -12,7 +12,8 @@ from keras.src.backend.tensorflow import trainer as tf_trainer
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.data_sizes import check_sizes
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
-from raydist.training.input import resume
+from raydist.training.input import cut, resume
+from raydist.training.input.groups import Groups
 from raydist.training.replicas import slices
 from raydist.training.stepping import fit_session, step_calls
 
@@ -26,6 +27,10 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         self._distribute_strategy = distribute_strategy
         session = fit_session.taken_by_data_handler()
         self._start = session.resumption.start if session else resume.Start()
+        self._groups = session.groups if session else Groups()
+        if self._groups.size > 1:
+            self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
+            self._num_batches = self.data_adapter.num_batches
         dataset = self.data_adapter.get_tf_dataset()
         check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
         agree = functools.partial(means_over_workers, distribute_strategy)
@@ -38,10 +43,13 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
             distribute_strategy
         )
         if not is_whole:
-            if session is not None:
-                dataset = session.resumption.after(dataset, steps_per_epoch=self.steps_per_epoch)
-            dataset = slices.cut_for_replicas(
-                dataset, distribute_strategy, endless=self._num_batches is not None
+            resumption = session.resumption if session else resume.Resumption(resume.Start())
+            resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch)
+            dataset = cut.cut_for_replicas(
+                dataset,
+                distribute_strategy,
+                endless=self._num_batches is not None,
+                begin=resumption.begin,
             )
         self._distributed_dataset = dataset
 
@@ -70,20 +78,60 @@ def _enumerate_calls(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]
     self.data_adapter.on_epoch_end()
 
 
+class _GroupedAdapter:
+    """A data adapter of Keras whose number of batches is that of steps, each of which takes several.
+
+    Attributes:
+      num_elements: Batches of the data; None where it is not known, or they have no end.
+    """
+
+    def __init__(self, adapter: Any, groups: Groups) -> None:
+        self._adapter = adapter
+        self._groups = groups
+
+    @property
+    def num_elements(self) -> int | None:
+        count: int | None = self._adapter.num_batches
+        return count
+
+    @property
+    def num_batches(self) -> int | None:
+        # One pass that goes through all epochs has a group that is not full at the end of each.
+        count = None if self._groups.batches_per_epoch else self.num_elements
+        return count if count is None else self._groups.num_steps(count)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+
 def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, step_calls.StepCall]]:
     # A resumed run begins inside its first epoch.
-    step, self._start = self._start.step, resume.Start()
+    step, epoch, self._start = self._start.step, self._start.epoch, resume.Start()
     if self._current_iterator is None or self.steps_per_epoch is None:
         self._current_iterator = iter(self._get_iterator())
         self._steps_seen = step
+        self._steps_before = 0  # of earlier epochs, that a resumed run has in the same pass over the data
+        if self.steps_per_epoch and self._num_batches:
+            self._steps_before = epoch * self.steps_per_epoch % self._num_batches
+    groups = self._groups
     while step < num_steps:
         if self._num_batches and self._steps_seen >= self._num_batches:
             self._interrupted_warning()
             break
         left = min(num_steps - step, self._num_batches - self._steps_seen if self._num_batches else num_steps)
+        size = 1
+        if groups.size > 1:
+            # Of a pass over the data, or of an epoch where one pass goes through all of them.
+            of_epoch, of_pass = groups.batches_per_epoch, self.data_adapter.num_elements
+            position = step if of_epoch else self._steps_before + self._steps_seen
+            left, size = groups.next_call(position, left, num_batches=of_epoch or of_pass)
         count = self._packer.next_count(left)
         self._steps_seen += count
-        yield step, step + count - 1, step_calls.StepCall(self._current_iterator, count)
+        yield (
+            step,
+            step + count - 1,
+            step_calls.StepCall(self._current_iterator, count, batches_per_step=size),
+        )
         step += count
     if self._num_batches and self._steps_seen >= self._num_batches:
         self._current_iterator = None
@@ -97,6 +145,6 @@ def _until_exhausted(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]
         # Keras shows it as the number of batches once this call has found none left.
         self._steps_seen = step
         count = self._packer.next_count(self.steps_per_execution)
-        call = step_calls.StepCall(iterator, count, may_end=True)
+        call = step_calls.StepCall(iterator, count, may_end=True, batches_per_step=self._groups.size)
         yield step, step + call.num_steps - 1, call
         step += call.num_steps

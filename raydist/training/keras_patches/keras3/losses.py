@@ -90,7 +90,11 @@ def _make_apply_mask(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply_mask(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
         weights = original(sample_weight, mask, dtype, reduction)
         num_replicas = _num_replicas()
-        if mask is None or num_replicas == 1 or reduction not in ("mean", "sum_over_batch_size"):
+        if (
+            mask is None
+            or replica_share.is_whole(num_replicas)
+            or reduction not in ("mean", "sum_over_batch_size")
+        ):
             return weights
         valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
         return weights * tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
@@ -104,7 +108,7 @@ def _make_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
         loss = original(values, sample_weight, reduction)
         num_replicas = _num_replicas()
         is_by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
-        if not is_by_weights or num_replicas == 1 or tuple(values.shape) in ((), (0,)):
+        if not is_by_weights or replica_share.is_whole(num_replicas) or tuple(values.shape) in ((), (0,)):
             return loss
         total = tf.cast(tf.reduce_sum(sample_weight), loss.dtype)
         return loss * tf.math.divide_no_nan(total, replica_share.in_proportion(total, num_replicas))

@@ -13,7 +13,7 @@ from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
 from raydist.training import tf_private
 from raydist.training.keras_patches.replacement import Replacement
-from raydist.training.replicas import gradient_probe, gradients
+from raydist.training.replicas import accumulation, gradient_probe, gradients
 
 # Optimizers that a LossScaleOptimizer wraps: it has summed the gradients that they get.
 _inner: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -68,7 +68,10 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
 def _make_recorded(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        probe = gradient_probe.active()
+        probe, accumulated = gradient_probe.active(), accumulation.active()
+        if probe is None and accumulated is not None:
+            accumulated.add(grads, lambda sums: original(self, sums, trainable_variables))
+            return
         if probe is None:
             original(self, grads, trainable_variables)
             return
@@ -98,7 +101,7 @@ def _make_loss_scale_apply(original: Callable[..., None]) -> Callable[..., None]
     def _tf_apply(self: Any, grads: list[Any], trainable_variables: Any = None) -> None:
         _inner.add(self.inner_optimizer)
         if not tf.distribute.in_cross_replica_context():
-            halves = [gradients.comes_from_half(one) for one in grads]
+            halves = accumulation.halves_of(grads)
             grads = [
                 gradients.overflown_as_half(one) if is_half and one is not None else one
                 for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)

@@ -16,7 +16,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3.statistics import EqualStatistics
 from raydist.training.replicas import loss_rules, slices, user_batches
-from raydist.training.stepping import compilation, fit_session, model_steps, plain_fit
+from raydist.training.stepping import compilation, fit_session, model_steps, plain_fit, worker_callbacks
 from raydist.training.stepping.callback_calls import in_run_order
 
 
@@ -43,7 +43,7 @@ def _check_optimizer(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
             f"optimizer {optimizer.name} has gradient_accumulation_steps="
             f"{optimizer.gradient_accumulation_steps}, which Keras 3 cannot do on "
             f"{strategy.num_replicas_in_sync} replicas (keras#20582); "
-            "accumulate in a step_fn of ctx.train_steps, or use a larger global batch"
+            "give ctx.fit(..., accumulate=K) instead, which works with any optimizer"
         )
     if getattr(optimizer, "use_ema", False) and getattr(optimizer, "ema_overwrite_frequency", None):
         raise UnsupportedError(
@@ -112,7 +112,8 @@ def make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_distributed(self.distribute_strategy):
+        is_stock = not is_distributed(self.distribute_strategy)
+        if is_stock and not plain_fit.reports_stock_fits():
             return original(self, *args, **kwargs)
         if is_parameter_server(self.distribute_strategy):
             raise UnsupportedError(
@@ -124,10 +125,15 @@ def make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         callbacks = bound.arguments.get("callbacks")
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             users = in_run_order(tree.flatten(callbacks or []))
-            reports = plain_fit.callbacks_for(users, keras.callbacks.Callback)
-            callbacks = [EqualStatistics(), *reports, *users]
+            reports = plain_fit.callbacks_for(
+                users, keras.callbacks.Callback, initial_epoch=bound.arguments.get("initial_epoch")
+            )
+            users = worker_callbacks.prepared(users, keras.callbacks.Callback, self.distribute_strategy)
+            callbacks = [*reports, *users] if is_stock else [EqualStatistics(), *reports, *users]
             bound.arguments["callbacks"] = callbacks
         session = fit_session.FitSession(self, callbacks, base=keras.callbacks.Callback)
+        if is_stock:
+            session.take()  # what Keras does by itself needs nothing of it
         try:
             with fit_session.entered(session):
                 return original(*bound.args, **bound.kwargs)

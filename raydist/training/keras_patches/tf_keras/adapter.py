@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +12,7 @@ from tf_keras.src.engine import data_adapter
 
 from raydist.training.cluster.kinds import is_parameter_server
 from raydist.training.input.resume import Start
-from raydist.training.keras_patches.tf_keras import build
+from raydist.training.keras_patches.tf_keras import build, serving
 from raydist.training.stepping.fit_session import FitSession
 
 
@@ -19,6 +20,7 @@ class TfKeras:
     """See `adapters.KerasAdapter`."""
 
     library = tf_keras
+    continues_py_datasets = False
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Everything is."""
@@ -43,6 +45,11 @@ class TfKeras:
             for layer in model._flatten_layers()
         )
         return [generator.state for generator in generators if generator is not None]
+
+    def serving(
+        self, model: Any
+    ) -> AbstractContextManager[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
+        return serving.serving(model)
 
     def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return build.converted(step)

@@ -20,7 +20,7 @@ from raydist.training.checkpointing import step_trace
 from raydist.training.keras_patches.tf_keras import optimizers
 from raydist.training.replicas import replica_share
 from raydist.training.replicas.gradient_probe import Probe, counters_kept
-from raydist.training.replicas.replica_share import LossRule
+from raydist.training.replicas.loss_verdict import LossRule
 
 logger = logging.getLogger(__name__)
 

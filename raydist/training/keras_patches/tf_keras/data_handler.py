@@ -13,6 +13,8 @@ from tf_keras.src.engine import data_adapter
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.data_sizes import check_sizes
+from raydist.training.input import cut, resume
+from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.replicas import slices
 from raydist.training.stepping import fit_session, step_calls
@@ -44,16 +46,29 @@ def configure_dataset(
         build.note_spec(self._model, dataset.element_spec)
     if class_weight:
         dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
-    self._inferred_steps = self._raydist_steps = self._infer_steps(steps_per_epoch, dataset)
+    groups = self._raydist_groups = session.groups if session is not None else Groups()
+    self._inferred_steps = self._infer_steps(steps_per_epoch, dataset)
+    self._raydist_batches, self._raydist_passed = groups.batches_per_epoch, 0
+    if groups.size > 1 and groups.batches_per_epoch is None:
+        cardinality = dataset.cardinality  # a distributed data set has a property
+        count = int(cardinality() if callable(cardinality) else cardinality)
+        self._raydist_batches = count if count > 0 else None
+        if count > 0 and steps_per_epoch is None:
+            self._inferred_steps = groups.num_steps(count)
+        elif count > 0 and session is not None:
+            # Steps of earlier epochs that a resumed run has in the same pass over the data.
+            before = session.resumption.start.epoch * (steps_per_epoch or 0)
+            self._raydist_passed = before % groups.num_steps(count)
+    self._raydist_steps = self._inferred_steps
     if distribute:
         check_sizes(strategy, dataset, num_steps=self._inferred_steps)
     if distribute and not data_adapter._is_distributed_dataset(dataset):
         # Only a new iterator for each epoch surely takes no more than there is.
         endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
         steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
-        if session is not None:
-            dataset = session.resumption.after(dataset, steps_per_epoch=steps)
-        dataset = slices.cut_for_replicas(dataset, strategy, endless=endless)
+        resumption = session.resumption if session else resume.Resumption(resume.Start())
+        resumption.prepare(dataset, steps_per_epoch=steps)
+        dataset = cut.cut_for_replicas(dataset, strategy, endless=endless, begin=resumption.begin)
     self._dataset = dataset
     agree = functools.partial(means_over_workers, strategy)
     steps = int(self._steps_per_execution.numpy())
@@ -71,6 +86,8 @@ def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
                 break
             is_whole = self._raydist_steps is None  # also a distributed data set without steps_per_epoch
             if data_iterator is None or is_whole or self._adapter.should_recreate_iterator():
+                if data_iterator is not None:
+                    self._raydist_passed = 0
                 data_iterator = iter(self._dataset)
             self._raydist_call = step_calls.StepCall(data_iterator, 1)
             # Not what tf_keras counted in the epoch before: this one may have more, or fewer.
@@ -83,21 +100,30 @@ def steps(self: Any) -> Iterator[int]:
     """Yields the first step of each call, and says in the call how many steps it has."""
     self._current_step, self._initial_step = self._initial_step, 0
     asked = self._steps_per_execution.numpy().item()
+    groups = self._raydist_groups
     while self._inferred_steps is None or self._current_step < self._inferred_steps:
         if self._insufficient_data:  # Set by `catch_stop_iteration`.
             break
         left = asked if self._inferred_steps is None else self._inferred_steps - self._current_step
+        size = 1
+        if groups.size > 1:
+            # Of a pass over the data, or of an epoch where one pass goes through all of them.
+            before = 0 if groups.batches_per_epoch else self._raydist_passed
+            known = self._raydist_batches if self._inferred_steps is not None else None
+            left, size = groups.next_call(before + self._current_step, left, num_batches=known)
         count = self._raydist_packer.next_count(left)
         if count < asked:
             self._steps_per_execution.assign(count)  # `predict` reads it
         # In a graph, part of a step (the optimizer's count) has run before its data turn out to have ended.
-        self._raydist_call.begin(count, may_end=self._inferred_steps is None)
+        may_end = self._inferred_steps is None
+        self._raydist_call.begin(count, may_end=may_end, batches_per_step=size)
         taken = self._raydist_call.num_steps
         self._step_increment = taken - 1
         yield self._current_step
         self._current_step += taken
         if count < asked:
             self._steps_per_execution.assign(asked)
+    self._raydist_passed += self._current_step
 
 
 def make_single_batch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:

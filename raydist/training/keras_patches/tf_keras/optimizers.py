@@ -16,7 +16,7 @@ from tf_keras.src.optimizers.legacy import optimizer_v2
 from tf_keras.src.utils import losses_utils
 
 from raydist.training.keras_patches.replacement import Replacement
-from raydist.training.replicas import gradient_probe, replica_share
+from raydist.training.replicas import accumulation, all_reduce, gradient_probe, replica_share
 
 # Both generations of optimizers, and their wrappers for mixed precision.
 _OPTIMIZERS = {
@@ -88,10 +88,19 @@ def build(of: Any, variables: Sequence[Any]) -> None:
 def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        probe = gradient_probe.active()
-        if probe is None:
+        probe, accumulated = gradient_probe.active(), accumulation.active()
+        if probe is None and accumulated is None:
             return original(self, grads_and_vars, *args, **kwargs)
         gradients, variables = zip(*grads_and_vars, strict=True)
+        if probe is None and accumulated is not None:
+            accumulated.add(
+                gradients,
+                lambda sums: original(self, list(zip(sums, variables, strict=True)), *args, **kwargs),
+                # Their gradients come divided by it.
+                loss_scale=self.loss_scale if hasattr(self, "loss_scale") else None,
+            )
+            return self.iterations
+        assert probe is not None
         is_reduced = kwargs.get("skip_gradients_aggregation", False)
         is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
         probe.record(self, gradients, variables, is_reduced=is_reduced)
@@ -104,12 +113,18 @@ def _make_all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def all_reduce_sum_gradients(grads_and_vars: Any) -> Any:
         num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        return original(
-            [
-                (replica_share.weighted_gradient(gradient, num_replicas), variable)
-                for gradient, variable in grads_and_vars
-            ]
-        )
+        pairs = [
+            (replica_share.weighted_gradient(gradient, num_replicas), variable)
+            for gradient, variable in grads_and_vars
+        ]
+        given = [gradient for gradient, _ in pairs if gradient is not None]
+        if num_replicas == 1 or not given or not all_reduce.is_configured():
+            summed = [gradient for gradient, _ in original(pairs)]
+        else:
+            found = iter(all_reduce.sum_over_replicas(given, tf.distribute.get_replica_context()))
+            summed = [None if one is None else next(found) for one, _ in pairs]
+        variables = [variable for _, variable in pairs]
+        return list(zip(accumulation.overflown(summed), variables, strict=True))
 
     return all_reduce_sum_gradients
 
@@ -128,7 +143,7 @@ def _make_apply_valid_mask(original: Callable[..., Any]) -> Callable[..., Any]:
         weights = original(losses, sw, mask, reduction)
         num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
         is_mean = reduction in (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
-        if mask is None or num_replicas == 1 or not is_mean:
+        if mask is None or replica_share.is_whole(num_replicas) or not is_mean:
             return weights
         valid = tf.reduce_sum(tf.cast(mask, weights.dtype))
         factor = tf.math.divide_no_nan(valid, replica_share.in_proportion(valid, num_replicas))
@@ -144,7 +159,7 @@ def _make_get_reduction(original: Callable[..., Any]) -> Callable[..., Any]:
             losses_utils.ReductionV2.AUTO,
             losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE,
         )
-        is_one = tf.distribute.get_strategy().num_replicas_in_sync == 1
+        is_one = replica_share.is_whole(tf.distribute.get_strategy().num_replicas_in_sync)
         # What a layer gives to add_loss is scaled when the model sums up its losses (compile_utils.py).
         is_in_layer = base_layer_utils.call_context().in_call and replica_share.is_in_model_step()
         if is_default and (is_one or is_in_layer or replica_share.is_local_mean()):

@@ -15,7 +15,14 @@ from raydist.training import tf_private
 from raydist.training.cluster.kinds import is_central
 from raydist.training.keras_patches.tf_keras import build, metrics
 from raydist.training.replicas import loss_rules, own_logs, slices, user_batches
-from raydist.training.stepping import compilation, fit_session, model_steps, plain_fit, step_calls
+from raydist.training.stepping import (
+    compilation,
+    fit_session,
+    model_steps,
+    plain_fit,
+    step_calls,
+    worker_callbacks,
+)
 from raydist.training.stepping.callback_calls import in_run_order
 
 
@@ -60,15 +67,21 @@ def make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if tf_private.is_default(self.distribute_strategy):
+        is_stock = tf_private.is_default(self.distribute_strategy)
+        if is_stock and not plain_fit.reports_stock_fits():
             return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         if not isinstance(callbacks, tf_keras.callbacks.CallbackList):
             users = in_run_order(tf.nest.flatten(callbacks or []))
-            reports = plain_fit.callbacks_for(users, tf_keras.callbacks.Callback)
+            reports = plain_fit.callbacks_for(
+                users, tf_keras.callbacks.Callback, initial_epoch=bound.arguments.get("initial_epoch")
+            )
+            users = worker_callbacks.prepared(users, tf_keras.callbacks.Callback, self.distribute_strategy)
             callbacks = bound.arguments["callbacks"] = [*reports, *users]
         session = fit_session.FitSession(self, callbacks, base=tf_keras.callbacks.Callback)
+        if is_stock:
+            session.take()  # what Keras does by itself needs nothing of it
         with fit_session.entered(session):
             return original(*bound.args, **bound.kwargs)
 

@@ -1,0 +1,236 @@
+"""The strategy that a script builds by itself: prepared for as raydist's own, and checked against the run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from raydist.planning.assignment import TaskAssignment
+from raydist.spec.job import JobSpec, Strategy
+from raydist.spec.tasks import TaskType
+from raydist.training import tf_private
+from raydist.training.cluster.kinds import is_parameter_server
+from raydist.training.cluster.strategy import (
+    build_coordinator,
+    check_replicas,
+    joining_workers,
+    new_strategy,
+    split_devices,
+)
+
+_MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
+_LOCAL = (
+    tf.distribute.MirroredStrategy,
+    tf.distribute.OneDeviceStrategy,
+    tf.distribute.experimental.CentralStorageStrategy,
+    tf.distribute.TPUStrategy,
+)
+# Options that raydist gives to the strategies that it builds.
+_OF_OWN_STRATEGY = ("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "partitioner")
+_SERVERS = (TaskType.WORKER, TaskType.PS)
+
+
+class ScriptStrategy:
+    """What a session asks for the strategy, while a script builds it or not.
+
+    Args:
+      release_port: Gives up the task's port, once TensorFlow has it.
+      note: Adds a sentence to the run's notes.
+      on_built: Called with each strategy that becomes the run's.
+    """
+
+    def __init__(
+        self,
+        assignment: TaskAssignment,
+        *,
+        release_port: Callable[[], None],
+        note: Callable[[str], None],
+        on_built: Callable[[tf.distribute.Strategy], None],
+    ) -> None:
+        self._assignment = assignment
+        self._release_port = release_port
+        self._note = note
+        self._on_built = on_built
+        self._built: tf.distribute.Strategy | None = None
+        self._is_own = False  # while raydist builds one
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        """The run's strategy; the one outside of every scope where the script has built none."""
+        return tf_private.default_strategy() if self._built is None else self._built
+
+    @property
+    def coordinator(self) -> Any:
+        """The ClusterCoordinator of the script's ParameterServerStrategy, of which there is one."""
+        return None if self._built is None else build_coordinator(self._built)
+
+    def planned(self) -> tf.distribute.Strategy:
+        """Returns the script's strategy; where it has built none that spans the run, builds the run's own.
+
+        Raises:
+          UnsupportedError: It is too late for that.
+        """
+        if self._built is not None and self._spans_run(self._built):
+            return self._built
+        assignment = self._assignment
+        if not assignment.strategy.is_single_host:
+            try:
+                tf_private.check_untouched()
+            except UnsupportedError:
+                raise UnsupportedError(
+                    f"raydist.context().strategy is asked for after {self._script} has used TensorFlow; ask "
+                    "for it before the first tensor, variable, model or other strategy"
+                ) from None
+        self._is_own = True
+        try:
+            strategy = new_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
+        finally:
+            self._is_own = False
+        self._adopt(strategy)
+        return strategy
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Prepares for and checks each strategy and server that is built in the block."""
+        split_devices(self._assignment)
+        with contextlib.ExitStack() as stack:
+            for kind, around in (
+                (_MULTI_WORKER, self._around_multi_worker),
+                (tf.distribute.ParameterServerStrategy, self._around_parameter_server),
+                *((kind, self._around_local) for kind in _LOCAL),
+                (tf.distribute.Server, self._around_server),
+            ):
+                original = kind.__init__
+                stack.callback(setattr, kind, "__init__", original)
+                kind.__init__ = _built_within(original, around)
+            yield
+
+    def finish(self) -> None:
+        """Tells, once the script has ended, where it has not used what the run gave it."""
+        assignment = self._assignment
+        if self._built is not None and self._spans_run(self._built):
+            return
+        if assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1:
+            if self._built is None:
+                self._note(
+                    f"{self._script} built no strategy: each of {assignment.num_workers} workers ran it by "
+                    "itself; build tf.distribute.MultiWorkerMirroredStrategy() to train one model"
+                )
+        elif assignment.strategy is Strategy.PARAMETER_SERVER and assignment.is_chief:
+            self._note(
+                f"{self._script} built no ParameterServerStrategy: the workers and parameter servers of the "
+                "run had nothing to do"
+            )
+
+    @property
+    def _script(self) -> str:
+        return str(self._assignment.job.entry_point)
+
+    def _spans_run(self, strategy: tf.distribute.Strategy) -> bool:
+        """Whether it has the replicas of all tasks that train."""
+        match self._assignment.strategy:
+            case Strategy.MULTI_WORKER_MIRRORED:
+                return isinstance(strategy, _MULTI_WORKER) or self._assignment.num_workers == 1
+            case Strategy.PARAMETER_SERVER if self._assignment.task.task_type is TaskType.EVALUATOR:
+                return True
+            case Strategy.PARAMETER_SERVER:
+                return is_parameter_server(strategy)
+            case _:
+                return True
+
+    def _take(self, strategy: tf.distribute.Strategy) -> None:
+        """Takes a strategy of the script's own."""
+        job = self._assignment.job
+        for name in _OF_OWN_STRATEGY:
+            if (value := getattr(job, name)) != getattr(JobSpec, name):
+                self._note(
+                    f"{name} {value} has no effect, because {self._script} builds its strategy itself; give "
+                    "it to that strategy, or take raydist.context().strategy"
+                )
+        self._adopt(strategy)
+
+    def _adopt(self, strategy: tf.distribute.Strategy) -> None:
+        if self._built is None or self._spans_run(strategy):
+            self._built = strategy
+            self._on_built(strategy)
+
+    @contextlib.contextmanager
+    def _around_multi_worker(self, strategy: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        assignment = self._assignment
+        if self._is_own:
+            yield
+            self._release_port()
+            return
+        if assignment.strategy is Strategy.PARAMETER_SERVER:
+            raise UnsupportedError(
+                f"{self._script} builds a MultiWorkerMirroredStrategy, and the run is parameter_server: its "
+                "workers only serve the chief; drop --ps, or use --strategy multi_worker_mirrored"
+            )
+        resolver = args[0] if args else kwargs.get("cluster_resolver")
+        resolver = resolver or tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        cluster = resolver.cluster_spec().as_dict()
+        if cluster and cluster == assignment.cluster_spec.as_dict():
+            with joining_workers(assignment, start_timeout_s=assignment.job.start_timeout):
+                yield
+            self._release_port()
+            check_replicas(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
+        else:
+            yield
+            if assignment.num_workers > 1:
+                raise UnsupportedError(
+                    f"{self._script} builds a MultiWorkerMirroredStrategy for another cluster than the "
+                    f"{assignment.num_workers} workers of the run; leave TF_CONFIG as it is and give no "
+                    "cluster_resolver"
+                )
+        self._take(strategy)
+
+    @contextlib.contextmanager
+    def _around_parameter_server(self, strategy: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        assignment = self._assignment
+        if not self._is_own and assignment.strategy is not Strategy.PARAMETER_SERVER:
+            resolver = args[0] if args else kwargs.get("cluster_resolver")
+            has_own_cluster = resolver is not None and "ps" in resolver.cluster_spec().jobs
+            if not has_own_cluster:
+                raise UnsupportedError(
+                    f"{self._script} builds a ParameterServerStrategy, and the run has no parameter servers; "
+                    "add --ps 1, and --workers N"
+                )
+        yield
+        self._release_port()
+        if not self._is_own:
+            self._take(strategy)
+
+    @contextlib.contextmanager
+    def _around_local(self, strategy: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        yield
+        if self._is_own:
+            return
+        assignment = self._assignment
+        is_alone = self._built is None or not self._spans_run(self._built)
+        if assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1 and is_alone:
+            self._note(
+                f"{self._script} built a {type(strategy).__name__}, with replicas in its own process: each "
+                f"of the {assignment.num_workers} workers trains a model of its own; build "
+                "tf.distribute.MultiWorkerMirroredStrategy() to train one model"
+            )
+        self._take(strategy)
+
+    @contextlib.contextmanager
+    def _around_server(self, server: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        yield
+        if self._assignment.task.task_type in _SERVERS:
+            self._release_port()
+
+
+def _built_within(original: Callable[..., None], around: Callable[..., Any]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        with around(self, *args, **kwargs):
+            original(self, *args, **kwargs)
+
+    return __init__

@@ -1,0 +1,143 @@
+"""Keras's `PyDataset` (`Sequence`), read from a position on. Its batches have numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from raydist.training.input.resume import Start
+
+
+def is_py_dataset(data: Any) -> bool:
+    """Whether it is a PyDataset or Sequence of either Keras."""
+    return any(
+        base.__name__ in ("PyDataset", "Sequence") and base.__module__.partition(".")[0] in _KERAS_PACKAGES
+        for base in type(data).__mro__
+    )
+
+
+_KERAS_PACKAGES = ("keras", "tf_keras")
+# What Keras asks such an object for, beside its batches.
+_OPTIONS = ("workers", "use_multiprocessing", "max_queue_size")
+
+
+class Order:
+    """The numbers of the batches in each pass, which seed and pass alone decide."""
+
+    def __init__(self, num_batches: int, *, seed: int | None) -> None:
+        """Takes the seed; None for the order of the numbers."""
+        self._num_batches = num_batches
+        self._seed = seed
+        self._known: tuple[int, Sequence[int]] = (-1, ())
+
+    def number(self, number_of_pass: int, position: int) -> int:
+        """Returns the number of the batch at a position of a pass."""
+        if self._seed is None:
+            return position
+        known_pass, numbers = self._known
+        if known_pass != number_of_pass:
+            shuffled = list(range(self._num_batches))
+            random.Random(f"{self._seed}/{number_of_pass}").shuffle(shuffled)
+            self._known = (number_of_pass, numbers) = (number_of_pass, shuffled)
+        return numbers[position]
+
+
+def from_position(data: Any, base: type, *, start: Start, seed: int | None, num_steps: int | None) -> Any:
+    """Returns a PyDataset of the batches of `data` from a position on, for one `fit`.
+
+    Its hooks are called as often as in the epochs before the position, because many reorder their examples
+    in them.
+
+    Args:
+      base: The PyDataset class of the model's Keras.
+      seed: Of the order of the batches; None for the order of their numbers.
+      num_steps: Steps of an epoch where they are not the batches of a pass; batches then go on from epoch to
+        epoch.
+    """
+    for _ in range(start.epoch):
+        data.on_epoch_begin() if hasattr(data, "on_epoch_begin") else None
+        data.on_epoch_end()
+    options = {name: getattr(data, name) for name in _OPTIONS if hasattr(data, name)}
+    if num_steps is not None:
+        made = type("RaydistEndlessBatches", (_Endless, base), {})(**options)
+        made.begin(data, first=start.epoch * num_steps + start.step, seed=seed)
+    else:
+        made = type("RaydistBatches", (_Passes, base), {})(**options)
+        made.begin(data, start=start, seed=seed)
+    return made
+
+
+def num_batches_of(data: Any) -> int | None:
+    """Returns the batches of a pass; None where it has no end."""
+    found = getattr(data, "num_batches", None)
+    return len(data) if found is None and hasattr(data, "__len__") else found
+
+
+class _Passes:
+    """Each epoch is a pass over all batches; the first one begins at a position.
+
+    Keras counts the batches from the first one of the pass on and drops those before the position: what it
+    drops is one and the same batch.
+    """
+
+    def begin(self, data: Any, *, start: Start, seed: int | None) -> None:
+        self._data = data
+        self._order = Order(num_batches_of(data) or 0, seed=seed)
+        self._pass = start.epoch
+        self._first = start.step
+        self._dropped: Any = None
+        self._is_open = True
+
+    def __len__(self) -> int:
+        return num_batches_of(self._data) or 0
+
+    @property
+    def num_batches(self) -> int:
+        return len(self)
+
+    def __getitem__(self, position: int) -> Any:
+        if position >= self._first:
+            return self._data[self._order.number(self._pass, position)]
+        if self._dropped is None:
+            self._dropped = self._data[self._order.number(self._pass, self._first)]
+        return self._dropped
+
+    def on_epoch_begin(self) -> None:
+        self._has_begun = True
+        if hasattr(self._data, "on_epoch_begin"):
+            self._data.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        # Keras 3 calls it once before the first epoch begins.
+        if self._has_begun or not hasattr(self._data, "on_epoch_begin"):
+            self._pass, self._first, self._dropped, self._has_begun = self._pass + 1, 0, None, False
+        self._data.on_epoch_end()
+
+    _has_begun = False
+
+
+class _Endless:
+    """The passes follow each other without an end, from a position on."""
+
+    num_batches = None
+
+    def begin(self, data: Any, *, first: int, seed: int | None) -> None:
+        self._data = data
+        self._first = first
+        self._per_pass = num_batches_of(data)
+        self._order = Order(self._per_pass or 0, seed=seed)
+
+    def __getitem__(self, position: int) -> Any:
+        position += self._first
+        if self._per_pass is None:
+            return self._data[position]
+        number_of_pass, position = divmod(position, self._per_pass)
+        return self._data[self._order.number(number_of_pass, position)]
+
+    def on_epoch_begin(self) -> None:
+        if hasattr(self._data, "on_epoch_begin"):
+            self._data.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._data.on_epoch_end()

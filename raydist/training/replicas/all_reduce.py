@@ -1,0 +1,141 @@
+"""The all-reduce of gradients, with the options of the job: packs, and rounding to a smaller type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# Of a tensor: the sum over replicas of its largest values is scaled to this. float16 holds 65504.
+_FP16_SCALED = 2.0**14
+# What divides it: a smaller sum would make the factor infinite.
+_LEAST_MAXIMUM = 1e-30
+# Significant bits, the leading one included: rounding is off by at most 2 ** -bits of a value.
+_BITS = {tf.float16: 11, tf.bfloat16: 8}
+_COMPRESSED = (tf.float32, tf.float64)
+
+
+class _Settings:
+    options: tf.distribute.experimental.CommunicationOptions | None = None
+    compression: tf.DType | None = None
+
+
+def configure(
+    options: tf.distribute.experimental.CommunicationOptions | None, *, compression: tf.DType | None
+) -> None:
+    """Sets how gradients are reduced in this process.
+
+    Args:
+      options: As the strategy was given them. Where it reduces without `merge_call`, as on GPUs, TensorFlow
+        takes the packs from the call alone (collective_all_reduce_strategy.py, `_replica_ctx_all_reduce`).
+      compression: tf.float16 or tf.bfloat16; None sums gradients as they are.
+    """
+    _Settings.options, _Settings.compression = options, compression
+
+
+def is_configured() -> bool:
+    """Whether gradients have to be reduced by `sum_over_replicas`; other reductions ignore the options."""
+    options = _Settings.options
+    return _Settings.compression is not None or (options is not None and options.bytes_per_pack > 0)
+
+
+def note_on(strategy: tf.distribute.Strategy) -> str | None:
+    """Returns the sentence on what compression does to the results; None where it does nothing."""
+    kind, num_replicas = _Settings.compression, strategy.num_replicas_in_sync
+    if kind is None or num_replicas == 1:
+        return None
+    return (
+        f"gradients are rounded to {kind.name} before they are summed over {num_replicas} replicas "
+        "(--compress-gradients), so weights are not equal to those of one device; each sum is off by at most "
+        f"{relative_error(kind, num_replicas):.1e} of the sum of the replicas' absolute values"
+    )
+
+
+def relative_error(kind: tf.DType, num_replicas: int) -> float:
+    """Returns a bound for the error of a sum, relative to the sum of the summands' absolute values.
+
+    Each summand is rounded once, and so is each of the `num_replicas - 1` additions.
+    """
+    return float(num_replicas * 2.0 ** -_BITS[kind])
+
+
+def sum_over_replicas(gradients: Sequence[Any], context: Any) -> list[Any]:
+    """Returns the sums of gradients over replicas, the same on each: a collective.
+
+    Args:
+      gradients: Tensors and `tf.IndexedSlices`.
+      context: The replica context.
+    """
+    kind = _Settings.compression
+    if kind is None:
+        return _reduced(gradients, context)
+    is_small = [_dtype(one) in _COMPRESSED for one in gradients]
+    scales = _scales(gradients, is_small, context) if kind is tf.float16 else [None] * len(gradients)
+    sent = [
+        _compressed(one, kind=kind, scale=scale) if small else one
+        for one, small, scale in zip(gradients, is_small, scales, strict=True)
+    ]
+    sums = _reduced(sent, context)
+    return [
+        _expanded(one, kind=kind, dtype=_dtype(given), scale=scale) if small else one
+        for one, given, small, scale in zip(sums, gradients, is_small, scales, strict=True)
+    ]
+
+
+def _reduced(gradients: Sequence[Any], context: Any) -> list[Any]:
+    # Of one type at a time: TensorFlow joins what it packs into one tensor.
+    found: list[Any] = [None] * len(gradients)
+    for dtype in dict.fromkeys(_dtype(one) for one in gradients):
+        positions = [index for index, one in enumerate(gradients) if _dtype(one) == dtype]
+        own = [gradients[index] for index in positions]
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, own, options=_Settings.options)
+        for index, one in zip(positions, sums, strict=True):
+            found[index] = one
+    return found
+
+
+def _scales(gradients: Sequence[Any], is_small: Sequence[bool], context: Any) -> list[tf.Tensor | None]:
+    """Returns a factor for each gradient with which no sum of it overflows in float16: a collective.
+
+    Small gradients, of which float16 would make zeros, become large enough by it, too. What is not finite
+    stays so.
+    """
+    own = [
+        _largest(_values(one)) if small else tf.constant(0.0)
+        for one, small in zip(gradients, is_small, strict=True)
+    ]
+    [sums] = _reduced([tf.stack(own)], context)
+    factors = _FP16_SCALED / tf.maximum(sums, _LEAST_MAXIMUM)
+    factors = tf.where(tf.math.is_finite(sums), factors, tf.ones_like(factors))
+    return list(tf.unstack(factors, num=len(own)))
+
+
+def _largest(values: tf.Tensor) -> tf.Tensor:
+    # That of no values is the least number there is.
+    return tf.maximum(tf.cast(tf.reduce_max(tf.abs(values)), tf.float32), 0.0)
+
+
+def _compressed(gradient: Any, *, kind: tf.DType, scale: tf.Tensor | None) -> Any:
+    values = _values(gradient)
+    small = tf.cast(values if scale is None else values * tf.cast(scale, values.dtype), kind)
+    if not isinstance(gradient, tf.IndexedSlices):
+        return small
+    # Sparse gradients are gathered, which TensorFlow cannot do with bfloat16: the bits are all that counts.
+    return tf.IndexedSlices(tf.bitcast(small, tf.float16), gradient.indices, gradient.dense_shape)
+
+
+def _expanded(gradient: Any, *, kind: tf.DType, dtype: tf.DType, scale: tf.Tensor | None) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = _expanded(tf.bitcast(gradient.values, kind), kind=kind, dtype=dtype, scale=scale)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    values = tf.cast(gradient, dtype)
+    return values if scale is None else values / tf.cast(scale, dtype)
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _dtype(gradient: Any) -> tf.DType:
+    return _values(gradient).dtype

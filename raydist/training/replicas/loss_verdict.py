@@ -1,0 +1,99 @@
+"""What the errors of a step's gradients say about how its losses are written; see loss_check.py."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
+TOLERANCE = 1e-3
+# Below it the nearer one of two rules is surely right: the other one's error is about 1.
+_CLEAR = 0.3
+# Stands for "could not be computed" where workers exchange their errors as numbers.
+UNKNOWN = 1e9
+
+
+class LossRule(enum.Enum):
+    """How the losses of a training step are written.
+
+    SCALED: As `tf.distribute` asks for: Keras's losses scale themselves by the replica's share of the global
+      batch, others divide by the global batch size or are sums. Gradients are summed over replicas.
+    LOCAL_MEAN: As for one device: means over the replica's own examples. Keras's losses do not scale
+      themselves, and the optimizer weights each replica's gradients by its share.
+    SUM: As for one device: sums over the replica's own examples. Nobody scales them.
+    """
+
+    SCALED = "scaled"
+    LOCAL_MEAN = "local mean"
+    SUM = "sum"
+
+
+class Verdict(enum.Enum):
+    """What the check found.
+
+    EITHER: Under the rules scaled and local mean the gradients equal one device's.
+    SCALED, LOCAL_MEAN, SUM: Under that rule they do.
+    UNEQUAL: Under none; the losses depend on how a batch is divided, or on random numbers.
+    UNKNOWN: The step could not be run on a part of a batch.
+    """
+
+    EITHER = "either"
+    SCALED = "scaled"
+    LOCAL_MEAN = "local mean"
+    SUM = "sum"
+    UNEQUAL = "unequal"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The verdict, and the rule to train by.
+
+    Attributes:
+      is_random: Whether the step draws random numbers, so that gradients differ by them.
+      reduces_itself: Whether the step adds up its gradients over replicas by itself.
+    """
+
+    verdict: Verdict
+    rule: LossRule
+    is_random: bool = False
+    reduces_itself: bool = False
+
+
+def decide(
+    errors: Sequence[float],
+    *,
+    is_random: bool = False,
+    asks_for_replicas: bool = False,
+    reduces_itself: bool = False,
+    reduces_twice: bool = False,
+) -> Finding:
+    """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
+
+    Where they do not tell, as with much noise, a step that asks for the number of replicas is taken to have
+    scaled its losses.
+    """
+    scaled, local, summed = errors
+    if reduces_twice and not reduces_itself:
+        return Finding(
+            verdict=Verdict.UNEQUAL, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True
+        )
+    if reduces_itself:
+        # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
+        verdict = Verdict.SCALED if scaled <= TOLERANCE else Verdict.UNEQUAL
+        return Finding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
+    if max(scaled, local) <= TOLERANCE and not asks_for_replicas:
+        # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
+        # the number of replicas may have a term whose weight is 0 as yet.
+        return Finding(verdict=Verdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
+    if scaled <= TOLERANCE:
+        return Finding(verdict=Verdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
+    if local <= TOLERANCE:
+        return Finding(verdict=Verdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
+    if summed <= TOLERANCE:
+        return Finding(verdict=Verdict.SUM, rule=LossRule.SUM, is_random=is_random)
+    verdict = Verdict.UNKNOWN if max(scaled, local) >= UNKNOWN else Verdict.UNEQUAL
+    is_scaled = asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local
+    rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
+    return Finding(verdict=verdict, rule=rule, is_random=is_random)

@@ -1,0 +1,280 @@
+"""Callbacks of a `fit` that several workers run: what writes, writes in the chief; all decide the same.
+
+Every worker runs every callback, because a callback may read what is synchronized on read (a metric,
+tf_keras's moving statistics), which is a collective. So a worker that is not the chief saves too, into a
+scratch folder that is removed: TensorFlow's own rule for several workers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from raydist.training.cluster import collectives
+from raydist.training.reporting import reporter
+from raydist.training.stepping.packing import watches_batches
+from raydist.training.stepping.reach import may_reach_model
+
+_KERAS_PACKAGES = ("keras", "tf_keras")
+# By class: the attributes that say where it writes. Those that read first get theirs once `fit` has begun.
+_WRITES = {"CSVLogger": ("filename",), "TensorBoard": ("log_dir",)}
+_READS_THEN_WRITES = {
+    "ModelCheckpoint": ("filepath",),
+    "BackupAndRestore": (
+        *("backup_dir", "_weights_path", "_training_metadata_path"),
+        *("_prev_weights_path", "_prev_training_metadata_path"),
+    ),
+}
+# What they do at a batch is the same in every worker, and ends no training.
+_UNDECIDED = ("CSVLogger", "TensorBoard", "ModelCheckpoint", "BackupAndRestore", "ProgbarLogger", "History")
+
+
+def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
+    """Returns the callbacks that a `fit` runs in this worker, with raydist's own that agrees among them.
+
+    Args:
+      callbacks: In the order in which they run.
+      base: The Callback class of the model's Keras.
+
+    Raises:
+      UnsupportedError: One of them can only write in every worker.
+    """
+    users = [one for one in callbacks if not hasattr(one, "raydist_place")]
+    left_out = {id(one) for one in _restoring_twice(users, callbacks)}
+    current = reporter.current()
+    if current is None or collectives.is_alone(strategy):
+        return [one for one in callbacks if id(one) not in left_out]
+    for one in users:
+        if "OrbaxCheckpoint" in _kinds_of(one):
+            raise UnsupportedError(
+                "OrbaxCheckpoint writes in every worker to one folder; use ModelCheckpoint, or ctx.fit's own "
+                "checkpoints"
+            )
+    scratch = None
+    if not current.is_chief:
+        left_out |= {id(one) for one in users if _is_of_chief_alone(one)}
+        scratch = Scratch([one for one in users if id(one) not in left_out])
+    kept = [one for one in callbacks if id(one) not in left_out]
+    agreement = type("RaydistAgreement", (_Agreement, base), {"_supports_tf_logs": True})
+    backups = [one for one in users if "BackupAndRestore" in _kinds_of(one) and id(one) not in left_out]
+    # A callback that only some workers have is one of all in what they have to agree on.
+    told = [any(_may_decide_at_batch(one, base) for one in users), bool(backups)]
+    decides, has_backup = (any(column) for column in zip(*_gather(strategy, told), strict=True))
+    if has_backup:
+        _check_files(strategy, [one.backup_dir for one in backups])
+    own = agreement(strategy, scratch, decides=decides, has_backup=has_backup)
+    return sorted([*kept, own], key=lambda one: getattr(one, "raydist_place", 0))
+
+
+class Scratch:
+    """Where the callbacks of a worker that is not the chief write: a folder that `close` removes."""
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        self._callbacks = callbacks
+        self._folder = Path(tempfile.mkdtemp(prefix="raydist-callbacks-"))
+        self._before: list[tuple[Any, str, Any]] = []
+        self._redirect(_WRITES, self._folder)
+        for one in callbacks:
+            if _has_keras_hook(one, "RemoteMonitor", "on_epoch_end"):
+                self._set(one, "on_epoch_end", lambda epoch, logs=None: None)
+
+    def begin(self) -> None:
+        """Redirects those that have read by now what the chief's have written before."""
+        self._redirect(_READS_THEN_WRITES, self._saved)
+
+    def clean(self) -> None:
+        """Removes the models that were saved since the last time."""
+        shutil.rmtree(self._saved, ignore_errors=True)
+
+    def close(self) -> None:
+        """Gives the callbacks their own places back, and removes the folder."""
+        while self._before:
+            callback, name, value = self._before.pop()
+            if value is _ABSENT:
+                delattr(callback, name)
+            else:
+                setattr(callback, name, value)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _saved(self) -> Path:
+        return self._folder / "saved"
+
+    def _redirect(self, attributes: Mapping[str, tuple[str, ...]], folder: Path) -> None:
+        for number, callback in enumerate(self._callbacks):
+            place = folder / str(number)
+            for kind in _kinds_of(callback):
+                for name in attributes.get(kind, ()):
+                    if isinstance(value := getattr(callback, name, None), (str, Path)):
+                        place.mkdir(parents=True, exist_ok=True)
+                        # Its name may have fields for the epoch and the logs.
+                        self._set(callback, name, str(place / Path(value).name))
+
+    def _set(self, callback: Any, name: str, value: Any) -> None:
+        self._before.append((callback, name, vars(callback).get(name, _ABSENT)))
+        setattr(callback, name, value)
+
+
+_ABSENT = object()
+
+
+class _Agreement:
+    """Has all workers stop after the same step, and finds out where they would train differently."""
+
+    raydist_place = 0.5  # after the user's, before the checkpoint
+    takes_packed_steps = True
+    model: Any  # set by Keras
+
+    def __init__(self, strategy: Any, scratch: Scratch | None, *, decides: bool, has_backup: bool) -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._scratch = scratch
+        self._decides = decides
+        self._has_backup = has_backup
+
+    def run_around(self, callbacks: Sequence[Any]) -> None:
+        """Nothing here depends on the user's callbacks."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self._scratch is not None:
+            self._scratch.begin()
+        if self._has_backup:
+            self._check_backup()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._decides:
+            stops = _gather(self._strategy, [bool(self.model.stop_training)])
+            self.model.stop_training = any(stop for [stop] in stops)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._scratch is not None:
+            self._scratch.clean()
+        rows = _gather(self._strategy, [bool(self.model.stop_training), _rate_bits(self.model)])
+        stops = [bool(stop) for stop, _ in rows]
+        if inconsistent := collectives.inconsistent_workers([[rate] for _, rate in rows]):
+            told = ", ".join(f"worker/{index} {_rate_of(bits):g}" for index, (_, bits) in enumerate(rows))
+            raise UnsupportedError(
+                f"after epoch {epoch + 1} the workers have different learning rates ({told}): a callback in "
+                f"{_names(inconsistent)} decides by something of its own; decide by the epoch's logs, which "
+                "are the same in every worker, and in all of them"
+            )
+        if any(stops) and not all(stops):
+            named = _names([index for index, stop in enumerate(stops) if stop])
+            reporter.note(
+                f"a callback in {named} alone ended the training after epoch {epoch + 1}: all workers end"
+            )
+        self.model.stop_training = any(stops)
+
+    def fit_ended(self) -> None:
+        """Called by the `fit_session`, also when an exception ends the `fit`."""
+        if self._scratch is not None:
+            self._scratch.close()
+
+    def _check_backup(self) -> None:
+        """Raises UnsupportedError where BackupAndRestore has restored other backups in other workers."""
+        checksum = 0
+        for weight in self.model.get_weights():
+            checksum = zlib.crc32(np.ascontiguousarray(weight).tobytes(), checksum)
+        rows = _gather(self._strategy, [getattr(self.model, "_initial_epoch", None) or 0, checksum])
+        if inconsistent := collectives.inconsistent_workers(rows):
+            raise UnsupportedError(
+                f"BackupAndRestore has restored something else in {_names(inconsistent)} than in the others; "
+                "give it a backup_dir on storage that all hosts share"
+            )
+
+
+def _check_files(strategy: Any, folders: Sequence[str]) -> None:
+    """Raises UnsupportedError where the workers see other backups, before any of them restores.
+
+    A restore may make variables, which is a collective: those that find nothing would not take part.
+    """
+    checksum = 0
+    for folder in folders:
+        found = [
+            tf.io.gfile.join(place, name) for place, _, names in tf.io.gfile.walk(folder) for name in names
+        ]
+        listed = sorted((name.removeprefix(folder), tf.io.gfile.stat(name).length) for name in found)
+        checksum = zlib.crc32(repr(listed).encode(), checksum)
+    if inconsistent := collectives.inconsistent_workers(_gather(strategy, [checksum])):
+        raise UnsupportedError(
+            f"BackupAndRestore has other files to restore in {_names(inconsistent)} than in the others; give "
+            "it a backup_dir on storage that all hosts share"
+        )
+
+
+def _gather(strategy: Any, values: Sequence[int]) -> list[list[int]]:
+    return collectives.gather_over_workers(strategy, [int(value) for value in values])
+
+
+def _restoring_twice(users: Sequence[Any], callbacks: Sequence[Any]) -> list[Any]:
+    """Returns each BackupAndRestore where raydist restores, and notes it."""
+    if not any(getattr(one, "raydist_place", 0) < 0 for one in callbacks):
+        return []
+    found = [one for one in users if "BackupAndRestore" in _kinds_of(one)]
+    if found:
+        reporter.note(
+            "BackupAndRestore is left out: raydist's own callbacks restore the training, and it would set "
+            "it back"
+        )
+    return found
+
+
+def _is_of_chief_alone(callback: Any) -> bool:
+    """Whether a callback runs in the chief only: a LambdaCallback that does nothing but tell something."""
+    if type(callback).__name__ != "LambdaCallback" or "LambdaCallback" not in _kinds_of(callback):
+        return False
+    functions = [one for name, one in vars(callback).items() if name.startswith("on_") and callable(one)]
+    return not any(may_reach_model(function) for function in functions)
+
+
+def _may_decide_at_batch(callback: Any, base: type) -> bool:
+    if not watches_batches(callback, base):
+        return False
+    return not any(kind in _UNDECIDED for kind in _kinds_of(callback)) or not _is_of_keras(type(callback))
+
+
+def _has_keras_hook(callback: Any, kind: str, hook: str) -> bool:
+    """Whether a callback of that kind has Keras's own hook, which no subclass has replaced."""
+    return any(
+        base.__name__ == kind
+        and _is_of_keras(base)
+        and getattr(type(callback), hook, None) is getattr(base, hook)
+        for base in type(callback).__mro__
+    )
+
+
+def _kinds_of(callback: Any) -> list[str]:
+    """Returns the names of the Keras classes that a callback is of."""
+    return [base.__name__ for base in type(callback).__mro__ if _is_of_keras(base)]
+
+
+def _is_of_keras(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in _KERAS_PACKAGES
+
+
+def _rate_bits(model: Any) -> int:
+    """Returns the learning rate as an integer; 0 where a schedule gives it, which counts steps."""
+    rate = getattr(model.optimizer, "learning_rate", None)
+    if rate is None or callable(rate):
+        return 0
+    value = float(rate.numpy()) if hasattr(rate, "numpy") else float(rate)
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
+
+
+def _rate_of(bits: int) -> float:
+    rate: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return rate
+
+
+def _names(indices: Sequence[int]) -> str:
+    return ", ".join(f"worker/{index}" for index in indices)

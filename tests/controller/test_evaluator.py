@@ -1,0 +1,47 @@
+"""An evaluator beside workers that train together, as one beside parameter servers."""
+
+from __future__ import annotations
+
+from raydist.controller.events import GroupStopped, GroupUpdated, ReplaceTask, SendCommand, StopGroup
+from raydist.controller.machine import RunMachine
+from raydist.controller.task_group import GroupUpdate
+from raydist.spec.run_state import RunState
+from raydist.spec.status import Command, FailureKind, TaskState, TaskStatus
+from tests.support.fakes import make_failure, make_plan, make_status, task
+
+FINISH = SendCommand(Command.FINISH, (task("evaluator/0"),))
+
+
+def news(*statuses: TaskStatus) -> GroupUpdated:
+    return GroupUpdated(GroupUpdate(statuses=statuses, all_placed=True, all_addressed=True), 0.0)
+
+
+def machine_in_training() -> RunMachine:
+    machine = RunMachine(make_plan(is_evaluated=True))
+    machine.handle(news(*(make_status(name) for name in ("worker/0", "worker/1", "evaluator/0"))))
+    return machine
+
+
+def lost(name: str) -> GroupUpdated:
+    return news(make_status(name, TaskState.FAILED, failure=make_failure(name, FailureKind.LOST)))
+
+
+def test_evaluator_is_told_when_the_chief_has_returned_and_ends_the_run() -> None:
+    machine = machine_in_training()
+    assert machine.handle(news(make_status("worker/1", TaskState.FINISHED))) == []
+    assert machine.handle(news(make_status("worker/0", TaskState.FINISHED))) == [FINISH]
+    assert machine.handle(news(make_status("evaluator/0", TaskState.FINISHED))) == [StopGroup()]
+    machine.handle(GroupStopped())
+    assert machine.state is RunState.SUCCEEDED
+
+
+def test_lost_evaluator_is_replaced_while_the_workers_go_on() -> None:
+    machine = machine_in_training()
+    assert machine.handle(lost("evaluator/0")) == [ReplaceTask(task("evaluator/0"))]
+    assert (machine.state, machine.attempt.number) == (RunState.RUNNING, 0)
+
+
+def test_lost_worker_ends_the_attempt_for_the_evaluator_too() -> None:
+    machine = machine_in_training()
+    machine.handle(lost("worker/1"))
+    assert machine.state is RunState.STOPPING

@@ -1,0 +1,184 @@
+"""Programs that know nothing of raydist, on a real Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
+from tests.support.metric_rows import merge_rows, read_rows
+from tests.support.processes import Cluster
+from tests.support.scripts import copy_of_scripts, results, run_bare, run_script
+
+Submit = Callable[..., Ended]
+
+
+def folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def submit(raydist: Submit, tmp_path: Path, name: str, *arguments: str) -> dict[str, Any]:
+    """Submits a script of tests/scripts; returns what `--json` prints."""
+    script = copy_of_scripts(tmp_path) / name
+    ended = raydist("submit", str(script), "--json", "--name", "r", *arguments)
+    assert ended.code == 0, ended.out + ended.err
+    return ended.json
+
+
+@pytest.mark.parametrize(
+    ("name", "keras"),
+    [
+        ("multi_worker_keras.py", "legacy"),
+        # The other guides. Stock Keras 3 can train with a loop of the user's own.
+        pytest.param("multi_worker_custom_loop.py", "3", marks=pytest.mark.slow),
+        pytest.param("custom_training.py", "legacy", marks=pytest.mark.slow),
+        pytest.param("distributed_input.py", "3", marks=pytest.mark.slow),
+    ],
+)
+def test_script_gives_the_losses_of_two_bare_processes(
+    raydist: Submit, tmp_path: Path, name: str, keras: str
+) -> None:
+    from raydist.metrics.records import Scope
+    from raydist.storage.run_storage import open_run
+
+    out, bare = folder(tmp_path / "out"), folder(tmp_path / "bare")
+    needs_folder = name == "multi_worker_custom_loop.py"
+    more = [str(tmp_path / "shared")] if needs_folder else []
+    told = submit(raydist, tmp_path, name, "--workers", "2", "--keras", keras, "--", str(out), *more)
+    run_bare(name, bare, *([tmp_path / "shared-bare"] if needs_folder else []), workers=2, keras=keras)
+    expected, found = results(bare), results(out)
+    assert found.keys() == expected.keys() == {"worker-0", "worker-1"}
+    for task, values in expected.items():
+        for each, value in values.items():
+            np.testing.assert_allclose(found[task][each], value, rtol=1e-5, atol=1e-5)
+    assert (told["strategy"], told["attempts"], told["error"]) == ("multi_worker_mirrored", 1, None)
+    record = status_of(tmp_path, "r")
+    assert record["spec"]["args"] == [str(out), *more]
+    if name != "multi_worker_keras.py":
+        assert any("ended without reporting a step" in note for note in told["notes"])
+        return
+    assert told["steps"] == 42
+    assert set(told["metrics"]) == {"loss", "accuracy"}
+    rows = merge_rows(read_rows(open_run(str(tmp_path / "raydist_runs"), run="r")))
+    losses = [row.value for row in rows if row.scope is Scope.GLOBAL and row.name == "loss"]
+    np.testing.assert_allclose(losses, found["worker-0"]["loss"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "keras"),
+    [
+        ("multi_worker_keras.py", "legacy"),
+        pytest.param("multi_worker_custom_loop.py", "3", marks=pytest.mark.slow),
+    ],
+)
+def test_killed_worker_brings_the_script_back_and_it_goes_on_from_its_own_checkpoint(
+    running_ray: RunningRay, tmp_path: Path, name: str, keras: str
+) -> None:
+    """By BackupAndRestore, and by CheckpointManager."""
+    script = copy_of_scripts(tmp_path) / name
+    source = script.read_text()
+    # Nobody else trains on this machine: without a pause there would be no time to kill anybody.
+    if name == "multi_worker_keras.py":
+        paused = source.replace("callbacks = [", "callbacks = [PAUSE] + [")
+        pause = (
+            "PAUSE = tf.keras.callbacks.LambdaCallback("
+            "on_epoch_begin=lambda epoch, logs=None: __import__('time').sleep(4))\n"
+        )
+        paused = paused.replace("callbacks = [PAUSE]", pause + "callbacks = [PAUSE]")
+    else:
+        paused = source.replace(
+            "    iterator = iter(", "    __import__('time').sleep(4)\n    iterator = iter("
+        )
+    assert paused != source
+    script.with_name("paused.py").write_text(paused)
+    out, whole, shared = (folder(tmp_path / each) for each in ("out", "whole", "shared"))
+    two_workers = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    run_script(script, two_workers, whole, tmp_path / "undisturbed")
+    options = ["--json", "--name", "killed", "--workers", "2", "--keras", keras]
+    process = start_raydist(
+        running_ray,
+        tmp_path,
+        "submit",
+        str(script.with_name("paused.py")),
+        *options,
+        "--",
+        str(out),
+        str(shared),
+    )
+    try:
+        kill_a_worker_once_saved(tmp_path, shared, process)
+        stdout, stderr = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    assert process.returncode == 0, stdout + stderr
+    told = json.loads(stdout)
+    assert told["attempts"] == 2
+    assert any("attempt 1 ran paused.py from its beginning" in note for note in told["notes"])
+    assert any("worker/1" in note for note in told["notes"])
+    for task, expected in results(whole).items():
+        found = results(out)[task]
+        # The new attempt has the losses of the epochs that it trained, and the weights of the whole run.
+        num = len(found["loss"])
+        assert num < 3
+        np.testing.assert_allclose(found["loss"], expected["loss"][-num:], atol=1e-5)
+        np.testing.assert_allclose(found["weights"], expected["weights"], rtol=1e-5)
+    if name == "multi_worker_keras.py":
+        assert told["steps"] == 42
+
+
+def kill_a_worker_once_saved(tmp_path: Path, shared: Path, driver: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not [path for path in shared.rglob("*") if path.is_file() and is_whole(path)]:
+        assert driver.poll() is None, driver.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    [pid] = [task["pid"] for task in status_of(tmp_path, "killed")["tasks"] if task["task"] == "worker/1"]
+    os.kill(pid, signal.SIGKILL)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether it is what Keras and TensorFlow write last."""
+    return path.name in ("checkpoint", "training_metadata.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run_on", ["chief", "all"])
+def test_parameter_server_script_trains(raydist: Submit, tmp_path: Path, run_on: str) -> None:
+    out = folder(tmp_path / "out")
+    arguments = ("--workers", "2", "--ps", "1", "--run-on", run_on, "--", str(out))
+    told = submit(raydist, tmp_path, "parameter_server.py", *arguments)
+    assert told["strategy"] == "parameter_server"
+    assert results(out)["chief-0"]["accuracy"] > 0.95
+    logs = raydist("logs", "r", "--task", "worker/1").out
+    assert ("serving as worker" in logs) == (run_on == "all")
+
+
+@pytest.mark.slow
+def test_exit_code_and_module_and_resume_with_other_arguments(raydist: Submit, tmp_path: Path) -> None:
+    package = folder(tmp_path / "package")
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(
+        "import sys, raydist\nfrom package import __name__ as name\n"
+        "raydist.context().report({'value': float(sys.argv[1])}, step=1)\n"
+        "assert __name__ == '__main__' and sys.argv[0].endswith('train.py')\n"
+    )
+    (tmp_path / "exits.py").write_text("import sys\nprint(sys.argv)\nsys.exit(int(sys.argv[1]))\n")
+    ended = raydist("submit", "exits.py", "--json", "--", "3")
+    assert ended.code == 1
+    assert "exits.py ended with exit code 3" in ended.json["error"]["message"]
+    ended = raydist("submit", "-m", "package.train", "--json", "--", "1.5")
+    assert (ended.code, ended.json["metrics"]) == (0, {"value": 1.5}), ended.err
+    ended = raydist("submit", "package.train", "--json", "--name", "again", "--", "2.5")
+    assert ended.json["metrics"] == {"value": 2.5}
+    ended = raydist("resume", "again", "--json", "--", "3.5")
+    assert (ended.code, ended.json["metrics"]) == (0, {"value": 3.5}), ended.err

@@ -1,0 +1,224 @@
+"""Train functions with callbacks that write and decide, for several workers."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.support.inside import progress_of
+from tests.support.train_functions import dense_model, examples
+
+EPOCHS = 4
+
+
+def flat(model: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+def data(count: int = 64) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(examples(count)).batch(16, drop_remainder=True)
+
+
+def watched_model(keras: Any) -> Any:
+    """A model that holds a metric: saving it reads what is synchronized on read."""
+
+    legacy = keras.Model.__module__.startswith("tf_keras")
+
+    class Watched(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self, layers: Any) -> None:
+            super().__init__()
+            self.inner = layers
+            self.seen = keras.metrics.Mean(name="seen")
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            outputs = self.inner(inputs, training=training)
+            if not legacy:  # whose `fit` calls the model once outside of the replicas
+                self.seen.update_state(outputs)
+            return outputs
+
+    return Watched(dense_model(keras, "sgd"))
+
+
+def fit(ctx: Any, model: Any, way: str, callbacks: list[Any], *, epochs: int = EPOCHS) -> Any:
+    named = {"validation_data": data(32), "epochs": epochs, "verbose": 0, "callbacks": callbacks}
+    return ctx.fit(model, data(), **named) if way == "ctx" else model.fit(data(), **named)
+
+
+def writes(ctx: Any, *, way: str, folder: str, port: int) -> dict[str, Any]:
+    """Every callback of Keras that writes, with a model whose saving is a collective."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    callbacks = keras.callbacks
+    place = Path(folder)
+    legacy = keras.Model.__module__.startswith("tf_keras")
+    with ctx.strategy.scope():
+        model = watched_model(keras)
+        model(np.zeros([2, 6], "float32"))
+        model.compile(
+            keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True, ema_momentum=0.9),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    lines = (place / "lines.txt").open("a") if place.is_dir() else None
+    saved = "saved-{epoch}-{val_loss:.2f}" + (".weights" if legacy else ".weights.h5")
+    logger = callbacks.CSVLogger(str(place / "log.csv"), append=True)
+    given = [
+        logger,
+        callbacks.TensorBoard(str(place / "board"), histogram_freq=1, write_graph=False),
+        callbacks.ModelCheckpoint(str(place / saved), save_weights_only=True),
+        callbacks.ModelCheckpoint(str(place / "every.weights.h5"), save_weights_only=True, save_freq=3),
+        callbacks.RemoteMonitor(root=f"http://127.0.0.1:{port}"),
+        callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: print(epoch, sorted(logs), file=lines, flush=True)
+        ),
+        *([] if legacy else [callbacks.SwapEMAWeights(swap_on_epoch=True)]),
+    ]
+    history = fit(ctx, model, way, given)
+    with (place / "log.csv").open() as rows:
+        logged = list(csv.DictReader(rows))
+    return {
+        "weights": flat(model),
+        "losses": np.array(history.history["loss"]),
+        "logged": np.array([float(row["loss"]) for row in logged]),
+        "named as before": logger.filename == str(place / "log.csv"),
+        "scratch": glob.glob(os.path.join(tempfile.gettempdir(), "raydist-callbacks-*")),
+    }
+
+
+def decides(ctx: Any, *, way: str) -> dict[str, Any]:
+    """Callbacks that change the rate and end the training, on logs."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    with ctx.strategy.scope():
+        model = dense_model(keras, "sgd")
+    rates: list[float] = []
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=0.08)
+    given = [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * (0.9 if epoch == 1 else 1.0)),
+        plateau,
+        keras.callbacks.EarlyStopping("loss", patience=2, min_delta=0.05, restore_best_weights=True),
+        # Reaches the model, so it runs in every worker.
+        keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: rates.append(float(model.optimizer.learning_rate.numpy()))
+        ),
+    ]
+    history = fit(ctx, model, way, given, epochs=30)
+    return {"weights": flat(model), "rates": np.array(rates), "epochs": len(history.epoch)}
+
+
+def backed_up(ctx: Any, *, folder: str) -> dict[str, Any]:
+    """A plain fit that ends in its third epoch, another one that goes on, and one with no shared folder."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Crash(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 2:
+                raise RuntimeError("on purpose")
+
+    def model_and_callbacks(place: str) -> Any:
+        with ctx.strategy.scope():
+            model = dense_model(keras, "sgd")
+            model.optimizer.build(model.trainable_variables)
+        return model, [keras.callbacks.BackupAndRestore(place, delete_checkpoint=False)]
+
+    model, given = model_and_callbacks(folder)
+    try:
+        fit(ctx, model, "plain", [*given, Crash()])
+    except RuntimeError:
+        pass
+    model, given = model_and_callbacks(folder)
+    resumed = fit(ctx, model, "plain", given)
+    whole, _ = model_and_callbacks(folder)
+    fit(ctx, whole, "plain", [])
+    own = f"{folder}-own"
+    if ctx.is_chief:
+        os.symlink(folder, own)
+    other, given = model_and_callbacks(own if ctx.is_chief else f"{own}-{ctx.task.index}")
+    told = ""
+    try:
+        fit(ctx, other, "plain", given, epochs=6)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+    return {"epochs": resumed.epoch, "resumed": flat(model), "whole": flat(whole), "told": told}
+
+
+def ends_alone(ctx: Any) -> dict[str, Any]:
+    """One worker's callback ends the training: inside an epoch, and at an epoch's end."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Stop(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def __init__(self, hook: str) -> None:
+            super().__init__()
+            self.hook = hook
+            self.steps = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.steps += 1
+            self.decide("batch", self.steps == 6)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.decide("epoch", epoch == 1)
+
+        def decide(self, hook: str, is_time: bool) -> None:
+            if hook == self.hook and is_time and not ctx.is_chief:
+                self.model.stop_training = True
+
+    steps, weights = {}, {}
+    for hook in ("batch", "epoch"):
+        with ctx.strategy.scope():
+            model = dense_model(keras, "sgd")
+        stop = Stop(hook)
+        fit(ctx, model, "plain", [stop])
+        steps[hook] = stop.steps
+        weights[f"weights {hook}"] = flat(model)
+    with ctx.strategy.scope():
+        model = dense_model(keras, "sgd")
+    x, y = examples(64)
+    x[-1] = np.nan  # of the last worker's slice
+    spoilt = tf.data.Dataset.from_tensor_slices((x, y)).batch(16, drop_remainder=True)
+    history = model.fit(spoilt, epochs=3, verbose=0, callbacks=[keras.callbacks.TerminateOnNaN()])
+    return {**weights, "steps": steps, "nan epochs": len(history.epoch), "notes": notes(ctx)}
+
+
+def rates_differ(ctx: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    class Local(tf.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if not ctx.is_chief:
+                self.model.optimizer.learning_rate = 0.01
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+    try:
+        fit(ctx, model, "ctx", [Local()])
+    except Exception as error:
+        return {"told": f"{type(error).__name__}: {error}"}
+    return {}
+
+
+def backup_beside_raydist(ctx: Any, *, folder: str) -> dict[str, Any]:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+    fit(ctx, model, "ctx", [tf.keras.callbacks.BackupAndRestore(folder)])
+    return {"weights": flat(model), "notes": notes(ctx), "wrote": Path(folder).exists()}
+
+
+def notes(ctx: Any) -> list[str]:
+    return list(progress_of(ctx).status().notes)

@@ -1,0 +1,177 @@
+"""Train functions that give `ctx.fit` arrays, PyDatasets and generators, as `model.fit` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.support.inside import progress_of
+from tests.support.train_functions import dense_model, examples
+
+COUNT, SIZE, STEPS = 50, 16, 4  # the last batch of a pass has 2 examples, fewer than 2 workers of 2 devices
+
+
+def flat(model: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+def made(ctx: Any) -> Any:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        return dense_model(tf.keras, "sgd", metrics=("accuracy",))
+
+
+def weights() -> np.ndarray:
+    return np.linspace(0.1, 2.0, COUNT)
+
+
+def py_dataset(*, reorders: bool = False) -> Any:
+    """Returns a PyDataset; one that `reorders` its examples after each epoch, as many do."""
+    import tensorflow as tf
+
+    x, y = examples(COUNT)
+
+    class Batches(tf.keras.utils.Sequence):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = np.arange(COUNT)
+            self.random = np.random.default_rng(5)
+
+        def __len__(self) -> int:
+            return STEPS
+
+        def __getitem__(self, number: int) -> Any:
+            rows = self.rows[number * SIZE : (number + 1) * SIZE]
+            return x[rows].astype("float64"), y[rows]
+
+        def on_epoch_end(self) -> None:
+            if reorders:
+                self.random.shuffle(self.rows)
+
+    return Batches()
+
+
+def generator() -> Iterator[Any]:
+    """Goes through the examples over and over, with weights."""
+    batches = py_dataset()
+    while True:
+        for number in range(STEPS):
+            x, y = batches[number]
+            yield x, y, np.linspace(0.5, 1.5, len(x))
+
+
+def arguments(way: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns what both `model.fit` and `ctx.fit` are given after the model."""
+    import tensorflow as tf
+
+    x, y = examples(COUNT)
+    wide = x.astype("float64")
+    match way:
+        case "in order":
+            return (wide, y), {"batch_size": SIZE, "shuffle": False, "sample_weight": weights()}
+        case "split":
+            split = {"validation_split": 0.3, "validation_batch_size": 4}
+            return (tf.constant(x), tf.constant(y)), {"batch_size": 12, "shuffle": False, **split}
+        case "steps":  # one batch is all of them, divided by the steps
+            held_out = examples(20, seed=1)
+            return (wide, y), {"steps_per_epoch": 3, "shuffle": False, "validation_data": held_out}
+        case "classes":
+            return (wide, y), {"shuffle": False, "class_weight": {0: 1.0, 1: 5.0, 2: 0.2}}
+        case "py dataset":
+            return (py_dataset(),), {"shuffle": False, "validation_data": py_dataset()}
+        case "py dataset, reordered":
+            return (py_dataset(reorders=True),), {"shuffle": False}
+        case "py dataset, other steps":
+            return (py_dataset(),), {"shuffle": False, "steps_per_epoch": 3}
+        case "generator":
+            return (generator(),), {"steps_per_epoch": 5, "validation_data": examples(20, seed=1)}
+        case "shuffled":
+            return (wide, y), {"batch_size": SIZE}
+        case "py dataset, shuffled":
+            return (py_dataset(reorders=True),), {}
+    raise AssertionError(way)
+
+
+def is_legacy() -> bool:
+    import tensorflow as tf
+
+    return bool(tf.keras.Model.__module__.startswith("tf_keras"))
+
+
+AS_KERAS = (
+    *("in order", "split", "steps", "classes", "py dataset", "py dataset, reordered"),
+    *("py dataset, other steps", "generator"),
+)
+SHUFFLED = ("shuffled", "py dataset, shuffled")
+
+
+def through_ctx(ctx: Any, *, way: str, crash_after: int | None = None) -> dict[str, Any]:
+    """Three epochs; with `crash_after` so many steps only."""
+    import tensorflow as tf
+
+    class Crash(tf.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.steps = getattr(self, "steps", 0) + 1
+            if self.steps == crash_after:
+                raise RuntimeError("on purpose")
+
+    model = made(ctx)
+    positional, named = arguments(way)
+    crash = [] if crash_after is None else [Crash()]
+    try:
+        history = ctx.fit(model, *positional, epochs=3, verbose=0, callbacks=crash, **named)
+    except RuntimeError:
+        return {"step": ctx.step}
+    return {
+        "weights": flat(model),
+        "history": dict(history.history),
+        "step": ctx.step,
+        "notes": list(progress_of(ctx).status().notes),
+    }
+
+
+def through_keras(ctx: Any, *, way: str) -> dict[str, Any]:
+    model = made(ctx)
+    positional, named = arguments(way)
+    if way == "py dataset, other steps" and not is_legacy():
+        # Keras 3 cuts the second epoch off where the pass ends, and warns; ctx.fit goes on.
+        positional, named = ((batch[:2] for batch in generator()),), {"steps_per_epoch": 3}
+    history = model.fit(*positional, epochs=3, verbose=0, **named)
+    return {"weights": flat(model), "history": dict(history.history)}
+
+
+def refused(ctx: Any) -> dict[str, Any]:
+    """Returns what each mistake is answered with."""
+    x, y = examples(COUNT)
+    model = made(ctx)
+    mistakes: dict[str, dict[str, Any]] = {
+        "generator": {"train_data": generator(), "epochs": 2},
+        "empty generator": {"train_data": iter(()), "epochs": 1},
+        "rows": {"train_data": x, "y": y[:-1], "epochs": 1},
+        "split": {"train_data": x, "y": y, "epochs": 1, "validation_split": 1.5},
+        "beside": {"train_data": py_dataset(), "y": y, "epochs": 1},
+        "both weights": {
+            **{"train_data": x, "y": y, "epochs": 1},
+            **{"class_weight": {0: 1.0, 1: 1.0, 2: 1.0}, "sample_weight": weights()},
+        },
+    }
+    told = {}
+    for name, given in mistakes.items():
+        try:
+            ctx.fit(model, **given)
+        except Exception as error:
+            told[name] = f"{type(error).__name__}: {error}"
+    return told
+
+
+def other_arrays(ctx: Any) -> dict[str, Any]:
+    """Each worker has arrays of its own."""
+    x, y = examples(COUNT, seed=ctx.task.index)
+    try:
+        ctx.fit(made(ctx), x, y, epochs=1)
+    except Exception as error:
+        return {"told": f"{type(error).__name__}: {error}"}
+    return {}

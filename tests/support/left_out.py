@@ -1,0 +1,146 @@
+"""What the default run leaves to `--runslow`, so that it ends within 8 minutes on 2 cores.
+
+By file the beginnings of the names of its tests, without `test_`. What stays shows each promise once: a job
+under each strategy, a killed worker, parameter server and host, a detached run, S3, Ctrl-C, the README's
+first command, Keras 3 on 2 workers or 2 devices. What goes shows the same on another cluster, with the other
+Keras or at another moment, or something that rarely changes and takes long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+ALL = ("",)
+# The same with tf_keras; tests/training/test_keras_patches.py and test_recipes.py keep theirs.
+LEGACY = re.compile(r"\[.*(legacy|tf_keras).*\]$")
+KEEP_LEGACY = ("training/test_keras_patches.py", "training/test_recipes.py", "training/test_start.py")
+
+LEFT_OUT: Mapping[str, Sequence[str]] = {
+    # Runs of whole jobs. Each takes 10 to 40 s.
+    "e2e/test_claims.py": ALL,
+    "e2e/test_data_order.py": ("batches_are_read", "epoch_is_each", "workers_together", "shrinking"),
+    "e2e/test_data_workers.py": ALL,
+    "e2e/test_datasets.py": ("killed_worker", "detached_run", "resume_needs"),
+    "e2e/test_dead_ray.py": ("embedded_ray_that_dies", "ray_stop", "script_that_ray_ends"),
+    "e2e/test_detached.py": ("function_of_a_script", "what_the_cluster", "second_ctrl_c"),
+    "e2e/test_embedding_jobs.py": ALL,
+    "e2e/test_failures.py": ("crash_names", "run_of_that_name", "run_waits"),
+    "e2e/test_hosts.py": ("run_over_two", "killed_raylet", "storage_that_another"),
+    "e2e/test_input_data.py": ALL,
+    "e2e/test_jobs.py": ("auto_falls", "cifar_data", "folder_of"),
+    "e2e/test_parameter_server.py": ("mistake_in",),
+    "e2e/test_parameter_server_jobs.py": ALL,
+    "e2e/test_scripts.py": ("killed",),
+    "e2e/test_storage.py": ("outage_that", "host_that", "full_disk", "run_goes_on"),
+    "e2e/test_survival.py": (
+        "killed_task",
+        "worker_that_hangs",
+        "code_that_hangs",
+        "task_that_has",
+        "run_grows",
+    ),
+    # The controller in an actor, killed at one moment after another.
+    "runs/test_detached.py": (
+        *("controller_killed", "run_outlives", "submitter_ended", "large_function", "other_versions"),
+        *("refusal_of", "name_that", "function_that", "controller_brought_back"),
+    ),
+    # Ray heads and hosts that are started for a test or two.
+    "runtime/cluster/test_connection.py": (
+        *("token_in", "client_address", "wrong_or_missing_token_is_one_sentence_in_time[missing"),
+        *(
+            "wrong_or_missing_token_is_one_sentence_in_time[wrong-client",
+            "server_that",
+            "inside_a_ray_worker",
+        ),
+        *("token_mode", "dead_address"),
+    ),
+    "runtime/cluster/test_datasets.py": ("split_of", "stop_leaves"),
+    "runtime/group/test_dead_ray.py": ALL,
+    "runtime/group/test_other_hosts.py": (
+        *("task_is_moved", "other_version", "host_with", "host_without", "elastic", "task_of_another"),
+        *("stop_while", "worker_whose_node", "full_scratch", "TestBesideAnEqualNode"),
+    ),
+    "runtime/group/test_replacement.py": ("stop_during", "stop_that", "replacement_that", "port_that"),
+    "runtime/host/test_sweeping.py": ("embedded_ray",),
+    # Real TensorFlow on several workers or devices.
+    "jobs/test_gallery.py": (
+        *("killed_run", "parameter_server_loop", "only_asynchronous", "each_variant", "data_that"),
+        *("mnist_trains", "batch_size", "baseline", "tpu_falls", "device_choice_agrees"),
+        "scope_makes_variables_of_the_strategy_and_outside_are_plain_ones[parameter",
+        "custom_loop_has_the_losses_of_one_device[one",
+    ),
+    "training/test_accumulation.py": (
+        *("update_of_several_batches_is_that_of_a_larger_one[one", "resumed", "train_step", "half_precision"),
+    ),
+    "training/test_communication.py": (
+        *("gradients_are_packed", "cross_device", "collective_that", "compressed_gradients_are_sent"),
+        "compressed_gradients_are_off_by_the_bound_that_is_stated_at_most[3-2 workers-bf16",
+    ),
+    "training/test_evaluator.py": ALL,
+    "training/test_given_data.py": ("run_that_was", "workers_with", "arrays_are"),
+    "training/test_plain_pipelines.py": (
+        *("rows_of_the_workers_make_up_each_global_batch[3", "map_that", "run_that"),
+    ),
+    "training/test_scripts.py": ("strategy_that", "options_of", "guides_parameter_server"),
+    "training/test_checkpoints.py": (
+        *(
+            "chief_killed",
+            "what_cannot",
+            "command_to_one",
+            "early_stopping",
+            "variables_that",
+            "resumed_run_draws",
+        ),
+        *("saves_every_second[own", "run_that_dies", "generators", "worker_that"),
+    ),
+    "training/test_context.py": (
+        *("second_fit", "callbacks_resume", "train_steps_does", "function_of_an_input", "learning_rate"),
+    ),
+    "training/test_determinism.py": ("two_runs_with_deterministic_operations_give_the_same_weights[one",),
+    "training/test_export.py": (
+        *("best_model", "best_subclassed"),
+        "subclassed_model_predicts_the_same_outside_of_the_strategy[multi_worker_mirrored-2-keras3-no",
+    ),
+    "training/test_fit_arguments.py": (
+        *("TestAsOnOneDevice::test_classes_are_weighted[batches", "run_that_began", "prediction_is"),
+        *("TestAsOnOneDevice::test_evaluation_counts_each_example_once[batches", "workers_take"),
+        "TestAsOnOneDevice::test_epochs_and_validations_are_counted_as_keras_counts_them[batches",
+    ),
+    "training/test_keras_patches.py": (
+        *(f"TestUsersOwnFit::test_{name}" for name in ("an_empty", "predictions", "several", "arrays")),
+        *("TestStockKeras3", "callback_that"),
+    ),
+    "training/test_loss_rules.py": (
+        *("model_made", "rule_is", "losses_of", "step_is_skipped", "workers_take", "scaled_term"),
+        *("gradients_that", "check_leaves", "step_that_sums", "without"),
+    ),
+    "training/test_own_strategies.py": ALL,
+    "training/test_parameter_server.py": (
+        *("a_resumed_run", "shards_of", "evaluator", "custom_loop", "command_to_save", "own_train_steps"),
+    ),
+    "training/test_plain_fit.py": ("plain_fit_is_counted_and_reported_and_nothing_else[one", "plain_fit_of"),
+    "training/test_recipes.py": (
+        *("training_is_that_of_one_device[parquet", "workers_of_parameter_servers_share_each_epoch[parquet"),
+        *("steps_of", "evaluator", "workers_with", "training_that", "with_deterministic"),
+    ),
+    "training/test_train_data.py": ("data_without", "epoch_lasts", "fewer_files", "files_of"),
+    "training/test_unusual_batches.py": ("jit_compile",),
+    # Data and storage under every fault.
+    "storage/test_faulty_store.py": ("outage_that", "store_that"),
+    "storage/test_proof.py": ("outage_at",),
+    "data/test_memory.py": ALL,
+}
+
+
+def is_left_out(path: str, name: str) -> bool:
+    """Returns whether the default run leaves a test out.
+
+    Args:
+      path: Its file, from tests/ on.
+      name: As pytest names it within the file.
+    """
+    if path.startswith("training/") and path not in KEEP_LEGACY and LEGACY.search(name):
+        return True
+    name = name.removeprefix("test_")
+    return any(name.startswith(beginning) for beginning in LEFT_OUT.get(path, ()))

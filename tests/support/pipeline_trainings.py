@@ -1,0 +1,154 @@
+"""Train functions on plain `tf.data` pipelines whose maps each worker runs on its own rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.support.inside import progress_of, run_of
+from tests.support.train_functions import dense_model, examples
+
+FILES = 3
+
+
+def write_records(folder: Path, count: int) -> None:
+    """Writes text files with an example in each line."""
+    x, y = examples(count)
+    for number, indices in enumerate(np.array_split(np.arange(count), FILES)):
+        with (folder / f"{number}.txt").open("w") as file:
+            for index in indices:
+                file.write(",".join(f"{value:.7g}" for value in [*x[index], y[index]]) + "\n")
+
+
+def _lines(folder: str) -> Any:
+    import tensorflow as tf
+
+    files = tf.data.Dataset.from_tensor_slices(sorted(str(path) for path in Path(folder).glob("*.txt")))
+    return files.interleave(tf.data.TextLineDataset, cycle_length=2, num_parallel_calls=2)
+
+
+def _parse(line: Any) -> Any:
+    import tensorflow as tf
+
+    values = tf.strings.to_number(tf.strings.split(line, ","))
+    return tf.ensure_shape(values[:6], [6]), tf.cast(values[6], tf.int64)
+
+
+# Each takes the lines.
+Pipeline = Callable[[Any], Any]
+
+
+def _half(x: Any, y: Any) -> Any:
+    return x / 2, y
+
+
+PIPELINES: dict[str, Pipeline] = {
+    "a last batch of one": lambda lines: lines.take(97).map(_parse).batch(32),
+    "shuffled": lambda lines: (
+        lines.shuffle(50, seed=5).map(_parse, num_parallel_calls=2).batch(31).map(_half).prefetch(2)
+    ),
+    "of one size": lambda lines: lines.map(_parse).batch(30, drop_remainder=True).map(_half),
+    "uneven and of one size": lambda lines: lines.map(_parse).batch(31, drop_remainder=True),
+    "repeated": lambda lines: lines.shuffle(50, seed=5).repeat().map(_parse).batch(32),
+}
+STEPS = {"repeated": 5}
+
+
+def trained(ctx: Any, *, folder: str, names: list[str]) -> dict[str, Any]:
+    """Trains a new model by `ctx.fit` on each of these pipelines."""
+    results: dict[str, Any] = {}
+    for name in names:
+        make = PIPELINES[name]
+        model = _model(ctx)
+        history = ctx.fit(
+            model,
+            make(_lines(folder)),
+            epochs=2,
+            steps_per_epoch=STEPS.get(name),
+            validation_data=_validation(folder) if name == "shuffled" else None,
+            class_weight={0: 1.0, 1: 5.0, 2: 0.2} if name == "of one size" else None,
+        )
+        results[f"{name}: weights"] = _flat(model)
+        results |= {f"{name}: {key}": np.array(values) for key, values in history.history.items()}
+    return {**results, "notes": list(progress_of(ctx).status().notes)}
+
+
+def used_otherwise(ctx: Any, *, folder: str) -> dict[str, Any]:
+    """Uses pipelines in `model.fit`, in a loop of steps, and without training."""
+    model = _model(ctx)
+    model.fit(PIPELINES["shuffled"](_lines(folder)), epochs=2, verbose=0, validation_data=_validation(folder))
+    return {
+        "model.fit": _flat(model),
+        "loop": _loop(ctx, PIPELINES["shuffled"](_lines(folder))),
+        "evaluated": np.array(list(ctx.evaluate(model, _validation(folder)).values())),
+        "predicted": ctx.predict(model, _validation(folder).map(lambda x, y: x)),
+        "notes": list(progress_of(ctx).status().notes),
+    }
+
+
+def noted(ctx: Any, *, folder: str) -> dict[str, Any]:
+    """Trains on a pipeline that shuffles after its map, with validation data that are like it."""
+    data = _lines(folder).map(_parse).shuffle(20, seed=3).batch(32)
+    model = _model(ctx)
+    ctx.fit(model, data, epochs=2, validation_data=data)
+    return {"weights": _flat(model), "notes": list(progress_of(ctx).status().notes)}
+
+
+def resumed(ctx: Any, *, folder: str, stop_after: int | None = None) -> dict[str, Any]:
+    """Trains 3 epochs of 4 steps; `stop_after` raises after that many steps, as a crash would."""
+    import tensorflow as tf
+
+    class Crash(tf.keras.callbacks.Callback):
+        num_steps = 0
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if self.num_steps == stop_after:
+                raise RuntimeError("crashed")
+            self.num_steps += 1
+
+    model = _model(ctx)
+    try:
+        ctx.fit(model, PIPELINES["shuffled"](_lines(folder)), epochs=3, callbacks=[Crash()])
+    except RuntimeError as error:
+        if "crashed" not in str(error):
+            raise
+        run_of(ctx).checkpoints.finish()
+    return {"weights": _flat(model), "restored_step": progress_of(ctx).status().restored_step}
+
+
+def _model(ctx: Any) -> Any:
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        return dense_model(tf.keras, "sgd", metrics=("accuracy",))
+
+
+def _flat(model: Any) -> np.ndarray:
+    return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+def _validation(folder: str) -> Any:
+    return _lines(folder).map(_parse).batch(24)
+
+
+def _loop(ctx: Any, data: Any) -> np.ndarray:
+    import tensorflow as tf
+
+    model = _model(ctx)
+    with ctx.strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=31)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": tf.reduce_mean(losses)}
+
+    ctx.train_steps(step_fn, data, num_steps=9, steps_per_call=2)
+    return _flat(model)

@@ -1,0 +1,94 @@
+"""Runs scripts: in tasks as a run gives them to them, without Ray; and bare, as people run them by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from raydist.planning.environment import static_environment
+from raydist.spec import KerasFlavour
+from tests.support.processes import Cluster, TaskProcess, _leased_port, run_function, started
+
+FOLDER = Path(__file__).parents[1] / "scripts"
+TARGET = "script"  # what task_main takes for a script instead of a function
+
+
+def write_script(folder: Path, source: str, name: str = "main.py") -> Path:
+    path = folder / name
+    path.write_text(source)
+    return path
+
+
+def run_script(
+    path: Path,
+    cluster: Cluster,
+    *args: object,
+    run_on: str = "chief",
+    job_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[TaskProcess]:
+    """Runs a script in each task, by an actor's body; `values` are the task's last status."""
+    return run_function(TARGET, cluster, **_arguments(path, args, run_on, job_options), **options)
+
+
+@contextmanager
+def started_script(
+    path: Path,
+    cluster: Cluster,
+    *args: object,
+    run_on: str = "chief",
+    job_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[list[TaskProcess]]:
+    with started(TARGET, cluster, **_arguments(path, args, run_on, job_options), **options) as tasks:
+        yield tasks
+
+
+def _arguments(
+    path: Path, args: Sequence[object], run_on: str, job_options: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    job = {"args": [str(each) for each in args], "run_on": run_on, **(job_options or {})}
+    return {"file": str(path), "job_options": job}
+
+
+def run_bare(name: str, *args: object, workers: int, keras: str, timeout_s: float = 240) -> None:
+    """Runs a script of tests/scripts in processes of its own with TF_CONFIG, without raydist."""
+    with ExitStack() as stack:
+        leases = [stack.enter_context(_leased_port()) for _ in range(workers)]
+        cluster = {"worker": [f"127.0.0.1:{lease.getsockname()[1]}" for lease in leases]}
+        processes = []
+        for index in range(workers):
+            changes = static_environment(
+                keras=KerasFlavour(keras), num_cpus=1, num_gpus=0, environ=os.environ
+            )
+            changes["TF_CONFIG"] = json.dumps(
+                {"cluster": cluster, "task": {"type": "worker", "index": index}}
+            )
+            environ = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+            command = [sys.executable, str(FOLDER / name), *map(str, args)]
+            process = subprocess.Popen(
+                command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            stack.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            out, _ = process.communicate(timeout=timeout_s)
+            assert process.returncode == 0, out[-3000:]
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Returns what the tasks of a script of tests/scripts have written, by task."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def copy_of_scripts(folder: Path) -> Path:
+    """Copies tests/scripts, so that a run's working directory holds them alone."""
+    shutil.copytree(FOLDER, folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder / "scripts"

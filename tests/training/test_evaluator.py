@@ -1,0 +1,41 @@
+"""An evaluator beside workers that train together."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, run_function, started
+
+FUNCTIONS = "tests.support.given_functions"
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+def test_evaluator_evaluates_the_last_checkpoint(keras: str, tmp_path: Path) -> None:
+    where = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras, evaluator=True)
+    [expected] = run_function(
+        f"{FUNCTIONS}:through_ctx", Cluster(keras=keras), way="split", job_options={"export": False}
+    )
+    with started(
+        f"{FUNCTIONS}:through_ctx",
+        where,
+        storage=tmp_path,
+        way="split",
+        job_options={"evaluator": "true", "export": False},
+    ) as [*workers, evaluator]:
+        for worker in workers:
+            assert worker.process.wait(timeout=120) == 0, worker.text()
+        evaluator.process.send_signal(signal.SIGUSR2)  # what Command.FINISH does in a task
+        assert evaluator.process.wait(timeout=60) == 0, evaluator.text()
+        trained = json.loads((workers[0].folder / "values.json").read_text())
+        followed = json.loads((evaluator.folder / "values.json").read_text())
+        with np.load(workers[1].folder / "arrays.npz") as arrays:
+            np.testing.assert_allclose(arrays["weights"], expected.arrays["weights"], atol=1e-5)
+    assert set(trained["history"]) == {"loss", "accuracy"}  # the evaluator's work is not done twice
+    for name in ("val_loss", "val_accuracy"):
+        found = followed["history"][name][-1]
+        assert found == pytest.approx(expected.values["history"][name][-1], abs=1e-5)

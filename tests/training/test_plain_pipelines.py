@@ -1,0 +1,133 @@
+"""Plain `tf.data` pipelines at several workers: each has the rows that it would have, and maps no others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.pipeline_trainings import FILES, PIPELINES as TRAINING_PIPELINES, write_records
+from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
+
+PIPELINES = "tests.support.plain_pipelines"
+TRAININGS = "tests.support.pipeline_trainings"
+COUNT = 124
+
+# One of each kind, by the number of workers. The others differ in what tf.data does, not raydist.
+SOME = {
+    2: ("two maps", "even", "shuffle, repeat after batch", "dict", "ragged", "row by row"),
+    3: ("batches smaller than the replicas", "repeat before batch", "map after batch of one size"),
+}
+
+
+@functools.cache
+def compared(names: tuple[str, ...] | None, splits: tuple[tuple[int, int], ...]) -> dict[str, Any]:
+    given = {"names": None if names is None else list(names), "splits": splits}
+    [task] = run_function(f"{PIPELINES}:compare", Cluster(), timeout_s=1500, **given)
+    return task.values
+
+
+def assert_shared(calls: dict[str, list[int]], names: Iterable[str]) -> None:
+    """That 2 workers together map no example twice, but one for padding."""
+    for name in names:
+        alone, *workers = calls[name]
+        assert sum(workers) <= alone + 4, name
+        assert not alone or max(workers) < alone, name
+
+
+@pytest.mark.parametrize("workers", list(SOME))
+def test_rows_of_the_workers_make_up_each_global_batch(workers: int) -> None:
+    names = SOME[workers]
+    found = compared(names, ((workers, 1),))
+    assert found["calls"].keys() == set(names)
+    assert found["wrong"] == []
+    if workers == 2:
+        assert found["calls"]["two maps"] == [23, 14, 9]  # 3+3+3+3+2 of 5+5+5+5+3
+        assert_shared(found["calls"], names)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_rows_make_up_each_global_batch_of_every_pipeline_and_split() -> None:
+    found = compared(None, ((2, 1), (3, 1), (2, 2), (5, 1)))
+    assert len(found["calls"]) > 60
+    assert found["wrong"] == []
+
+
+def test_walk_ends_where_the_place_of_a_map_matters() -> None:
+    [task] = run_function(f"{PIPELINES}:walked", Cluster())
+    found = task.values["found"]
+    assert {name: is_found for name, (_, is_found) in found.items()} == {
+        name: expected for name, (expected, _) in found.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("lines")
+    write_records(path, COUNT)
+    assert len(list(path.iterdir())) == FILES
+    return str(path)
+
+
+def several(workers: int, keras: str) -> Cluster:
+    return Cluster(strategy="multi_worker_mirrored", workers=workers, keras=keras)
+
+
+TRAINED = {f"{TRAININGS}:trained": {"names": ["a last batch of one", "shuffled"]}}
+TRAINED_OTHERWISE = {
+    f"{TRAININGS}:trained": {"names": list(TRAINING_PIPELINES)},
+    f"{TRAININGS}:used_otherwise": {},
+}
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("workers", "keras", "trainings"),
+    [
+        (2, "3", TRAINED),
+        pytest.param(3, "3", TRAINED_OTHERWISE, marks=pytest.mark.slow),
+        pytest.param(2, "legacy", TRAINED_OTHERWISE, marks=pytest.mark.slow),
+    ],
+    ids=["2 workers", "3 workers", "2 workers, tf_keras"],
+)
+def test_training_equals_one_device(
+    folder: str, workers: int, keras: str, trainings: dict[str, dict[str, Any]]
+) -> None:
+    calls = {target: (target, {**given, "folder": folder}) for target, given in trainings.items()}
+    expected = run_in_turn(calls, Cluster(keras=keras), timeout_s=800)
+    found = run_in_turn(calls, several(workers, keras), timeout_s=800)
+    for target, [alone] in expected.items():
+        assert alone.arrays
+        for task in found[target]:
+            for name, array in alone.arrays.items():
+                np.testing.assert_allclose(task.arrays[name], array, atol=1e-5, err_msg=name)
+            assert not [note for note in task.values["notes"] if "maps all examples" in note]
+
+
+def test_map_that_every_worker_runs_is_noted_once_and_changes_no_result(folder: str) -> None:
+    [alone] = run_function(f"{TRAININGS}:noted", Cluster(), folder=folder)
+    assert not [note for note in alone.values["notes"] if "maps all examples" in note]
+    for task in run_function(f"{TRAININGS}:noted", several(2, "3"), folder=folder):
+        np.testing.assert_allclose(task.arrays["weights"], alone.arrays["weights"], atol=1e-5)
+        [note] = [note for note in task.values["notes"] if "maps all examples" in note]
+        assert "because .shuffle comes after .map (put .map after that)" in note
+        assert "raydist.data, --auto-shard file and --data-workers divide this work" in note
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
+def test_run_that_resumes_inside_an_epoch_ends_as_the_undisturbed_one(
+    folder: str, tmp_path: Path, keras: str
+) -> None:
+    [alone] = run_function(f"{TRAININGS}:resumed", Cluster(keras=keras), folder=folder)
+    options: dict[str, Any] = {"storage": tmp_path, "job_options": {"checkpoint_every": "3"}}
+    target = f"{TRAININGS}:resumed"
+    run_function(target, several(2, keras), folder=folder, stop_after=7, **options)
+    tasks: list[TaskProcess] = run_function(target, several(2, keras), folder=folder, attempt=1, **options)
+    for task in tasks:
+        assert task.values["restored_step"] == 6
+        np.testing.assert_allclose(task.arrays["weights"], alone.arrays["weights"], atol=1e-5)

@@ -1,0 +1,226 @@
+"""Scripts in a task: what raydist does for them, and what it says of those that do not fit their run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, run_function, run_in_turn
+from tests.support.scripts import FOLDER, results, run_script, write_script
+from tests.training.test_plain_fit import global_losses
+
+TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+MODEL = """
+import numpy as np
+import tensorflow as tf
+def fitted(**options):
+    model = tf.keras.Sequential([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.arange(32.0).reshape(16, 2) / 32.0
+    return model.fit(x, x.sum(axis=1), batch_size=4, epochs=2, verbose=0, **options)
+"""
+
+
+def ended(folder: Path, source: str, cluster: Cluster, *args: object, **options: Any) -> list[dict[str, Any]]:
+    """Runs a script in every task; returns their last statuses."""
+    return [task.values for task in run_script(write_script(folder, source), cluster, *args, **options)]
+
+
+@pytest.fixture(scope="module")
+def one_device() -> dict[str, list[float]]:
+    """The losses of the guides' training on one device, by Keras alone and by a loop."""
+    calls = {name: (f"tests.support.script_functions:{name}", {}) for name in ("keras_losses", "loop_losses")}
+    return {name: tasks[0].arrays["losses"].tolist() for name, tasks in run_in_turn(calls, Cluster()).items()}
+
+
+@pytest.mark.parametrize(
+    ("script", "reference"),
+    [
+        ("multi_worker_keras.py", "keras_losses"),
+        pytest.param("multi_worker_custom_loop.py", None, marks=pytest.mark.slow),
+        pytest.param("custom_training.py", "loop_losses", marks=pytest.mark.slow),
+    ],
+)
+def test_guides_script_with_keras_3_on_two_workers_gives_the_losses_of_one_device(
+    script: str, reference: str | None, one_device: dict[str, list[float]], tmp_path: Path
+) -> None:
+    storage, out = tmp_path / "storage", tmp_path / "out"
+    out.mkdir()
+    args = (out, tmp_path / "shared") if script == "multi_worker_custom_loop.py" else (out,)
+    tasks = run_script(FOLDER / script, TWO_WORKERS, *args, storage=storage)
+    found = results(out)
+    assert [task.values["state"] for task in tasks] == ["FINISHED"] * 2
+    np.testing.assert_allclose(found["worker-0"]["loss"], found["worker-1"]["loss"], rtol=1e-5)
+    if reference is not None:
+        np.testing.assert_allclose(found["worker-0"]["loss"], one_device[reference], atol=1e-5)
+    if script == "multi_worker_keras.py":
+        # What a script gets without a line for raydist.
+        assert [task.values["step"] for task in tasks] == [42, 42]
+        np.testing.assert_allclose(global_losses(storage), found["worker-0"]["loss"], rtol=1e-6)
+        assert not any("attempt" in note or "strategy" in note for note in tasks[0].values["notes"])
+
+
+def test_script_on_one_worker_has_no_tf_config_and_its_fit_is_counted(tmp_path: Path) -> None:
+    source = f"""{MODEL}
+import os, sys, raydist
+assert "TF_CONFIG" not in os.environ
+assert sys.argv[1:] == ["--epochs", "2"], sys.argv
+assert os.path.basename(sys.argv[0]) == "main.py" and __name__ == "__main__"
+assert sys.path[0] == os.path.dirname(os.path.abspath(__file__))
+import beside
+history = fitted(callbacks=[tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)])
+ctx = raydist.context()
+assert ctx.is_chief and ctx.num_workers == 1 and ctx.attempt == 0 and ctx.step == 8
+ctx.report({{"mine": 1.5}}, step=9)
+beside.train()
+sys.exit(0)
+"""
+    (tmp_path / "beside.py").write_text(
+        "import raydist\ndef train():\n    assert raydist.context() is not None\n"
+    )
+    [status] = ended(tmp_path, source, Cluster(), "--epochs", "2", storage=tmp_path / "storage")
+    assert status["failure"] is None, status["traceback"]
+    assert (status["state"], status["step"], status["metrics"]) == ("FINISHED", 9, {"mine": 1.5})
+    assert len(global_losses(tmp_path / "storage")) == 2
+
+
+def test_context_of_a_script_builds_the_runs_strategy_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    source = """
+import json, sys
+import raydist
+ctx = raydist.context()
+strategy = ctx.strategy
+assert strategy.num_replicas_in_sync == 2 and ctx.strategy is strategy
+import tensorflow as tf
+with strategy.scope():
+    weights = tf.Variable([1.0, 2.0])
+first = ctx.restore(weights=weights) or 0
+print("restored", first, weights.numpy())
+assert weights.numpy().tolist() == [1.0 + first, 2.0]
+for step in range(first, first + 2):
+    weights.assign_add([1.0, 0.0])
+    ctx.report({"value": float(weights[0])}, step=step + 1)
+ctx.save(step=first + 2, weights=weights)
+"""
+    for attempt in (0, 1):
+        statuses = ended(tmp_path, source, TWO_WORKERS, storage=tmp_path / "storage", attempt=attempt)
+        assert [status["failure"] for status in statuses] == [None, None], statuses[0]["traceback"]
+        assert [status["step"] for status in statuses] == [2 + 2 * attempt] * 2
+    assert "attempt 1 ran main.py from its beginning" in statuses[0]["notes"][0]
+    assert statuses[0]["metrics"] == {"value": 5.0}
+
+
+def test_scripts_end_and_exit_code(tmp_path: Path) -> None:
+    [status] = ended(tmp_path, "import sys\nprint('early')\nsys.exit(3)\n", Cluster())
+    failure = status["failure"]
+    assert (failure["kind"], failure["message"]) == ("USER", "main.py ended with exit code 3")
+    assert status["traceback"].splitlines()[1].endswith('main.py", line 3, in <module>')
+    [status] = ended(tmp_path, "x = 1\n", Cluster())
+    assert status["state"] == "FINISHED"
+    assert status["notes"] == [
+        "main.py ended without reporting a step: it called neither model.fit nor raydist.context().report, "
+        "so the run has no steps and no metrics"
+    ]
+
+
+MISFITS = {
+    "no strategy": (
+        f"{MODEL}\nfitted()\n",
+        TWO_WORKERS,
+        "each of 2 workers trains one by itself; make it in the scope of the run's",
+    ),
+    "a mirrored one": (
+        f"{MODEL}\nwith tf.distribute.MirroredStrategy().scope():\n    fitted()\n",
+        TWO_WORKERS,
+        "main.py built a MirroredStrategy, with replicas in its own process: each of the 2 workers",
+    ),
+    "no ps": (
+        "import tensorflow as tf\n"
+        "resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()\n"
+        "tf.distribute.ParameterServerStrategy(resolver)\n",
+        Cluster(),
+        "main.py builds a ParameterServerStrategy, and the run has no parameter servers; add --ps 1",
+    ),
+    "another cluster": (
+        "import os\nimport tensorflow as tf\nos.environ.pop('TF_CONFIG')\n"
+        "tf.distribute.MultiWorkerMirroredStrategy()\n",
+        TWO_WORKERS,
+        "for another cluster than the 2 workers of the run; leave TF_CONFIG as it is",
+    ),
+    "too late": (
+        "import tensorflow as tf\ntf.constant(1) + 1\ntf.distribute.MultiWorkerMirroredStrategy()\n",
+        TWO_WORKERS,
+        "Build MultiWorkerMirroredStrategy() before the first tensor",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_strategy_that_does_not_fit_the_run_is_told(name: str, tmp_path: Path) -> None:
+    source, cluster, sentence = MISFITS[name]
+    for status in ended(tmp_path, source, cluster):
+        told = [*status["notes"], *([status["failure"]["message"]] if status["failure"] else [])]
+        assert any(sentence in one for one in told), told
+        if status["failure"] and name != "too late":
+            assert status["failure"]["kind"] == "MISTAKE"
+
+
+def test_options_of_raydists_own_strategies_are_told(tmp_path: Path) -> None:
+    source = "import tensorflow as tf\ntf.distribute.MirroredStrategy()\n"
+    cluster = Cluster(strategy="mirrored", devices=2)
+    [status] = ended(tmp_path, source, cluster, job_options={"cross_device_ops": "one_device"})
+    assert [note for note in status["notes"] if "cross_device_ops one_device has no effect" in note]
+
+
+def test_notebook_runs_cell_by_cell_and_absl_gets_the_arguments(tmp_path: Path) -> None:
+    cells = [
+        "%matplotlib inline\n!pip install nothing\nfrom absl import app, flags\n",
+        "flags.DEFINE_integer('epochs', 1, 'How many.')\n",
+        "import raydist\n",
+        "def main(_):\n    raydist.context().report({'epochs': flags.FLAGS.epochs}, step=1)\n",
+        "app.run(main)\n",
+        "raise AssertionError('app.run exits')\n",
+    ]
+    code = [{"cell_type": "code", "source": source.splitlines(keepends=True)} for source in cells]
+    notebook = {
+        "cells": [{"cell_type": "markdown", "source": "# Title"}, *code],
+        "metadata": {},
+        "nbformat": 4,
+    }
+    path = write_script(tmp_path, json.dumps(notebook), "guide.ipynb")
+    [task] = run_script(path, Cluster(), "--epochs", "5")
+    assert task.values["failure"] is None, task.values["traceback"]
+    assert task.values["metrics"] == {"epochs": 5.0}
+    assert task.values["notes"] == [
+        "left out of guide.ipynb, as it is no Python: '%matplotlib inline' (cell 1), "
+        "'!pip install nothing' (cell 1)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("run_on", "workers"),
+    [
+        ("chief", 2),
+        # The same again in another way.
+        pytest.param("all", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_guides_parameter_server_script_reaches_the_accuracy_of_one_device(
+    run_on: str, workers: int, tmp_path: Path
+) -> None:
+    cluster = Cluster(strategy="parameter_server", workers=workers, ps=1)
+    [chief] = run_script(FOLDER / "parameter_server.py", cluster, tmp_path, run_on=run_on)
+    assert chief.values["failure"] is None, chief.values["traceback"]
+    [(name, found)] = results(tmp_path).items()
+    assert name == "chief-0"
+    assert found["accuracy"] > 0.95
+    assert found["iterations"] == 201  # none is lost, as with stock Keras 3
+
+
+def test_job_has_the_same_context() -> None:
+    [task] = run_function("tests.support.script_functions:is_current", Cluster())
+    assert task.values == {"is current": True}
