@@ -77,12 +77,8 @@ def target_of(job: str, *, is_module: bool) -> str:
 
 
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that were given, typed; raises SpecError for one that cannot be read."""
-    return {
-        option.name: option.parse(values[option.name])
-        for option in OPTIONS
-        if values.get(option.name) is not None
-    }
+    """Returns the options that were given, as they were written."""
+    return {option.name: values[option.name] for option in OPTIONS if values.get(option.name) is not None}
 
 
 def default_storage() -> str:

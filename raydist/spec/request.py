@@ -18,6 +18,7 @@ from raydist.spec.settings.config_file import read_config
 from raydist.spec.settings.decorator import Job
 from raydist.spec.settings.layers import Source, resolve
 from raydist.spec.settings.options import PARAMS
+from raydist.spec.settings.typed import typed_values
 
 JobLike = str | os.PathLike[str] | Job[Any, Any] | Callable[..., Any]
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
@@ -59,10 +60,10 @@ def read_request(
       pickle: Pickles a function by value, where no module has it.
       datasets: Checked already.
     """
-    layer = (
-        dict(config) if isinstance(config, Mapping) else {} if config is None else read_config(Path(config))
-    )
-    asked = dict(overrides) if params is None else {**overrides, PARAMS: params}
+    layer, config_where = _read_config(config)
+    asked = typed_values(overrides)
+    if params is not None:
+        asked[PARAMS] = params
     folder = asked.get("working_dir") or layer.get("working_dir")
     working_dir = None if folder is None else os.fspath(folder)
     if isinstance(job, str | os.PathLike):
@@ -72,7 +73,7 @@ def read_request(
     resolved = resolve(
         definition,
         config=layer,
-        config_where="the config" if isinstance(config, Mapping) or config is None else os.fspath(config),
+        config_where=config_where,
         overrides=asked,
         now=datetime.now(),
         suffix=secrets.token_hex(2),
@@ -83,6 +84,13 @@ def read_request(
         wants_legacy_keras=definition.wants_legacy_keras,
         datasets=datasets or {},
     )
+
+
+def _read_config(config: Config) -> tuple[dict[str, Any], str]:
+    """Returns the typed values, and where they stand."""
+    if isinstance(config, str | os.PathLike):
+        return read_config(Path(config)), os.fspath(config)
+    return typed_values(config or {}, where="the config"), "the config"
 
 
 def _absolute(storage: str) -> str:

@@ -25,6 +25,7 @@ from raydist.cli.commands import guide
 from raydist.cli.screen import guide_pages, output, run_view
 from raydist.spec.result import RunError
 from raydist.spec.settings.options import OPTIONS, Option
+from raydist.spec.settings.typed import typed_values
 from raydist.train_context import TrainContext
 from tests.cli.conftest import Run
 
@@ -75,7 +76,7 @@ def parsed(arguments: list[str]) -> click.Context:
     name, command, rest = main.cli.resolve_command(top, arguments)
     assert command is not None
     context = command.make_context(name, rest, parent=top)
-    job_options.given_options(context.params)
+    typed_values(job_options.given_options(context.params))
     return context
 
 

@@ -25,8 +25,8 @@ from raydist.spec.entry.working_dir import (
 )
 from raydist.spec.job import MODULE_FLAG, EntryPoint
 from raydist.spec.near import suggest
-from raydist.spec.settings.decorator import typed_defaults
 from raydist.spec.settings.options import check_names
+from raydist.spec.settings.typed import typed_values
 
 _MAIN = "__main__.py"
 _MODULE_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -86,7 +86,7 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
     if defaults is None:
         entry_point, folder = _entry_point(found, function, asked=asked)
         probed = probe_defaults(entry_point, working_dir=folder, shown=f"{found.location}:{function}")
-        defaults = typed_defaults(probed, where=where)
+        defaults = typed_values(probed, where=where)
     if asked is None and defaults.get("working_dir") is not None:
         asked = existing_folder(defaults["working_dir"], base=found.file.parent)
     entry_point, folder = _entry_point(found, function, asked=asked)
@@ -213,7 +213,7 @@ def _literal_defaults(job: FoundJob | None, location: str) -> dict[str, Any] | N
         check_names([name], where=where)  # a wrong name needs no run of the file
     if job.defaults is None:
         return None
-    return typed_defaults(job.defaults, where=f"{location}, line {job.line}", lines=lines)
+    return typed_values(job.defaults, where=f"{location}, line {job.line}", lines=lines)
 
 
 def _entry_point(found: _Target, function: str, *, asked: Path | None) -> tuple[EntryPoint, Path | None]:

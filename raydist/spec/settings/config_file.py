@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from raydist.errors import SpecError
-from raydist.spec.settings.options import PARAMS, find_option
-from raydist.spec.settings.params import check_params
+from raydist.spec.settings.options import PARAMS
+from raydist.spec.settings.typed import typed_values
 from raydist.spec.settings.yaml12 import Yaml12Loader
 
 
@@ -36,18 +35,11 @@ def read_config(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(document, dict) or not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{path} holds {_kind(document)}, not a mapping; write lines such as `workers: 2`")
-    return _typed(document, {key.value: key.start_mark.line + 1 for key, _ in node.value}, path)
-
-
-def _typed(document: Mapping[Any, Any], lines: Mapping[str, int], path: Path) -> dict[str, Any]:
-    config: dict[str, Any] = {}
-    for key, value in document.items():
-        where = f"{path}, line {lines.get(str(key), 1)}"
-        if key == PARAMS:
-            config[PARAMS] = check_params({} if value is None else value, where=where)
-        else:
-            config[str(key)] = find_option(str(key), where=where).parse(value, where=where)
-    return config
+    lines = {str(key.value): f"{path}, line {key.start_mark.line + 1}" for key, _ in node.value}
+    written = {str(key): value for key, value in document.items()}
+    if written.get(PARAMS, {}) is None:  # `params:` with nothing below it
+        written[PARAMS] = {}
+    return typed_values(written, where=str(path), lines=lines)
 
 
 def _describe(path: Path, error: yaml.YAMLError) -> str:

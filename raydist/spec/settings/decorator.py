@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from raydist.errors import SpecError
-from raydist.spec.settings.options import PARAMS, check_names, find_option
-from raydist.spec.settings.params import check_params
 from raydist.spec.settings.run_options import JobDefaults
+from raydist.spec.settings.typed import typed_values
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,23 +69,5 @@ def job(function: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
     if function is not None and not callable(function):
         raise SpecError(f"@raydist.job is given {function!r}; use @raydist.job or @raydist.job(option=value)")
     caller = sys._getframe(1)
-    typed = typed_defaults(defaults, where=f"{caller.f_code.co_filename}, line {caller.f_lineno}")
+    typed = typed_values(defaults, where=f"{caller.f_code.co_filename}, line {caller.f_lineno}")
     return Job(function, typed) if function is not None else lambda decorated: Job(decorated, typed)
-
-
-def typed_defaults(
-    defaults: Mapping[str, Any], *, where: str, lines: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Returns a decorator's arguments typed.
-
-    Args:
-      where: Where they are written; `lines` tells it for single arguments.
-    """
-    typed: dict[str, Any] = {}
-    for name, value in defaults.items():
-        at = (lines or {}).get(name, where)
-        check_names([name], where=at)
-        typed[name] = (
-            check_params(value, where=at) if name == PARAMS else find_option(name).parse(value, where=at)
-        )
-    return typed

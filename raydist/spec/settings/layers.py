@@ -13,7 +13,7 @@ from typing import Any
 from raydist.errors import SpecError
 from raydist.spec.definition import JobDefinition
 from raydist.spec.job import JobSpec, RunOn
-from raydist.spec.settings.options import OPTIONS, PARAMS, find_option
+from raydist.spec.settings.options import OPTIONS, PARAMS
 from raydist.spec.settings.params import merge_params
 
 _MAX_JOB_NAME_LENGTH = 60  # leaves room for time and suffix in a run's name
@@ -49,16 +49,16 @@ def resolve(
     now: datetime,
     suffix: str = "",
 ) -> ResolvedJob:
-    """Returns what the layers say together.
+    """Returns what the layers, typed by `typed_values`, say together.
 
     Args:
       definition: The job with its own defaults. Its working directory is final: the entry point hangs on it.
-      config: What `read_config` returned, and `config_where` its file, for messages.
+      config: A config, and `config_where` its file, for messages.
       overrides: The command line's options or `raydist.run`'s keywords, `params` included.
       now: Time for the default run name; `suffix` (a few random letters) parts runs of one second.
 
     Raises:
-      SpecError: An unknown name, a value of the wrong type or range.
+      SpecError: An unknown param, or a value that its option or param cannot have.
     """
     layers = (
         (Source.JOB, definition.defaults, definition.where),
@@ -67,9 +67,9 @@ def resolve(
     )
     fields: dict[str, Any] = {}
     sources = {option.name: Source.BUILT_IN for option in OPTIONS}
-    for source, layer, where in layers:
+    for source, layer, _ in layers:
         for name in layer.keys() - {PARAMS}:
-            fields[name] = find_option(name, where=where).parse(layer[name], where=where)
+            fields[name] = layer[name]
             sources[name] = source
     if fields.get("resume") and "name" not in fields:
         raise SpecError("resume is asked without a name; add the name of the run to go on from: --name RUN")

@@ -18,6 +18,7 @@ from raydist.spec.entry.notebook import read_cells
 from raydist.spec.entry.script import ScriptExit, run_script
 from raydist.spec.job import EntryPoint
 from raydist.spec.settings.layers import resolve
+from raydist.spec.settings.typed import typed_values
 
 MAIN = "from absl import app\ndef main(_): ...\nif __name__ == '__main__':\n    app.run(main)\n"
 
@@ -149,13 +150,13 @@ def definition_of(entry_point: EntryPoint, **defaults: Any) -> JobDefinition:
 def test_what_only_scripts_have_is_refused_for_a_job(overrides: dict[str, Any], message: str) -> None:
     definition = definition_of(EntryPoint(file="job.py", function="train"), params={"n": 1})
     with pytest.raises(SpecError) as raised:
-        resolve(definition, overrides=overrides, now=datetime(2026, 1, 1))
+        resolve(definition, overrides=typed_values(overrides), now=datetime(2026, 1, 1))
     assert str(raised.value) == message
 
 
 def test_arguments_of_a_script_are_text(tmp_path: Path) -> None:
     definition = definition_of(EntryPoint(file="main.py", function=""))
-    overrides = {"args": ["--n", 3, tmp_path], "params": {"any": 1}}
+    overrides = typed_values({"args": ["--n", 3, tmp_path], "params": {"any": 1}})
     job = resolve(definition, overrides=overrides, now=datetime(2026, 1, 1)).job
     assert (job.args, job.params) == (("--n", "3", str(tmp_path)), {"any": 1})
 

@@ -12,6 +12,7 @@ from raydist.spec.definition import JobDefinition
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange, check_run_name
 from raydist.spec.settings.layers import ResolvedJob, Source, default_run_name, resolve
 from raydist.spec.settings.params import ParamTexts
+from raydist.spec.settings.typed import typed_values
 
 NOW = datetime(2026, 11, 21, 9, 30, 12)
 PARAMS = {"lr": 1e-3, "epochs": 3, "data": "auto", "shuffle": True, "layers": [1, 2], "extra": None}
@@ -22,13 +23,34 @@ def define(**defaults: Any) -> JobDefinition:
         name="cifar",
         entry_point=EntryPoint(file="cifar.py", function="train"),
         working_dir=Path("/jobs"),
-        defaults={"params": PARAMS, **defaults},
+        defaults=typed_values({"params": PARAMS, **defaults}),
         where="cifar.py, line 3",
     )
 
 
-def resolved(definition: JobDefinition | None = None, **layers: Any) -> ResolvedJob:
-    return resolve(definition or define(), now=NOW, suffix="1f3a", **layers)
+def resolved(
+    definition: JobDefinition | None = None,
+    *,
+    config: Mapping[str, Any] | None = None,
+    config_where: str = "the config",
+    overrides: Mapping[str, Any] | None = None,
+) -> ResolvedJob:
+    return resolve(
+        definition or define(),
+        config=typed(config or {}, where=config_where),
+        config_where=config_where,
+        overrides=typed(overrides or {}),
+        now=NOW,
+        suffix="1f3a",
+    )
+
+
+def typed(written: Mapping[str, Any], *, where: str = "") -> dict[str, Any]:
+    """Types what a layer says, but for its params, which may be texts still."""
+    params = {"params": written["params"]} if "params" in written else {}
+    return (
+        typed_values({name: written[name] for name in written.keys() - params.keys()}, where=where) | params
+    )
 
 
 def params(**layers: Any) -> Mapping[str, Any]:
