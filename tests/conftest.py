@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import worker_machine
 from tests.support.faulty_http import FaultyProxy, faulty_proxy
-from tests.support.groups import GroupScheduling, rank_of
+from tests.support.groups import GroupScheduling, num_workers, rank_of
 from tests.support.leaks import Snapshot
 from tests.support.left_out import is_left_out
 from tests.support.object_store import new_bucket, s3_environ, s3_server
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """More than there are cores, because many tests wait; none for a test or two that somebody works on."""
     chosen = [argument for argument in config.args if Path(argument.partition("::")[0]).suffix == ".py"]
-    return 0 if chosen else (os.cpu_count() or 1) + 2
+    return 0 if chosen else num_workers()
 
 
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
@@ -84,7 +84,7 @@ WaitUntil = Callable[..., None]
 def wait_until() -> WaitUntil:
     """Waits for a condition; fails once `timeout_s` has passed without it."""
 
-    def wait(predicate: Callable[[], object], *, timeout_s: float = 30.0) -> None:
+    def wait(predicate: Callable[[], object], *, timeout_s: float = 90.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not predicate():
             assert time.monotonic() < deadline, f"not within {timeout_s} s"

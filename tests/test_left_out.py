@@ -35,4 +35,4 @@ def test_both_kinds_of_what_is_left_out_are_known() -> None:
     assert is_left_out("e2e/test_claims.py", "test_anything")
     assert is_left_out("training/test_train_data.py", "test_epoch_has_as_many[legacy]")
     assert not is_left_out("training/test_train_data.py", "test_epoch_has_as_many[3]")
-    assert not is_left_out("training/test_keras_patches.py", "test_other[legacy]")
+    assert not is_left_out("training/test_recipes.py", "test_other[legacy]")

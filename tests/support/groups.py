@@ -1,40 +1,67 @@
-"""Which tests a worker of pytest-xdist runs one after another."""
+"""Which tests a worker of pytest-xdist runs, so that those that compute leave room for those that wait."""
 
 from __future__ import annotations
+
+import os
+from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import worker_machine
 
-# By folder, the longest first. Whole runs, Rays and TensorFlow keep both cores of a small machine busy: two
-# of a kind at a time would run into their time limits.
-GROUPS = {
-    "e2e": "whole runs",
-    "training": "TensorFlow",
-    "programs": "programs",
-    "jobs": "programs",
-    "runtime": "Ray",
-    "runs": "Ray",
-}
+# What keeps a core busy all the time, by folder, the longest first. Of these only as many run at a time as
+# there are cores: more would run into their time limits. `cli` is here because its tests ask for a process
+# in which no Ray has been started, as the command line's is.
+COMPUTING = ("programs", "e2e", "training", "jobs", "cli")
+# What runs on the session's Ray, which takes long to start: one worker runs all of it.
+ON_RAY = ("runtime", "runs")
+RAY = "Ray"
+# Workers beside those that compute.
+NUM_WAITING = 2
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Gives each worker a group at a time, which `--dist loadgroup` of xdist 3.8 cannot with pytest 9.2."""
+    """Gives each worker a file at a time, of those that suit it."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        group = next((group for group in self.workqueue if self._suits(group, node)), None)
+        if group is not None:
+            self.workqueue.move_to_end(group, last=False)
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: Any) -> None:
+        if any(self._suits(group, node) for group in self.workqueue):
+            super()._reschedule(node)
+        elif not node.shutting_down:
+            node.shutdown()  # once it has run what it was given
+
+    def _suits(self, group: str, node: Any) -> bool:
+        if self.numnodes == 1:
+            return True
+        computes = int(node.gateway.id.removeprefix("gw")) < max(1, self.numnodes - NUM_WAITING)
+        if computes:
+            return group != RAY
+        return group == RAY or group.partition("/")[0] not in COMPUTING
+
+
+def num_workers() -> int:
+    return (os.cpu_count() or 1) + NUM_WAITING
 
 
 def group_of(nodeid: str) -> str:
     """Returns what a test is run together with: at least with its file, whose fixtures are made once."""
     path = nodeid.partition("::")[0].removeprefix("tests/")
-    group = GROUPS.get(path.partition("/")[0])
-    if group in ("whole runs", "Ray") and worker_machine.why_unavailable() is not None:
-        return "Ray"  # two tests that look for Rays on the machine would find each other's
-    return group or path
+    folder = path.partition("/")[0]
+    # Two tests that look for Rays on one machine would find each other's.
+    shares_machine = folder == "e2e" and worker_machine.why_unavailable() is not None
+    return RAY if folder in ON_RAY or shares_machine else path
 
 
 def rank_of(nodeid: str) -> int:
     """Returns a number to sort tests by, so that the longest groups begin first."""
     folder = nodeid.removeprefix("tests/").partition("/")[0]
-    return list(GROUPS).index(folder) if folder in GROUPS else len(GROUPS)
+    ranks = (*COMPUTING, *ON_RAY)
+    return ranks.index(folder) if folder in ranks else len(ranks)
