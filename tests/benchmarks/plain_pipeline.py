@@ -1,14 +1,15 @@
 """Plain pipeline: the CPU time of 2 workers on TFRecord files with a heavy map, against one device's.
 
-    python tests/benchmarks/plain_pipeline.py [--rounds 3] [--records 1500]
+    python tests/benchmarks/plain_pipeline.py [--rounds 3] [--records 1500] [--side 640]
 
-Each record is a JPEG picture that is parsed, decoded, resized and normalized by a `map`; then come `batch`
-and `model.fit` with a small model. In each round, one after the other: one device; 2 workers, each of which
-maps its own rows of each batch; 2 workers on files that TensorFlow shards (`--auto-shard file`); 2 workers
-that map all examples, because a `shuffle(1)` after the map is in the way. The time is the CPU time that the
-operating system counted for each process in the epochs after the first one, which traces the steps. Prints
-the sums over the workers and their ratios to one device (target: at most 1.15 for 2 workers), and how far the
-weights are from one device's.
+Each record is a JPEG picture of that many pixels square, which a `map` parses, decodes, resizes and
+normalizes; then come `batch` and `model.fit` with a small model. In each round, one after the other: one
+device; 2 workers, each of which maps its own rows of each batch; 2 workers on files that TensorFlow shards
+(`--auto-shard file`); 2 workers that map all examples, because a `shuffle(1)` after the map is in the way.
+The time is the CPU time that the operating system counted for each process in the epochs after the first
+one, which traces the steps. Prints the sums over the workers and their ratios to one device (target: at most
+1.15 for 2 workers), and how far the weights are from one device's. What a step costs each worker beside the
+map is in the ratio, so it is larger for smaller pictures.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FILES = 8
 BATCH = 64
 
 
-def write_records(ctx: Any, *, folder: str, num_records: int) -> dict[str, Any]:
+def write_records(ctx: Any, *, folder: str, num_records: int, side: int) -> dict[str, Any]:
     """Writes the files; in a task, because the benchmark's own process has no TensorFlow."""
     import tensorflow as tf
 
@@ -42,7 +43,7 @@ def write_records(ctx: Any, *, folder: str, num_records: int) -> dict[str, Any]:
         with tf.io.TFRecordWriter(f"{folder}/{number}.tfrecord") as writer:
             for index in indices:
                 coarse = rng.uniform(0, 255, (16, 16, 3))
-                picture = tf.cast(tf.image.resize(coarse, (320, 320)), tf.uint8)
+                picture = tf.cast(tf.image.resize(coarse, (side, side)), tf.uint8)
                 features = {
                     "image": tf.train.Feature(
                         bytes_list=tf.train.BytesList(value=[tf.io.encode_jpeg(picture).numpy()])
@@ -102,9 +103,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=1500)
+    parser.add_argument("--side", type=int, default=640)
     given = parser.parse_args()
     folder = tempfile.mkdtemp()
-    run_function(f"{HERE}:write_records", Cluster(), folder=folder, num_records=given.records)
+    run_function(
+        f"{HERE}:write_records", Cluster(), folder=folder, num_records=given.records, side=given.side
+    )
     workers = Cluster(strategy="multi_worker_mirrored", workers=2)
     variants: dict[str, tuple[Cluster, dict[str, Any]]] = {
         "one device": (Cluster(), {}),
