@@ -22,9 +22,9 @@ INTERRUPTED = 130
 COMMANDS = {
     "submit": "raydist.cli.commands.submit",
     "plan": "raydist.cli.commands.plan",
-    "list": "raydist.cli.commands.list_runs",
-    "status": "raydist.cli.commands.status",
-    "logs": "raydist.cli.commands.logs",
+    "list": "raydist.cli.commands.runs.list_runs",
+    "status": "raydist.cli.commands.runs.status",
+    "logs": "raydist.cli.commands.runs.logs",
     "metrics": "raydist.cli.commands.metrics",
     "checkpoints": "raydist.cli.commands.checkpoints",
     "resume": "raydist.cli.commands.resume",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.screen import output, run_view
+from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.screen import output
 from raydist.errors import MistakeError
 from raydist.spec.tasks import TaskId
 
@@ -19,7 +20,7 @@ _POLL_S = 1.0
 
 
 @click.command("logs")
-@click.argument("run", metavar="RUN")
+@run_argument
 @click.option("--task", metavar="TASK", help="One task, such as worker/1; all of them when omitted.")
 @click.option(
     "--attempt", metavar="N", type=click.IntRange(min=0), help="An attempt; the last one when omitted."
@@ -31,16 +32,13 @@ def command(
     run: str, task: str | None, attempt: int | None, follow: bool, storage: str, is_json: bool
 ) -> None:
     """Print the logs of a run's tasks."""
-
-    from raydist.storage.run_storage import open_run
-
-    run_view.check_name(run)
     asked = TaskId.parse(task) if task is not None else None
     if follow and is_json:
         raise click.UsageError(
             "--follow and --json do not go together: JSON is one object, printed at the end"
         )
-    opened = open_run(storage, run=run)
+    opened = open_named(storage, run)
+    run = opened.run
     followed = _Followed(opened, task=asked, attempt=attempt)
     if is_json:
         output.print_json({"run": run, "logs": followed.read_all()})
