@@ -95,6 +95,10 @@ class RunLayout:
     def log_segment(self, task: TaskId, *, attempt: int, seq: int) -> str:
         return f"{self.task_logs(task, attempt=attempt)}/{seq:06d}.log"
 
+    def log_times(self, task: TaskId, *, attempt: int, seq: int) -> str:
+        """When the bytes of a log segment arrived (raydist.storage.log_times)."""
+        return f"{self.run}/log_times/{attempt}/{task.path_name}/{seq:06d}.json"
+
     @staticmethod
     def first_log_seq(incarnation: int) -> int:
         """Returns where the log of a task's process number `incarnation` in an attempt begins.
