@@ -167,7 +167,7 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
         record = json.loads(content)
         if not isinstance(record, dict):
             raise ValueError("it holds no JSON object")
-        dump_plain_json(record).encode()  # fails for half a character, which no terminal takes
+        json.dumps(record, ensure_ascii=False).encode()  # fails for half a character, which no terminal takes
         known = {"run": storage.run, "storage": storage.uri(storage.run), **record}
         found: RunRecord = from_plain(known, RunRecord)
     except (ValueError, RecursionError) as error:

@@ -65,7 +65,7 @@ def command(states: tuple[str, ...], job: str | None, limit: int, storage: str, 
     opened = Storage.open(storage)
     listing = list_runs(opened, limit=limit or None, matches=_matcher(states, job))
     if is_json:
-        runs = [{key: _described(run)[key] for key in _UNKNOWN} for run in listing.runs]
+        runs = [_described(run) for run in listing.runs]
         told = {"num_known": listing.num_known, "is_complete": listing.is_complete}
         output.print_json({"storage": opened.uri(), "runs": runs, **told})
         return
@@ -98,7 +98,7 @@ def _is_of(record: RunRecord, job: str) -> bool:
 def _described(record: RunRecord | DamagedRecord) -> dict[str, Any]:
     from raydist.storage.run_record import RunRecord
 
-    told = {**_UNKNOWN, **as_plain(record)}
+    told = {key: as_plain(getattr(record, key, unknown)) for key, unknown in _UNKNOWN.items()}
     if isinstance(record, RunRecord):
         told |= {"job": run_view.job_text(record), "duration_s": run_view.duration_s(record)}
     return told

@@ -69,13 +69,12 @@ def read_incidents(storage: RunStorage) -> tuple[Sequence[Incident], str | None]
 
 def is_driven(storage: RunStorage, record: RunRecord) -> bool | None:
     """Returns whether some process drives the run; None where its claim cannot be read."""
-    from raydist.storage.claims.claim import is_driven as claim_is_driven
     from raydist.storage.claims.claims import ClaimStore
 
     if record.state.is_terminal:
         return False
     try:
-        return claim_is_driven(ClaimStore(storage).newest(), record, now_s=time.time())
+        return ClaimStore(storage).is_driven(record, now_s=time.time())
     except StorageError:
         return None
 
