@@ -12,8 +12,7 @@ Duration = float | str
 
 REMEDY = "write seconds, or 90s, 5m, 2h"
 
-# Days are taken, and not offered: most times are shorter.
-_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600}
 
 
 def parse_duration(name: str, value: object) -> float:
@@ -26,7 +25,7 @@ def parse_duration(name: str, value: object) -> float:
       SpecError: It is not a duration.
     """
     number, unit = value, "s"
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*([^\s]+?)\s*([smhd])\s*", value)):
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*([^\s]+?)\s*([smh])\s*", value)):
         number, unit = match[1], match[2]
     try:
         if isinstance(number, str | int | float) and not isinstance(number, bool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -23,6 +24,17 @@ if TYPE_CHECKING:
 _COLUMNS = ("run", "state", "written", "files", "size")
 
 
+_DAY_S = 86400.0
+
+
+class _AgeType(DurationType):
+    """A duration that may be given in days too."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        days = re.fullmatch(r"(\d+(?:\.\d+)?)d", str(value).strip())
+        return _DAY_S * float(days[1]) if days else super().convert(value, param, ctx)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Chosen:
     """A run that is to be deleted; `record` is None where it is damaged."""
@@ -38,7 +50,7 @@ class _Chosen:
     "--older-than",
     "older_than_s",
     metavar="DURATION",
-    type=DurationType(),
+    type=_AgeType(),
     help="All runs that were written last so long ago, such as 12h or 30d.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
