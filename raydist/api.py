@@ -24,7 +24,7 @@ from raydist.runtime.cluster.datasets import check_datasets, check_resumed, seri
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.leftovers import new_owner
 from raydist.runtime.task.code_archive import pack
-from raydist.spec.job import JobSpec, check_run_name
+from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
 from raydist.spec.result import RunResult
@@ -194,28 +194,30 @@ def submit(
 
 
 def attach(name: str, *, storage: str | None = None, address: str | None = None) -> RunHandle:
-    """Returns the run of that name, from any process, while it goes on and when it has ended.
+    """Returns a run from any process, while it goes on and when it has ended.
 
     Example:
         handle = raydist.attach("cifar-20261121-093012-1f3a", storage="s3://bucket/runs")
         print(handle.status().state, handle.logs(task="worker/1"))
 
     Args:
+      name: The run's name, a prefix that no other run has, or `@latest`.
       storage: Where runs are kept; the default is that of `run`.
       address: Ray that a detached run is in; None takes the one that it was submitted to.
 
     Raises:
-      MistakeError: There is no such run; the message gives the near names.
+      MistakeError: There is no such run, or several begin like that; the message gives the names.
       StorageError: Storage cannot be read.
     """
     from raydist.runs.attached import AttachedRun
-    from raydist.storage.run_storage import open_run
+    from raydist.storage.filesystem import Storage
+    from raydist.storage.run_names import find_run
 
-    check_run_name(name)
     uri = str(find_option("storage").default) if storage is None else storage
-    home = AttachedRun(open_run(uri, run=name), address=address)
-    home.status()  # a run that does not exist is told here
-    return RunHandle(name, home, storage=uri)
+    opened = find_run(Storage.open(uri), name)
+    home = AttachedRun(opened, address=address)
+    home.status()  # a record that is damaged is told here
+    return RunHandle(opened.run, home, storage=uri)
 
 
 def _prepare(
@@ -308,7 +310,10 @@ def _attach_to_own(job: JobSpec, connection: Connection) -> RunHandle:
     from raydist.runtime.detach.controller_actor import request_stop
 
     try:
-        return attach(job.name, storage=job.storage, address=connection.address)
+        handle = attach(job.name, storage=job.storage, address=connection.address)
+        if handle.name != job.name:
+            raise MistakeError(f"no run named {job.name}")
+        return handle
     except MistakeError as error:
         request_stop(job.name)
         raise StorageError(

@@ -140,13 +140,15 @@ ROOMS: dict[str, set[str]] = {
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
     "cli.screen": {"errors", "spec", "storage", "cli.job_options"},
+    "cli.run_argument": {"errors", "storage", "cli.job_options"},
     "cli": {
         *("errors", "spec", "spec.settings", "spec.request", "runtime.host", "watch", "api", "__init__"),
         *("cli.job_options", "cli.screen"),
     },
     "cli.commands": {
-        *("errors", "spec", "spec.settings", "planning", "storage", "storage.files"),
-        *("metrics", "runtime.host", "runs", "api", "cli.job_options", "cli.screen", "cli"),
+        *("errors", "spec", "spec.settings", "planning", "storage", "storage.files", "storage.claims"),
+        *("metrics", "runtime.host", "runs", "api", "cli.job_options", "cli.screen"),
+        *("cli.run_argument", "cli"),
     },
 }
 

@@ -22,16 +22,22 @@ INTERRUPTED = 130
 COMMANDS = {
     "submit": "raydist.cli.commands.submit",
     "plan": "raydist.cli.commands.plan",
-    "list": "raydist.cli.commands.list_runs",
-    "status": "raydist.cli.commands.status",
-    "logs": "raydist.cli.commands.logs",
+    "list": "raydist.cli.commands.runs.list_runs",
+    "status": "raydist.cli.commands.runs.status",
+    "describe": "raydist.cli.commands.runs.describe",
+    "diff": "raydist.cli.commands.runs.diff",
+    "logs": "raydist.cli.commands.runs.logs",
     "metrics": "raydist.cli.commands.metrics",
     "checkpoints": "raydist.cli.commands.checkpoints",
     "resume": "raydist.cli.commands.resume",
     "stop": "raydist.cli.commands.stop",
+    "wait": "raydist.cli.commands.runs.wait",
+    "download": "raydist.cli.commands.runs.download",
+    "delete": "raydist.cli.commands.runs.delete",
     "chaos": "raydist.cli.commands.chaos",
     "doctor": "raydist.cli.commands.doctor",
     "guide": "raydist.cli.commands.guide",
+    "completion": "raydist.cli.commands.completion",
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.

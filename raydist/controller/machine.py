@@ -40,6 +40,7 @@ from raydist.controller.revival import Revival
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import ClusterError, RaydistError, TrainingError
 from raydist.planning.plan import Plan
+from raydist.spec.best import Best
 from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
 from raydist.spec.status import AttemptEnd, Command, FailureKind, TaskFailure, TaskState
@@ -65,12 +66,12 @@ class RunMachine:
       notes: One sentence for each attempt that was lost, or that left something behind.
     """
 
-    def __init__(self, plan: Plan, *, first_attempt: int = 0) -> None:
+    def __init__(self, plan: Plan, *, first_attempt: int = 0, best: Best | None = None) -> None:
         """Takes the number of the first attempt, which is not 0 when a run is resumed."""
         self.plan = plan
         self.state = RunState.STARTING
         self.attempt = Attempt(number=first_attempt, tasks=plan.tasks)
-        self.reached = Reached()
+        self.reached = Reached(best=best)
         self.error: RunError | None = None
         self.deaths = Deaths()
         self.restarts: tuple[Restart, ...] = ()

@@ -43,6 +43,7 @@ class Revival:
             reached=Reached(
                 steps=last.steps,
                 metrics=last.metrics,
+                best=last.best,
                 checkpoint=last.checkpoint,
                 evaluation=last.evaluation,
                 repeated={lost: last.steps_repeated},

@@ -5,17 +5,22 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from raydist.errors import SpecError
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
 from raydist.spec.job import JobSpec
 from raydist.spec.settings.options import OPTIONS
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import ClusterSpec, TaskId
+
+# Each TF_CONFIG has all addresses: those of 1,000 tasks would take 14 MB.
+MAX_LISTED_TASKS = 16
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
-    """Returns the plan as `plan --json` prints it."""
+    """Returns the plan as `plan --json` prints it; without each task's TF_CONFIG if there are many tasks."""
     sizes = batch_sizes_of(plan)
+    listed = placeholder_tf_configs(plan) if lists_tasks(plan) else [(task, None) for task in plan.tasks]
     return {
         "run": plan.job.name,
         "job": str(plan.job.entry_point),
@@ -41,7 +46,8 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "learning_rate": sizes.rate.scaled if sizes and sizes.rate else None,
         "embedded_cpus": plan.embedded_cpus,
         "storage": plan.job.storage,
-        "tasks": [{"task": str(task), "tf_config": config} for task, config in placeholder_tf_configs(plan)],
+        "cluster": placeholder_cluster(plan).as_dict(),
+        "tasks": [{"task": str(task), "tf_config": config} for task, config in listed],
         "notes": list(plan.notes),
     }
 
@@ -67,7 +73,25 @@ def _as_written(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | tuple) else str(value)
 
 
+def lists_tasks(plan: Plan) -> bool:
+    """Whether the plan has so few tasks that each one's TF_CONFIG is shown."""
+    return len(plan.tasks) <= MAX_LISTED_TASKS
+
+
+def placeholder_cluster(plan: Plan) -> ClusterSpec:
+    """Returns who is in TensorFlow's cluster, with addresses such as `worker-0:0`."""
+    return cluster_spec(plan.strategy, placeholder_addresses(plan))
+
+
 def placeholder_tf_configs(plan: Plan) -> list[tuple[TaskId, str | None]]:
     """Returns each task's TF_CONFIG with addresses such as `worker-0:0`; None for one that gets none."""
-    spec = cluster_spec(plan.strategy, placeholder_addresses(plan))
+    spec = placeholder_cluster(plan)
     return [(task, tf_config(spec, task)) for task in plan.tasks]
+
+
+def placeholder_tf_config(plan: Plan, task: TaskId) -> str | None:
+    """Returns one task's TF_CONFIG; raises SpecError if the plan has no such task."""
+    if task not in plan.tasks:
+        roles = ", ".join(str(role) for role in plan.roles)
+        raise SpecError(f"the plan has no task {task}; it has {roles}")
+    return tf_config(placeholder_cluster(plan), task)

@@ -68,7 +68,7 @@ def make_controller(
         "datasets": tuple(sorted(datasets or ())),  # a resume has to give them again
     }
     machine = (
-        RunMachine(plan, first_attempt=folder.first_attempt)
+        RunMachine(plan, first_attempt=folder.first_attempt, best=folder.best)
         if revival is None
         else RunMachine.revived(plan, revival)
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
+import functools
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -51,6 +52,12 @@ def as_plain(value: Any) -> Any:
             return {key: as_plain(getattr(value, field.name)) for key, field in _kept(type(value))}
         case _:
             return value
+
+
+@functools.cache
+def _hints_of(hint: Any) -> dict[str, Any]:
+    """Returns the types of a class's fields. Evaluating them takes most of the time of reading a record."""
+    return typing.get_type_hints(hint, include_extras=True)
 
 
 def _kept(dataclass: Any) -> list[tuple[str, dataclasses.Field[Any]]]:
@@ -107,7 +114,7 @@ def from_plain(value: Any, hint: Any, where: str = "") -> Any:
 
 def _dataclass_from(value: Any, hint: Any, where: str) -> Any:
     entries = _accepted(value, isinstance(value, dict), _NAMES[dict], where)
-    hints, found = typing.get_type_hints(hint, include_extras=True), {}
+    hints, found = _hints_of(hint), {}
     for key, field in _kept(hint):
         place = f"{where}.{key}" if where else key
         if key in entries:
@@ -121,7 +128,7 @@ def _dataclass_from(value: Any, hint: Any, where: str) -> Any:
 
 def _typed_dict_from(value: Any, hint: Any, where: str) -> dict[str, Any]:
     entries = dict(_accepted(value, isinstance(value, dict), _NAMES[dict], where))
-    for name, inner in typing.get_type_hints(hint, include_extras=True).items():
+    for name, inner in _hints_of(hint).items():
         # Not from `__optional_keys__`, which is wrong where annotations are strings (PEP 655).
         is_optional = typing.get_origin(inner) is typing.NotRequired
         if is_optional:

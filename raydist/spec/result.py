@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 from raydist import errors
+from raydist.spec.best import Best
 from raydist.spec.plain import NOT_KEPT, as_plain, nan_where_null
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
@@ -39,11 +40,20 @@ Pid: TypeAlias = Annotated[int, _check_pid]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecord:
-    """One task of the last attempt. `pid`, `host` and `address` are None while it has none."""
+    """One task of the last attempt. `pid`, `host` and `address` are None while it has none.
+
+    Attributes:
+      steps_per_s: The newest rate; None before the second step, and for a task that counts no steps.
+      lag_steps: Steps behind the task that is ahead, for an evaluator behind the chief; None likewise.
+      incarnation: How often the task was replaced in the attempt.
+    """
 
     task: TaskId
     state: TaskState
     steps: int = 0
+    steps_per_s: float | None = None
+    lag_steps: int | None = None
+    incarnation: int = 0
     host: str | None = None
     pid: Pid | None = None
     address: str | None = None
@@ -61,6 +71,24 @@ class Evaluation:
     step: int
     lag_steps: int | None
     metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """How far the chief is in the work of its attempt.
+
+    Attributes:
+      epoch: Epochs completed; None where the train function knows none.
+      num_epochs: Epochs that the run will take; None while unknown. `num_steps` likewise.
+      steps_per_s: The newest rate; None before the second step.
+      eta_s: Seconds until `num_steps` at the attempt's mean rate; None while that is unknown.
+    """
+
+    epoch: int | None = None
+    num_epochs: int | None = None
+    num_steps: int | None = None
+    steps_per_s: float | None = None
+    eta_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +180,10 @@ class RunResult:
       steps: The highest step completed.
       steps_repeated: Steps that were applied twice because a worker died; ParameterServer only.
       metrics: The chief's last report.
+      best: The best value of the metric of --keep-best; without that option of `val_loss`, `loss` or the
+        first metric. None before the first report.
       evaluation: What the evaluator found last; None without one.
+      progress: How far the chief is in its attempt; None before it has said something.
       checkpoint: URI of the newest checkpoint; None without one.
       storage: URI of the run's folder.
       tasks: The tasks of the last attempt.
@@ -169,7 +200,9 @@ class RunResult:
     steps: int = 0
     steps_repeated: int = 0
     metrics: Metrics = field(default_factory=dict)
+    best: Best | None = None
     evaluation: Evaluation | None = None
+    progress: RunProgress | None = None
     checkpoint: str | None = None
     storage: str
     tasks: tuple[TaskRecord, ...] = ()

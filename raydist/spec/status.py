@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raydist.spec.best import Best
 from raydist.spec.plain import NOT_KEPT
 from raydist.spec.tasks import TaskId
 
@@ -84,6 +85,7 @@ class TaskStatus:
       restored_step: The step that this attempt was restored at; 0 without a checkpoint.
       first_step_at_s: Unix time at the end of the attempt's first step; None before it.
       metrics: The last report: name to value.
+      best: The best value reported in this attempt; None before the first.
       local_metrics: Running values of this task alone, for the progress line.
       checkpoint: URI of the newest checkpoint that this task committed; None before the first.
       steps_repeated: Steps that were applied a second time because a worker died with them half done;
@@ -112,6 +114,7 @@ class TaskStatus:
     restored_step: int = 0
     first_step_at_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    best: Best | None = None
     local_metrics: Mapping[str, float] = field(default_factory=dict)
     checkpoint: str | None = None
     steps_repeated: int = 0

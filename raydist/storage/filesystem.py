@@ -195,15 +195,19 @@ class Storage:
         info = self._info("")
         if info.type is pafs.FileType.File:
             return [FoundFile("", info.size, info.mtime_ns)]
-        selector = pafs.FileSelector(self._path(""), recursive=True, allow_not_found=True)
-        infos = self._try("list", "", lambda: self._filesystem.get_file_info(selector))
+        return [file for file in self.list_files("") if not _HIDDEN_PATTERN.search(file.key)]
+
+    def list_files(self, key: str) -> list[FoundFile]:
+        """Returns all files below `key`, hidden ones too, sorted by key; none where it is missing."""
+        selector = pafs.FileSelector(self._path(key), recursive=True, allow_not_found=True)
+        infos = self._try("list", key, lambda: self._look(selector))
         root = self._path("").rstrip("/") + "/"
         found = [
             FoundFile(one.path.removeprefix(root), one.size, one.mtime_ns)
             for one in infos
             if one.type is pafs.FileType.File
         ]
-        return sorted(file for file in found if not _HIDDEN_PATTERN.search(file.key))
+        return sorted(found)
 
     def look_at(self, key: str) -> FoundFile | None:
         """Returns what a file is now; None where there is none."""

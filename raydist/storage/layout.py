@@ -12,6 +12,10 @@ _COMMIT_MARKER = "_COMMITTED"
 _CLAIM_PATTERN = re.compile(r"(\d+)\.json")
 # The folder of the claims, below that of the run.
 CLAIMS = "claims"
+# One empty file for each run of the storage, whose name begins with the time of creation: a listing of this
+# folder orders the runs without reading their records. No run has such a name.
+INDEX = ".runs"
+_INDEX_PATTERN = re.compile(r"(\d{14})-(.+)")
 # At most one log segment in 5 s, or of 4 MB, is written: no process gets that far.
 _LOG_SEGMENTS_PER_INCARNATION = 1_000_000
 
@@ -29,6 +33,15 @@ class RunLayout:
     @property
     def record(self) -> str:
         return f"{self.run}/run.json"
+
+    def index_entry(self, created_at_s: float) -> str:
+        return f"{INDEX}/{int(1000 * created_at_s):014d}-{self.run}"
+
+    @staticmethod
+    def parse_index_entry(name: str) -> tuple[float, str] | None:
+        """Returns the time of creation and the run of an entry's file name, or None for any other name."""
+        match = _INDEX_PATTERN.fullmatch(name)
+        return (int(match[1]) / 1000, match[2]) if match else None
 
     @property
     def claims(self) -> str:
@@ -81,6 +94,10 @@ class RunLayout:
 
     def log_segment(self, task: TaskId, *, attempt: int, seq: int) -> str:
         return f"{self.task_logs(task, attempt=attempt)}/{seq:06d}.log"
+
+    def log_times(self, task: TaskId, *, attempt: int, seq: int) -> str:
+        """When the bytes of a log segment arrived (raydist.storage.log_times)."""
+        return f"{self.run}/log_times/{attempt}/{task.path_name}/{seq:06d}.json"
 
     @staticmethod
     def first_log_seq(incarnation: int) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from raydist.spec.tasks import TaskId
 from raydist.storage.files.failures import storage_errors
 from raydist.storage.filesystem import Storage
+from raydist.storage.log_times import ArrivalTimes, encode_marks
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import SEGMENT_MAX_AGE_S, SEGMENT_MAX_BYTES, segment_numbers
 
@@ -37,15 +38,22 @@ class LogUploader:
         attempt: int,
         incarnation: int = 0,
         spool_path: Path,
+        times: ArrivalTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes whose log it is; `incarnation` counts the processes that the task has had in the attempt."""
+        """Takes whose log it is.
+
+        Args:
+          incarnation: How many processes the task has had in the attempt before this one.
+          times: Notes when the spool grows; None for what is kept beside the spool.
+        """
         self._storage = storage
         self._hasty_storage = storage.hasty()
         self._task = task
         self._attempt = attempt
         self._first_seq = storage.first_log_seq(incarnation)
         self._spool_path = spool_path
+        self._times = times or ArrivalTimes(spool_path)
         self._clock = clock
         self._uploaded_at_s: float | None = None
         self._lock = threading.Lock()
@@ -85,8 +93,11 @@ class LogUploader:
             chunk = _read_chunk(self._spool_path, offset, is_final=is_final)
         if not chunk:
             return False
-        key = self._storage.log_segment(self._task, attempt=self._attempt, seq=seq)
-        storage.write_bytes(key, chunk)
+        place = {"attempt": self._attempt, "seq": seq}
+        # Before the segment: whoever reads that finds its times.
+        times = encode_marks(self._times.take(offset, offset + len(chunk)))
+        storage.write_bytes(self._storage.log_times(self._task, **place), times)
+        storage.write_bytes(self._storage.log_segment(self._task, **place), chunk)
         with storage_errors("write", str(self._progress_path)):
             self._write_progress(seq + 1, offset + len(chunk))
         return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -12,12 +11,11 @@ from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
 
 from raydist.errors import MistakeError, StorageError
 from raydist.spec.plain import as_plain, from_plain
-from raydist.spec.result import Pid, RunError, RunResult
+from raydist.spec.result import Pid, RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.status import AttemptEnd
-from raydist.storage.filesystem import Storage
-from raydist.storage.layout import RunLayout
 from raydist.storage.plain_json import dump_plain_json
+from raydist.storage.run_names import no_such_run
 from raydist.storage.run_storage import RunStorage
 
 _MAX_TIME_S = 2.5e11  # in the year 9892: what Python's calendar can show in any time zone
@@ -120,6 +118,7 @@ class RunRecordStore:
         self._hasty_storage = storage.hasty()
         self._clock = clock
         self._created_at_s: float | None = None
+        self._is_indexed = False
         self.written_state: RunState | None = None
 
     def replace(self, record: RunRecord) -> None:
@@ -133,6 +132,9 @@ class RunRecordStore:
             self._created_at_s = self._stored_creation() or now_s
         whole = dataclasses.replace(record, created_at_s=self._created_at_s, updated_at_s=now_s)
         storage = self._storage if record.state.is_terminal else self._hasty_storage
+        if not self._is_indexed:
+            storage.write_bytes(self._storage.index_entry(self._created_at_s), b"")
+            self._is_indexed = True
         storage.write_text(self._storage.record, dump_plain_json(as_plain(whole), indent=1))
         self.written_state = record.state
 
@@ -155,7 +157,7 @@ def read_record(storage: RunStorage) -> RunRecord:
       StorageError: The record cannot be read, or is damaged: no JSON, or with a field of another type.
     """
     if not storage.exists(storage.record):
-        raise MistakeError(_no_such_run(storage))
+        raise MistakeError(no_such_run(storage, storage.run))
     return decode_record(storage.read_bytes(storage.record), storage)
 
 
@@ -165,7 +167,7 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
         record = json.loads(content)
         if not isinstance(record, dict):
             raise ValueError("it holds no JSON object")
-        dump_plain_json(record).encode()  # fails for half a character, which no terminal takes
+        json.dumps(record, ensure_ascii=False).encode()  # fails for half a character, which no terminal takes
         known = {"run": storage.run, "storage": storage.uri(storage.run), **record}
         found: RunRecord = from_plain(known, RunRecord)
     except (ValueError, RecursionError) as error:
@@ -174,44 +176,3 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
             "and remove its folder"
         ) from error
     return found
-
-
-def run_names(storage: Storage) -> list[str]:
-    """Returns the names of the runs kept here, sorted."""
-    return [name for name in storage.list_names("") if storage.exists(RunLayout(run=name).record)]
-
-
-def list_runs(storage: Storage) -> list[RunRecord | DamagedRecord]:
-    """Returns the record of each run, the newest first; then those that are damaged."""
-    found = [_record_or_damage(RunStorage(storage, run=name)) for name in run_names(storage)]
-    return sorted(found, key=lambda record: record.created_at_s or 0.0, reverse=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DamagedRecord:
-    """A run.json that cannot be read, and why."""
-
-    run: str
-    storage: str
-    error: RunError
-    created_at_s: None = None
-
-
-def _record_or_damage(storage: RunStorage) -> RunRecord | DamagedRecord:
-    try:
-        return read_record(storage)
-    except StorageError as error:
-        damage = RunError.from_exception(error, attempt=None)
-        return DamagedRecord(run=storage.run, storage=storage.uri(storage.run), error=damage)
-
-
-def _no_such_run(storage: RunStorage) -> str:
-    names = run_names(storage)
-    near = difflib.get_close_matches(storage.run, names, n=3)
-    if near:
-        hint = f"did you mean {' or '.join(near)}?"
-    elif names:
-        hint = "`raydist list` shows the runs that are there"
-    else:
-        hint = "no runs are kept there; give their place with --storage"
-    return f"no run named {storage.run!r} in {storage.uri()}; {hint}"

@@ -175,7 +175,8 @@ class TaskContext(TrainContext):
         at_step = self.step if step is None else step
         reporter = self._run.reporter
         reporter.advance(at_step)
-        reporter.progress.reported(values)
+        if not self.is_chief:
+            reporter.progress.reported(values, step=at_step)
         reporter.report(values, step=at_step, scope=Scope.GLOBAL if self.is_chief else Scope.LOCAL)
 
     def save(self, *, step: int, **trackables: Any) -> None:

@@ -47,6 +47,13 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture(params=["folder", "s3"])
+def runs_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where runs are kept: a folder, and the S3 server."""
+    uri: str = str(tmp_path / "runs") if request.param == "folder" else request.getfixturevalue("s3_uri")
+    return uri
+
+
 @pytest.fixture
 def stored_run(tmp_path: Path) -> dict[str, Any]:
     """A run of two workers on `./raydist_runs`, in its second attempt, with logs, metrics and checkpoints."""

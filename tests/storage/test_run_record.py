@@ -11,7 +11,9 @@ from raydist.errors import MistakeError, StorageError
 from raydist.spec.plain import as_plain
 from raydist.spec.run_state import RunState
 from raydist.storage.filesystem import Storage
-from raydist.storage.run_record import DamagedRecord, RunRecordStore, list_runs, read_record, run_names
+from raydist.storage.run_list import DamagedRecord, list_runs
+from raydist.storage.run_names import run_names
+from raydist.storage.run_record import RunRecordStore, read_record
 from raydist.storage.run_storage import RunStorage
 from tests.support.records import make_record
 
@@ -32,7 +34,9 @@ def test_record_is_read_back_with_every_key(storage: RunStorage) -> None:
             "steps": 7,
             "steps_repeated": 1,
             "metrics": {},
+            "best": None,
             "evaluation": None,
+            "progress": None,
             "checkpoint": None,
             "storage": storage.uri("first"),
             "tasks": [],
@@ -120,7 +124,7 @@ def test_list_runs_is_newest_first_and_survives_a_damaged_one(storage: Storage) 
         store.replace(make_record(folder, state="SUCCEEDED"))
     storage.write_bytes("broken/run.json", b"{")
     storage.write_bytes("no-run/other.txt", b"")
-    runs = list_runs(storage)
+    runs = list_runs(storage).runs
     assert [run.run for run in runs] == ["new", "old", "broken"]
     assert isinstance(runs[2], DamagedRecord)
     assert "damaged" in runs[2].error.message

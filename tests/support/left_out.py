@@ -50,6 +50,21 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
         *("controller_killed", "run_outlives", "submitter_ended", "large_function", "other_versions"),
         *("refusal_of", "name_that", "function_that", "controller_brought_back"),
     ),
+    # The same on S3 as in a folder; one test of each command stays.
+    "cli/commands/runs/test_delete.py": (
+        *("run_that_goes_on_is_refused_and_nothing_is_deleted[s3", "mistake_deletes_nothing[s3"),
+        *("older_than_takes_what_has_ended_and_names_what_it_keeps[s3", "person_is_asked[s3"),
+        *("without_a_terminal_yes_has_to_be_given[s3", "run_that_is_resumed_while_it_is_asked_stays[s3"),
+        "removal_that_was_cut_off_can_be_repeated[s3",
+    ),
+    "cli/commands/runs/test_kept_runs.py": (
+        *("describe_shows_options_checkpoints_and_sizes[s3", "wait_ends_with_the_exit_code_of_the_run[s3"),
+        *("damaged_checkpoint_is_passed_over_and_named[s3", "download_that_cannot_be_is_exit_2[s3"),
+        *("run_without_an_export_or_checkpoint_says_so[s3", "command_takes_a_run_of_every_state[s3-"),
+    ),
+    "cli/commands/runs/test_list.py": ("list_shows_what_is_asked_for[s3",),
+    "cli/commands/runs/test_logs.py": ("follower_goes_on_into_the_next_attempt_until_the_end[s3",),
+    "cli/commands/runs/test_status.py": ("watch_shows_progress_until_the_end[s3",),
     # Ray heads and hosts that are started for a test or two.
     "runtime/cluster/test_connection.py": (
         *("token_in", "client_address", "wrong_or_missing_token_is_one_sentence_in_time[missing"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from raydist.cli.job_options import DurationType, json_option, storage_option
-from raydist.cli.screen import output, run_view
+from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.screen import output
 from raydist.errors import MistakeError, SpecError
 from raydist.runs.chaos import Fault, disturb
 from raydist.spec.tasks import TaskId
@@ -14,7 +15,7 @@ _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopp
 
 
 @click.command("chaos", epilog="More: `raydist guide failures`.")
-@click.argument("run", metavar="RUN")
+@run_argument
 @click.option("--kill", metavar="TASK", help="Kill a task (SIGKILL), such as worker/1.")
 @click.option("--term", metavar="TASK", help="Tell a task to leave (SIGTERM), as before a preemption.")
 @click.option("--stop", metavar="TASK", help="Make a task hang (SIGSTOP).")
@@ -46,7 +47,6 @@ def command(
     Example:
       raydist chaos cifar-20261121-093012-1f3a --kill worker/1 --at-step 100
     """
-    run_view.check_name(run)
     asked = {Fault.KILL: kill, Fault.TERM: term, Fault.STOP: stop}
     given = [(fault, text) for fault, text in asked.items() if text is not None]
     if len(given) != 1:
@@ -55,6 +55,7 @@ def command(
     if for_s is not None and fault is not Fault.STOP:
         raise MistakeError("--for says how long a task is stopped; give it with --stop")
     task = TaskId.parse(text)
+    run = open_named(storage, run).run
     done = disturb(run, task, fault, storage=storage, at_step=at_step, for_s=for_s, address=address)
     if is_json:
         output.print_json(done.as_dict())

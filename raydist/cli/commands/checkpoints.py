@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.screen import output, run_view
+from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.screen import output
 from raydist.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _COLUMNS = ("step", "attempt", "epoch", "bytes", "state", "uri")
 
 
 @click.command("checkpoints", epilog="More: `raydist guide storage`.")
-@click.argument("run", metavar="RUN")
+@run_argument
 @click.option("--verify", is_flag=True, help="Read every file and compare it with its checksum.")
 @storage_option
 @json_option
@@ -26,15 +27,13 @@ def command(run: str, verify: bool, storage: str, is_json: bool) -> None:
     """List the committed checkpoints of a run, the newest first."""
     from raydist.storage.checkpoints import CheckpointStore
     from raydist.storage.run_record import read_record
-    from raydist.storage.run_storage import open_run
 
-    run_view.check_name(run)
-    opened = open_run(storage, run=run)
+    opened = open_named(storage, run)
     read_record(opened)  # tells a run that does not exist from one without checkpoints
     store = CheckpointStore(opened)
     rows = [_describe(store, checkpoint, verify=verify) for checkpoint in store.committed()]
     if is_json:
-        output.print_json({"run": run, "checkpoints": rows})
+        output.print_json({"run": opened.run, "checkpoints": rows})
     elif rows:
         output.print_table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
     else:

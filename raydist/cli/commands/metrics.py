@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.screen import run_view
+from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen.curves import charts
 from raydist.metrics.records import Scope
 
@@ -22,7 +22,7 @@ _POINTS_PER_COLUMN = 2  # of a braille character
 
 
 @click.command("metrics")
-@click.argument("run", metavar="RUN")
+@run_argument
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print it."
 )
@@ -41,10 +41,9 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     from raydist.metrics.merge import as_table
     from raydist.metrics.reading import read_columns
     from raydist.storage.run_record import read_record
-    from raydist.storage.run_storage import open_run
 
-    run_view.check_name(run)
-    opened = open_run(storage, run=run)
+    opened = open_named(storage, run)
+    run = opened.run
     read_record(opened)  # tells a run that does not exist from one without metrics
     scope = Scope.LOCAL if local else Scope.GLOBAL
     table = as_table(read_columns(opened, scope=scope))

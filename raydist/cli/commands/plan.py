@@ -12,22 +12,33 @@ from raydist.cli.job_options import given_options, job_options, json_option, mod
 from raydist.cli.screen import output
 from raydist.cli.screen.grouped_help import RunCommand
 from raydist.planning.batch_sizes import batch_sizes_of
-from raydist.planning.describe import describe_plan, placeholder_tf_configs
+from raydist.planning.describe import (
+    describe_plan,
+    lists_tasks,
+    placeholder_cluster,
+    placeholder_tf_config,
+    placeholder_tf_configs,
+)
 from raydist.spec.job import Strategy
 from raydist.spec.settings.params import ParamTexts
+from raydist.spec.tasks import TaskId
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan
+
+_MAX_ADDRESSES = 4
 
 
 @click.command("plan", cls=RunCommand, epilog="More: `raydist guide strategies`.")
 @click.argument("job", metavar="JOB")
 @module_option
 @job_options()
+@click.option("--tf-config", "task", metavar="TASK", help="Print TF_CONFIG of one task, such as worker/3.")
 @json_option
 def command(
     job: str,
     is_module: bool,
+    task: str | None,
     config: Path | None,
     param_texts: tuple[str, ...],
     is_json: bool,
@@ -43,8 +54,21 @@ def command(
     """
     from raydist import api
 
+    asked = None if task is None else TaskId.parse(task)
     target = target_of(job, is_module=is_module)
     plan = api.plan(target, config=config, params=ParamTexts.parse(param_texts), **given_options(options))
+    if asked is None:
+        show(plan, is_json=is_json)
+        return
+    tf_config = placeholder_tf_config(plan, asked)
+    if is_json:
+        output.print_json({"task": str(asked), "tf_config": tf_config})
+    else:
+        click.echo(_tf_config_line(asked, tf_config))
+
+
+def show(plan: Plan, *, is_json: bool) -> None:
+    """Prints a plan."""
     if is_json:
         output.print_json(describe_plan(plan))
     else:
@@ -70,8 +94,18 @@ def _print(plan: Plan) -> None:
     for note in plan.notes:
         click.echo(f"note: {note}")
     click.echo("the addresses below stand for those that the tasks will lease:")
-    for task, config in placeholder_tf_configs(plan):
-        click.echo(f"{task} TF_CONFIG={config}" if config else f"{task} without TF_CONFIG")
+    if lists_tasks(plan):
+        for task, config in placeholder_tf_configs(plan):
+            click.echo(_tf_config_line(task, config))
+        return
+    for task_type, addresses in placeholder_cluster(plan).as_dict().items():
+        few = addresses if len(addresses) <= _MAX_ADDRESSES else [*addresses[:2], "…", addresses[-1]]
+        click.echo(f"cluster    {len(addresses)} x {task_type}: {', '.join(few)}")
+    click.echo(f"TF_CONFIG  the cluster and the task; --tf-config {plan.tasks[-1]} prints that of one task")
+
+
+def _tf_config_line(task: TaskId, config: str | None) -> str:
+    return f"{task} TF_CONFIG={config}" if config else f"{task} without TF_CONFIG"
 
 
 def _placement(plan: Plan) -> str:

@@ -10,7 +10,7 @@ import click
 
 from raydist.cli import running
 from raydist.cli.job_options import default_storage, given_options, job_options, json_option
-from raydist.cli.screen import run_view
+from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen.grouped_help import RunCommand
 from raydist.errors import MistakeError
 from raydist.spec.job import MODULE_FLAG
@@ -24,7 +24,7 @@ _NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage"}
 
 
 @click.command("resume", cls=RunCommand, epilog="More: `raydist guide failures`.")
-@click.argument("run", metavar="RUN")
+@run_argument
 @job_options(without=("name", "resume"))
 @json_option
 def command(
@@ -42,11 +42,10 @@ def command(
     """
     from raydist.spec.settings.config_file import read_config
     from raydist.storage.run_record import read_record
-    from raydist.storage.run_storage import open_run
 
-    run_view.check_name(run)
     given = given_options(options)
-    record = read_record(open_run(given.get("storage", default_storage()), run=run))
+    opened = open_named(given.get("storage", default_storage()), run)
+    run, record = opened.run, read_record(opened)
     if "args" not in given and any(REDACTED in each for each in record.spec.get("args", ())):
         raise MistakeError(f"the arguments of run {run} have a secret, which is not kept; give them after --")
     layer = _settings(record.spec)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import DurationType, json_option, storage_option
+from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, run_view
 from raydist.errors import ClusterError
 from raydist.spec.settings.options import find_option
@@ -21,7 +22,7 @@ _ASK_AGAIN_S = 10.0
 
 
 @click.command("stop")
-@click.argument("run", metavar="RUN")
+@run_argument
 @click.option(
     "--timeout",
     "timeout_s",
@@ -45,10 +46,10 @@ def command(run: str, timeout_s: float, address: str | None, storage: str, is_js
     other run on the host of the process that submitted it.
     """
     from raydist.runs.attached import AttachedRun
-    from raydist.storage.run_storage import open_run
 
-    run_view.check_name(run)
-    attached = AttachedRun(open_run(storage, run=run), address=address)
+    opened = open_named(storage, run)
+    run = opened.run
+    attached = AttachedRun(opened, address=address)
     with output.stdout_kept_for_json(is_json):
         _stop(attached, run, timeout_s=timeout_s)
     result = attached.status()

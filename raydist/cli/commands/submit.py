@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from raydist.cli import running
+from raydist.cli.commands import plan
 from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
 from raydist.cli.screen.grouped_help import RunCommand
+from raydist.spec.settings.params import ParamTexts
 
 
 @click.command(
@@ -17,10 +19,12 @@ from raydist.cli.screen.grouped_help import RunCommand
 @click.argument("job", metavar="JOB")
 @module_option
 @job_options()
+@click.option("--dry-run", is_flag=True, help="Show what would be launched, as `raydist plan` does.")
 @json_option
 def command(
     job: str,
     is_module: bool,
+    dry_run: bool,
     config: Path | None,
     param_texts: tuple[str, ...],
     is_json: bool,
@@ -37,8 +41,15 @@ def command(
       raydist submit jobs/cifar.py --workers 4 -p epochs=20 --timeout 2h
       raydist submit main.py --workers 2 -- --batch-size 64
     """
+    target = target_of(job, is_module=is_module)
+    if dry_run:
+        from raydist import api
+
+        params, given = ParamTexts.parse(param_texts), given_options(options)
+        plan.show(api.plan(target, config=config, params=params, **given), is_json=is_json)
+        return 0
     return running.run_job(
-        target_of(job, is_module=is_module),
+        target,
         config=config,
         param_texts=param_texts,
         options=given_options(options),

@@ -28,6 +28,12 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Prints aligned columns; numbers stand at the right of theirs."""
+    for line in table_lines(headers, rows):
+        click.echo(line)
+
+
+def table_lines(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    """Yields the lines of a table of aligned columns."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[index]) for line in [list(headers), *cells]) for index in range(len(headers))]
     is_number = [
@@ -39,7 +45,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(line, widths, is_number, strict=True)
         ]
-        click.echo("  ".join(columns).rstrip())
+        yield "  ".join(columns).rstrip()
 
 
 def print_raydist_error(error: RaydistError, *, is_json: bool) -> int:

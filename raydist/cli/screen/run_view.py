@@ -1,28 +1,28 @@
-"""How a run's record is shown to a person, and what every command that reads one asks first."""
+"""How a run's record is shown to a person."""
 
 from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from raydist.cli.screen import guide_pages, output
-from raydist.cli.screen.progress import duration, metrics_line
-from raydist.spec.job import check_run_name
+from raydist.cli.screen.progress import Progress, duration, metrics_line, rate
+from raydist.spec.best import Best
 from raydist.spec.plain import as_plain
-from raydist.spec.result import RunError
+from raydist.spec.result import RunError, RunProgress, RunResult
 from raydist.spec.run_state import RunState
 
 if TYPE_CHECKING:
+    from raydist.spec.incidents import Incident
     from raydist.storage.run_record import RunRecord
 
-
-def check_name(run: str) -> None:
-    """Raises SpecError for what cannot be a run's name, before storage is asked for it."""
-    check_run_name(run)
+_TASK_COLUMNS = ("task", "state", "steps", "lag", "steps/s", "host", "pid", "address")
+_KEYS = {"lag": "lag_steps", "steps/s": "steps_per_s"}
 
 
 def how_far(state: RunState, steps: int) -> str:
@@ -30,51 +30,145 @@ def how_far(state: RunState, steps: int) -> str:
     return f"{state.value} after {steps} steps" if steps else f"{state.value}, no steps reported"
 
 
-def print_record(record: RunRecord) -> None:
-    """Prints run.json as a person reads it: the facts, the tasks, the error."""
+def record_lines(record: RunRecord, incidents: Sequence[Incident] = ()) -> list[str]:
+    """Returns run.json as a person reads it: the facts, the restarts, the notes, the tasks, the error."""
+    told = {incident.message for incident in incidents}
+    lines = [
+        *fact_lines(_facts(record)),
+        *incident_lines(incidents),
+        *(f"note: {note}" for note in record.notes if note not in told),
+    ]
+    if record.tasks:
+        tasks = [as_plain(task) for task in record.tasks]
+        rows = [[task[_KEYS.get(name, name)] for name in _TASK_COLUMNS] for task in tasks]
+        lines += ["", *output.table_lines(_TASK_COLUMNS, rows)]
+    if record.error:
+        lines += ["", *error_lines(record.error)]
+    return lines
+
+
+def fact_lines(facts: Mapping[str, object]) -> list[str]:
+    """Returns a line for each fact, aligned."""
+    width = max(map(len, facts), default=0)
+    return [f"{name.ljust(width)}  {value}" for name, value in facts.items()]
+
+
+def incident_lines(incidents: Sequence[Incident]) -> list[str]:
+    """Returns a line for each interruption: when, which attempt, why."""
+    return [
+        f"restart: {local_time(one.at_s)}  "
+        + ("" if one.attempt is None else f"attempt {one.attempt}  ")
+        + one.message
+        for one in incidents
+    ]
+
+
+def job_text(record: RunRecord) -> str | None:
+    """Returns `cifar.py:train`, `main.py` or `package.main`; None for a function that is kept nowhere."""
+    entry_point: Mapping[str, Any] = record.spec.get("entry_point", {})
+    where, function = entry_point.get("file") or entry_point.get("module"), entry_point.get("function")
+    if not where:
+        return None
+    return f"{where}:{function}" if function else str(where)
+
+
+def duration_s(record: RunResult) -> float | None:
+    """Returns the seconds from the submit, or the last resume, to the record; None where unknown."""
+    return record.timings.get("total")
+
+
+def best_text(best: Best | None) -> str | None:
+    """Returns `val_loss 0.0312`."""
+    return None if best is None else f"{best.name} {best.value:.4g}"
+
+
+def params_text(params: Mapping[str, Any]) -> str:
+    """Returns `epochs=3  rate=0.001`."""
+    return "  ".join(f"{name}={value}" for name, value in params.items())
+
+
+def progress_of(record: RunRecord) -> Progress:
+    """Returns what the line of progress of a run needs, from its record."""
+    told = record.progress or RunProgress()
+    return Progress(
+        phase=record.state.value.lower(),
+        attempt=max(0, record.attempts - 1),
+        epoch=told.epoch,
+        num_epochs=told.num_epochs,
+        step=record.steps,
+        num_steps=told.num_steps,
+        steps_per_s=told.steps_per_s,
+        metrics=record.metrics,
+        run_s=duration_s(record) or 0.0,
+    )
+
+
+def _facts(record: RunRecord) -> dict[str, object]:
     facts: dict[str, object] = {"run": record.run}
+    if (job := job_text(record)) is not None:
+        facts["job"] = job
     if args := record.spec.get("args"):
         facts["args"] = shlex.join(args)
+    if params := record.spec.get("params"):
+        facts["params"] = params_text(params)
+    facts["state"] = record.state.value
+    facts["started"] = local_time(record.created_at_s)
+    if (seconds := duration_s(record)) is not None:
+        facts["duration"] = duration(seconds)
     facts |= {
-        "state": record.state.value,
         "strategy": f"{record.strategy or '-'} (keras {record.keras or '-'})",
         "attempts": record.attempts,
-        "steps": record.steps,
+        "steps": _steps(record),
         "metrics": metrics_line(record.metrics) or "-",
-        "checkpoint": record.checkpoint or "-",
-        "storage": record.storage,
     }
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        click.echo(f"{name.ljust(width)}  {value}")
-    for note in record.notes:
-        click.echo(f"note: {note}")
-    if record.tasks:
-        columns = ("task", "state", "steps", "host", "pid", "address")
-        click.echo()
-        output.print_table(columns, [[as_plain(task)[name] for name in columns] for task in record.tasks])
-    if record.error:
-        click.echo()
-        print_error(record.error)
+    if record.best is not None:
+        facts["best"] = f"{best_text(record.best)} at step {record.best.step}"
+    return facts | {"checkpoint": record.checkpoint or "-", "storage": record.storage}
+
+
+def _steps(record: RunRecord) -> str:
+    """Returns `340 of 1200, epoch 2 of 3, 212 steps/s, ETA 0:00:04`, of what is known."""
+    told = record.progress
+    if told is None:
+        return str(record.steps)
+    parts = [_of(record.steps, told.num_steps)]
+    if told.epoch is not None and told.num_epochs is not None:
+        parts.append(f"{told.epoch} of {told.num_epochs} epochs done")
+    if not record.state.is_terminal:
+        if told.steps_per_s is not None:
+            parts.append(f"{rate(told.steps_per_s)} steps/s")
+        if told.eta_s is not None:
+            parts.append(f"ETA {duration(told.eta_s)}")
+    return ", ".join(parts)
+
+
+def _of(count: int, total: int | None) -> str:
+    return str(count) if total is None else f"{count} of {total}"
+
+
+def error_lines(error: RunError) -> list[str]:
+    """Returns why a run failed: the sentence, then where."""
+    # The message of a failed task names the exception's type already.
+    named = "" if error.type in error.message else f"{error.type}: "
+    places = (("task", error.task), ("attempt", error.attempt), ("log", error.log))
+    lines = [f"error: {named}{error.message}"]
+    lines += [f"  {name.ljust(7)}  {place}" for name, place in places if place is not None]
+    if (page := guide_pages.command_about(error.type, error.exit_code)) is not None:
+        lines.append(f"  see      {page}")
+    return lines
 
 
 def print_error(error: RunError, *, stream: TextIO | None = None) -> None:
-    """Prints why a run failed, to stdout when `stream` is omitted: the sentence, then where."""
-    # The message of a failed task names the exception's type already.
-    named = "" if error.type in error.message else f"{error.type}: "
-    click.echo(f"error: {named}{error.message}", file=stream)
-    for name, place in (("task", error.task), ("attempt", error.attempt), ("log", error.log)):
-        if place is not None:
-            click.echo(f"  {name.ljust(7)}  {place}", file=stream)
-    if (page := guide_pages.command_about(error.type, error.exit_code)) is not None:
-        click.echo(f"  see      {page}", file=stream)
+    """Prints why a run failed, to stdout when `stream` is omitted."""
+    for line in error_lines(error):
+        click.echo(line, file=stream)
 
 
-def print_age(record: RunRecord) -> None:
-    """Tells how old the record of a run that goes on is: a dead driver cannot write its own end."""
+def age_line(record: RunRecord) -> str | None:
+    """Tells how old the record of a run that goes on is; None once the run has ended."""
     if record.state.is_terminal or record.updated_at_s is None:
-        return
-    click.echo(f"\nas of {duration(max(0.0, time.time() - record.updated_at_s))} ago")
+        return None
+    return f"as of {duration(max(0.0, time.time() - record.updated_at_s))} ago"
 
 
 def local_time(unix_s: float | None) -> str:

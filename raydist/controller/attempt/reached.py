@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raydist.spec.best import Best, better
 from raydist.spec.result import Evaluation
 from raydist.spec.status import TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
@@ -18,6 +19,7 @@ class Reached:
     Attributes:
       steps: The highest step completed.
       metrics: The chief's last report.
+      best: The best value that the chief reported; None before the first.
       checkpoint: URI of the newest checkpoint that the chief committed; None before the first.
       evaluation: The evaluator's last result; None before the first, and without an evaluator.
       repeated: Steps that were applied twice, by attempt.
@@ -26,6 +28,7 @@ class Reached:
 
     steps: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    best: Best | None = None
     checkpoint: str | None = None
     evaluation: Evaluation | None = None
     repeated: Mapping[int, int] = field(default_factory=dict)
@@ -56,6 +59,7 @@ class Reached:
         return dataclasses.replace(
             self,
             metrics=status.metrics or self.metrics,
+            best=better(self.best, status.best),
             checkpoint=status.checkpoint or self.checkpoint,
             repeated={**self.repeated, attempt: repeated},
         )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from raydist.controller.attempt.attempt import Attempt
 from raydist.controller.machine import RunMachine
-from raydist.spec.result import RunResult, TaskRecord
-from raydist.spec.tasks import TaskId
+from raydist.spec.result import RunProgress, RunResult, TaskRecord
+from raydist.spec.status import TaskStatus
+from raydist.spec.tasks import TaskId, TaskType
 
 # The phases of a run, each with the seconds from the call of `raydist.run` to its end.
 TIMING_NAMES = ("ray", "placement", "tasks_ready", "first_step", "total")
@@ -39,7 +40,9 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
         steps=reached.steps,
         steps_repeated=reached.steps_repeated,
         metrics=reached.metrics,
+        best=reached.best,
         evaluation=reached.evaluation,
+        progress=_progress(attempt.statuses.get(machine.chief)),
         checkpoint=reached.checkpoint,
         storage=places.storage,
         tasks=tuple(_task_record(task, attempt) for task in attempt.tasks),
@@ -49,10 +52,40 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
     )
 
 
+def _lag_steps(status: TaskStatus, attempt: Attempt) -> int | None:
+    """Returns how many steps a task is behind the one that is ahead; None for one that counts none."""
+    if not status.step or status.task.task_type not in (TaskType.CHIEF, TaskType.WORKER, TaskType.EVALUATOR):
+        return None
+    return max(one.step for one in attempt.statuses.values()) - status.step
+
+
 def _notes(machine: RunMachine) -> tuple[str, ...]:
     restarts = [restart.sentence() for restart in machine.restarts]
     incidents = [*machine.deaths.sentences(), *restarts, *machine.notes]
     return tuple(dict.fromkeys([*machine.plan.notes, *machine.reached.notes, *incidents]))
+
+
+def _progress(chief: TaskStatus | None) -> RunProgress | None:
+    if chief is None or not chief.pid:
+        return None
+    return RunProgress(
+        epoch=chief.epoch,
+        num_epochs=chief.num_epochs,
+        num_steps=chief.num_steps,
+        steps_per_s=chief.steps_per_s,
+        eta_s=_eta_s(chief),
+    )
+
+
+def _eta_s(chief: TaskStatus) -> float | None:
+    """Returns the time to the last step at the attempt's mean rate, which has its evaluations and saves."""
+    if chief.num_steps is None or chief.first_step_at_s is None:
+        return None
+    num_timed = chief.step - chief.restored_step - 1  # the first step builds the function
+    num_left = max(0, chief.num_steps - chief.step)
+    if num_timed < 1 or chief.at_s <= chief.first_step_at_s:
+        return None
+    return num_left * (chief.at_s - chief.first_step_at_s) / num_timed
 
 
 def _task_record(task: TaskId, attempt: Attempt) -> TaskRecord:
@@ -63,6 +96,9 @@ def _task_record(task: TaskId, attempt: Attempt) -> TaskRecord:
         task=task,
         state=status.state,
         steps=status.step,
+        steps_per_s=status.steps_per_s,
+        lag_steps=_lag_steps(status, attempt),
+        incarnation=status.incarnation,
         host=status.host,
         pid=status.pid,
         address=status.address,

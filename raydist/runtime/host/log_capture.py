@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 from raydist.errors import StorageError
 from raydist.runtime.host.scratch import spool_path
 from raydist.spec.tasks import TaskId
+from raydist.storage.log_times import ArrivalTimes
 
 if TYPE_CHECKING:
     from raydist.storage.logs import LogUploader
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
+# How exactly the logs of tasks can be merged by time.
+TIMES_EVERY_S = 0.25
 # The first upload imports pyarrow, which would compete with the first training steps.
 FIRST_TICK_AFTER_S = 3.0
 
@@ -40,8 +45,12 @@ class LogTarget:
     attempt: int
     incarnation: int = 0
 
-    def open_uploader(self, scratch_path: Path) -> LogUploader:
-        """Opens storage for the spool in a task's scratch folder; goes on where an earlier one ended."""
+    def open_uploader(self, scratch_path: Path, *, times: ArrivalTimes | None = None) -> LogUploader:
+        """Opens storage for the spool in a task's scratch folder; goes on where an earlier one ended.
+
+        Args:
+          times: Notes when the spool grows; None for what is kept beside the spool.
+        """
         from raydist.storage.logs import LogUploader
         from raydist.storage.run_storage import open_run
 
@@ -51,6 +60,7 @@ class LogTarget:
             attempt=self.attempt,
             incarnation=self.incarnation,
             spool_path=spool_path(scratch_path),
+            times=times,
         )
 
 
@@ -60,6 +70,7 @@ class LogCapture:
     def __init__(self, scratch_path: Path, target: LogTarget) -> None:
         self._scratch_path = scratch_path
         self._target = target
+        self._times = ArrivalTimes(spool_path(scratch_path))
         self._uploader: LogUploader | None = None
         self._uploader_lock = threading.Lock()
         self._has_warned = False
@@ -91,11 +102,14 @@ class LogCapture:
         return self._upload(is_final=True)
 
     def _upload_regularly(self) -> None:
+        tick_at_s = time.monotonic() + FIRST_TICK_AFTER_S
         never = threading.Event()
-        never.wait(FIRST_TICK_AFTER_S)
-        while True:
-            self._upload(is_final=False)
-            never.wait(TICK_S)
+        while not never.wait(TIMES_EVERY_S):
+            with contextlib.suppress(OSError):  # a full disk, which the upload tells
+                self._times.note()
+            if time.monotonic() >= tick_at_s:
+                self._upload(is_final=False)
+                tick_at_s = time.monotonic() + TICK_S
 
     def _upload(self, *, is_final: bool) -> str | None:
         try:
@@ -114,5 +128,5 @@ class LogCapture:
     def _open_once(self) -> LogUploader:
         with self._uploader_lock:
             if self._uploader is None:
-                self._uploader = self._target.open_uploader(self._scratch_path)
+                self._uploader = self._target.open_uploader(self._scratch_path, times=self._times)
             return self._uploader

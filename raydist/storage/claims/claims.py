@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from raydist.errors import StorageError
-from raydist.storage.claims.claim import Claim
+from raydist.storage.claims.claim import Claim, is_driven
 from raydist.storage.claims.exclusive import create_once
+from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage
 
 
@@ -34,6 +35,17 @@ class ClaimStore:
                 if self._storage.exists(self._storage.claim(number)):
                     raise
                 # Its holder has just given it up.
+
+    def is_driven(self, record: RunRecord | None, *, now_s: float) -> bool:
+        """Whether somebody drives the run, or is about to; raises like `newest`.
+
+        Args:
+          record: run.json; None where there is none, or it is damaged.
+          now_s: Unix time.
+        """
+        if record is not None and record.state.is_terminal and record.claim is None:
+            return False  # a run of a raydist that made no claims
+        return is_driven(self.newest(), record, now_s=now_s)
 
     def add(self, claim: Claim) -> bool:
         """Stores the claim; returns False where another process was quicker."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from raydist.errors import ClusterError, SpecError, StorageError
+from raydist.spec.best import Best
 from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
 from raydist.spec.tasks import TaskId
@@ -32,6 +33,7 @@ class RunFolder:
       record: Replaces run.json.
       claim_number: Number of the claim that this process holds, or held; None before.
       first_attempt: Number of the first attempt, which is not 0 for a run that is resumed.
+      best: The best value of a run that is resumed.
       datasets: Names of the datasets that a run which is resumed was given.
       was_detached: Whether the run that is resumed was driven by a controller in a Ray.
     """
@@ -48,6 +50,7 @@ class RunFolder:
         self._is_overtaken = False
         self.claim_number: int | None = None
         self.first_attempt = 0
+        self.best: Best | None = None
         self.datasets: tuple[str, ...] = ()
         self.was_detached = False
 
@@ -195,6 +198,7 @@ class RunFolder:
         if self._resume:
             record = self.record.read()
             self.first_attempt = record.attempts
+            self.best = record.best
             self.datasets = record.datasets
             self.was_detached = record.is_detached
 

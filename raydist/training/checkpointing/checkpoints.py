@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 import time
 import zlib
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import CheckpointError
+from raydist.spec import best
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.training.checkpointing import variables
@@ -213,10 +213,10 @@ class TaskCheckpoints:
         """Returns the best checkpoint's files by the metric to keep; None without one of this `fit`."""
         self.finish()
         committed = self._store.committed()
-        best = best_step(committed, self._keep_best)
-        if best is None:
+        step = best_step(committed, self._keep_best)
+        if step is None:
             return None
-        files = self._store.read(next(checkpoint for checkpoint in committed if checkpoint.step == best))
+        files = self._store.read(next(checkpoint for checkpoint in committed if checkpoint.step == step))
         return files if decode_state(files[STATE_FILE])["fit"] == fit else None
 
     def check(self) -> None:
@@ -230,8 +230,8 @@ class TaskCheckpoints:
     def _commit(self, files: Mapping[str, bytes], *, step: int, info: Mapping[str, Any]) -> None:
         self._before_commit()
         checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info=info)
-        best = best_step(self._store.committed(), self._keep_best)
-        self._store.prune(keep=self._keep, keep_steps=() if best is None else (best,))
+        best_so_far = best_step(self._store.committed(), self._keep_best)
+        self._store.prune(keep=self._keep, keep_steps=() if best_so_far is None else (best_so_far,))
         self._progress.committed(checkpoint.uri)
         logger.info("committed %s", checkpoint.uri)
 
@@ -245,11 +245,7 @@ def best_step(committed: Sequence[Checkpoint], metric: str | None) -> int | None
     if metric is None:
         return None
     found = ((checkpoint.info.get("metrics", {}).get(metric), checkpoint.step) for checkpoint in committed)
-    values = [(value, step) for value, step in found if value is not None and math.isfinite(value)]
-    if not values:
-        return None
-    sign = 1.0 if "loss" in metric or "error" in metric else -1.0
-    return min(values, key=lambda pair: (sign * pair[0], pair[1]))[1]
+    return best.best_step(found, metric)
 
 
 def _names(workers: Sequence[int]) -> str:

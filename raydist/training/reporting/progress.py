@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from raydist.spec.best import best_of
 from raydist.spec.status import TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 
@@ -91,9 +92,11 @@ class TaskProgress:
             local_metrics=status.local_metrics if local_metrics is None else dict(local_metrics),
         )
 
-    def reported(self, metrics: Mapping[str, float]) -> None:
+    def reported(self, metrics: Mapping[str, float], *, step: int, keep_best: str | None = None) -> None:
+        """Notes values that hold after `step` steps; `keep_best` is the metric to find the best value of."""
         with self._lock:
-            self._status = replace(self._status, metrics=dict(metrics))
+            best = best_of(self._status.best, metrics, step=step, keep_best=keep_best)
+            self._status = replace(self._status, metrics=dict(metrics), best=best)
 
     def committed(self, checkpoint_uri: str) -> None:
         with self._lock:

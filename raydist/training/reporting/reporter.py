@@ -34,6 +34,7 @@ class Reporter:
         self.num_workers = assignment.num_workers
         self._run_name = assignment.job.name
         self._attempt = assignment.attempt
+        self._keep_best = assignment.job.keep_best
         self._metrics = metrics
         # Values that hold for the whole run are written once. An evaluator's are nobody else's.
         self._writes_global = self.is_chief or self.task.task_type is TaskType.EVALUATOR
@@ -67,7 +68,7 @@ class Reporter:
         """Records values that hold after `step` steps, of this task or, called in every task, of the run."""
         self.step = max(self.step, step)
         if scope is Scope.GLOBAL:
-            self.progress.reported(values)
+            self.progress.reported(values, step=step, keep_best=self._keep_best)
             if not self._writes_global:
                 return
         now = time.time()

@@ -16,8 +16,9 @@ import raydist as package
 from raydist.controller.revival import Revival
 from raydist.errors import StorageError
 from raydist.planning.describe import describe_job, describe_plan
+from raydist.spec.best import Best
 from raydist.spec.plain import as_plain
-from raydist.spec.result import Evaluation, RunError, RunResult, TaskRecord
+from raydist.spec.result import Evaluation, RunError, RunProgress, RunResult, TaskRecord
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, GroupLoss, TaskState
 from raydist.storage.run_record import RunRecord, RunRecordStore, read_record
@@ -42,6 +43,8 @@ def whole_record() -> RunRecord:
         steps=20,
         storage="/runs/digits-1",
         metrics={"loss": 0.25},
+        best=Best(name="loss", value=0.25, step=20),
+        progress=RunProgress(epoch=2, num_epochs=3, num_steps=30, steps_per_s=4.5, eta_s=2.0),
         evaluation=Evaluation(step=10, lag_steps=2, metrics={"loss": 0.5}),
         checkpoint="/runs/digits-1/checkpoints/step-20-a2",
         tasks=(

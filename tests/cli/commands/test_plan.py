@@ -159,3 +159,50 @@ def test_plan_shows_the_arguments_of_a_script(raydist: Run, tmp_path: Path) -> N
     code, out, _ = raydist("plan", "main.py", "--address", "local")
     assert "one_device: one worker" in out
     assert "worker/0 without TF_CONFIG" in out
+
+
+MANY = ("--workers", "1000", "--cpus-per-worker", "0.001", "--address", "local")
+
+
+def test_plan_of_many_tasks_prints_the_cluster_once(raydist: Run, job_file: Write) -> None:
+    code, out, _ = raydist("plan", str(job_file()), *MANY)
+    assert code == 0
+    assert "cluster    1000 x worker: worker-0:0, worker-1:0, …, worker-999:0" in out
+    assert "--tf-config worker/999 prints that of one task" in out
+    assert "TF_CONFIG={" not in out
+    assert len(out.splitlines()) < 15
+    described = json.loads(raydist("plan", str(job_file()), *MANY, "--json")[1])
+    assert len(described["cluster"]["worker"]) == len(described["tasks"]) == 1000
+    assert described["tasks"][999] == {"task": "worker/999", "tf_config": None}
+
+
+@pytest.mark.parametrize("num_workers", ["2", "1000"])
+def test_tf_config_of_one_task_is_printed(raydist: Run, job_file: Write, num_workers: str) -> None:
+    arguments = ("plan", str(job_file()), *MANY, "--workers", num_workers, "--tf-config", "worker/1")
+    code, out, _ = raydist(*arguments)
+    name, _, text = out.partition(" TF_CONFIG=")
+    assert (code, name, out.count("\n")) == (0, "worker/1", 1)
+    assert json.loads(text)["task"] == {"type": "worker", "index": 1}
+    assert len(json.loads(text)["cluster"]["worker"]) == int(num_workers)
+    assert json.loads(raydist(*arguments, "--json")[1]) == {"task": "worker/1", "tf_config": text.strip()}
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [("worker/2", "the plan has no task worker/2; it has 2 workers"), ("x", "'x' is no task")],
+)
+def test_tf_config_of_no_task_is_exit_2(raydist: Run, job_file: Write, task: str, sentence: str) -> None:
+    code, out, err = raydist(
+        "plan", str(job_file()), "--workers", "2", "--address", "local", "--tf-config", task
+    )
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_dry_run_is_the_plan_and_starts_nothing(
+    raydist: Run, job_file: Write, tmp_path: Path, more: list[str]
+) -> None:
+    options = (str(job_file()), "--workers", "2", "--name", "calm", "--address", "local", *more)
+    assert raydist("submit", *options, "--dry-run") == raydist("plan", *options)
+    assert not (tmp_path / "raydist_runs").exists()

@@ -75,10 +75,8 @@ def test_list_of_an_empty_storage_says_so(raydist: Run, tmp_path: Path) -> None:
 def test_logs_show_the_last_attempt_of_every_task(raydist: Run) -> None:
     _, out, _ = raydist("logs", "digits-1")
     assert out.splitlines() == [
-        "==> worker/0 (attempt 1) <==",
-        "worker 0 attempt 1",
-        "==> worker/1 (attempt 1) <==",
-        "worker 1 attempt 1",
+        "[worker/0] worker 0 attempt 1",
+        "[worker/1] worker 1 attempt 1",
     ]
 
 

@@ -1,0 +1,130 @@
+"""`raydist download RUN checkpoint|export DIR`: copies a run's model to this machine."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.screen import output
+from raydist.cli.screen.sizes import size_text
+from raydist.errors import CheckpointError, MistakeError, StorageError
+from raydist.storage.checkpoint_marker import safe_name
+
+if TYPE_CHECKING:
+    from raydist.storage.checkpoint_marker import Checkpoint
+    from raydist.storage.checkpoints import CheckpointStore
+    from raydist.storage.run_storage import RunStorage
+
+_THREADS = 8
+
+
+@click.command("download", epilog="More: `raydist guide storage`.")
+@run_argument
+@click.argument("what", metavar="checkpoint|export", type=click.Choice(["checkpoint", "export"]))
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--step", metavar="N", type=int, help="The checkpoint of this step; the newest whole one when omitted."
+)
+@storage_option
+@json_option
+def command(run: str, what: str, directory: Path, step: int | None, storage: str, is_json: bool) -> None:
+    """Copy a checkpoint or the exported model of a run.
+
+    DIR must not exist, or be empty. A checkpoint is compared with its checksums on the way.
+
+    \b
+    Example:
+      raydist download @latest export model/
+    """
+    from raydist.storage.run_record import read_record
+
+    opened = open_named(storage, run)
+    read_record(opened)
+    if step is not None and what == "export":
+        raise MistakeError("--step names a checkpoint; a run has one export")
+    _check_is_empty(directory)
+    notes: list[str] = []
+    if what == "export":
+        copied = _copy_export(opened, directory)
+    else:
+        copied, notes = _copy_checkpoint(opened, directory, step=step)
+    told = {"run": opened.run, "what": what, "directory": str(directory.resolve()), **copied, "notes": notes}
+    if is_json:
+        output.print_json(told)
+        return
+    for note in notes:
+        click.echo(f"note: {note}")
+    of_step = f" of step {copied['step']}" if copied.get("step") is not None else ""
+    click.echo(
+        f"{what}{of_step} of run {opened.run}: {copied['num_files']} files, {size_text(copied['bytes'])}, "
+        f"in {directory}"
+    )
+
+
+def _check_is_empty(directory: Path) -> None:
+    try:
+        is_free = not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+    except OSError as error:
+        raise MistakeError(f"cannot look into {directory}: {error.strerror}") from error
+    if not is_free:
+        raise MistakeError(f"{directory} is not an empty folder; name one that is, or that does not exist")
+
+
+def _copy_checkpoint(
+    storage: RunStorage, directory: Path, *, step: int | None
+) -> tuple[dict[str, int], list[str]]:
+    from raydist.storage.checkpoints import CheckpointStore
+
+    store = CheckpointStore(storage)
+    if step is not None:
+        checkpoint = _of_step(store, storage, step)
+        store.fetch(checkpoint, directory)
+        return _told(checkpoint), []
+    point = store.latest_whole(fetch_to=directory)
+    notes = [f"{one.uri} is damaged, and was passed over: {one.reason}" for one in point.damaged]
+    if point.checkpoint is None:
+        if notes:
+            raise CheckpointError(f"no checkpoint of run {storage.run} is whole: {notes[0]}")
+        raise MistakeError(f"run {storage.run} has no committed checkpoint")
+    return _told(point.checkpoint), notes
+
+
+def _of_step(store: CheckpointStore, storage: RunStorage, step: int) -> Checkpoint:
+    committed = store.committed()
+    for checkpoint in committed:
+        if checkpoint.step == step:
+            return checkpoint
+    known = ", ".join(str(checkpoint.step) for checkpoint in committed) or "none"
+    raise MistakeError(f"run {storage.run} has no checkpoint of step {step}; it has {known}")
+
+
+def _told(checkpoint: Checkpoint) -> dict[str, int]:
+    sizes = [file.size_bytes for file in checkpoint.files]
+    return {
+        "step": checkpoint.step,
+        "attempt": checkpoint.attempt,
+        "num_files": len(sizes),
+        "bytes": sum(sizes),
+    }
+
+
+def _copy_export(storage: RunStorage, directory: Path) -> dict[str, int]:
+    files = storage.list_files(storage.export)
+    if not files:
+        raise MistakeError(
+            f"run {storage.run} has no exported model; ctx.fit exports it at its end, unless --no-export is "
+            "given"
+        )
+    try:
+        names = [safe_name(file.key.removeprefix(f"{storage.export}/")) for file in files]
+    except ValueError as error:
+        raise StorageError(f"{storage.uri(storage.export)} is damaged: {error}") from error
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-download") as threads:
+        for _ in threads.map(lambda file, name: storage.download(file.key, directory / name), files, names):
+            pass
+    return {"num_files": len(files), "bytes": sum(file.size_bytes for file in files)}

@@ -1,0 +1,122 @@
+"""`raydist list`: the runs that are kept on a storage."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Collection
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.screen import output, run_view
+from raydist.cli.screen.progress import duration
+from raydist.spec.plain import as_plain
+from raydist.spec.run_state import RunState
+
+if TYPE_CHECKING:
+    from raydist.storage.run_list import DamagedRecord, Listing
+    from raydist.storage.run_record import RunRecord
+
+_LIMIT = 50
+# What is printed of a run, as it is for one whose record is damaged.
+_UNKNOWN: dict[str, Any] = {
+    "run": None,
+    "job": None,
+    "state": None,
+    "strategy": None,
+    "keras": None,
+    "attempts": 0,
+    "steps": 0,
+    "best": None,
+    "storage": None,
+    "error": None,
+    "created_at_s": None,
+    "duration_s": None,
+}
+_COLUMNS = ("run", "state", "job", "strategy", "attempts", "steps", "best", "started", "duration")
+
+
+@click.command("list")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in RunState], case_sensitive=False),
+    help="Runs in this state; can be repeated.",
+)
+@click.option("--job", metavar="JOB", help="Runs of this job: cifar, cifar.py, cifar.py:train or a pattern.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=_LIMIT,
+    show_default=True,
+    help="How many at most; 0 for all.",
+)
+@storage_option
+@json_option
+def command(states: tuple[str, ...], job: str | None, limit: int, storage: str, is_json: bool) -> None:
+    """List runs, the newest first."""
+    from raydist.storage.filesystem import Storage
+    from raydist.storage.run_list import list_runs
+
+    opened = Storage.open(storage)
+    listing = list_runs(opened, limit=limit or None, matches=_matcher(states, job))
+    if is_json:
+        runs = [_described(run) for run in listing.runs]
+        told = {"num_known": listing.num_known, "is_complete": listing.is_complete}
+        output.print_json({"storage": opened.uri(), "runs": runs, **told})
+        return
+    if not listing.runs:
+        asked = " that match" if states or job else ""
+        click.echo(f"no runs{asked} in {opened.uri()}")
+        return
+    _print(listing)
+
+
+def _matcher(states: Collection[str], job: str | None) -> Callable[[RunRecord], bool] | None:
+    if not states and job is None:
+        return None
+
+    def matches(record: RunRecord) -> bool:
+        return (not states or record.state.value in states) and (job is None or _is_of(record, job))
+
+    return matches
+
+
+def _is_of(record: RunRecord, job: str) -> bool:
+    """Whether the job is named by its text, its file, its file's name or that without its ending."""
+    text = run_view.job_text(record)
+    if text is None:
+        return False
+    where = PurePosixPath(text.partition(":")[0])
+    return any(fnmatch.fnmatchcase(one, job) for one in (text, str(where), where.name, where.stem))
+
+
+def _described(record: RunRecord | DamagedRecord) -> dict[str, Any]:
+    from raydist.storage.run_record import RunRecord
+
+    told = {key: as_plain(getattr(record, key, unknown)) for key, unknown in _UNKNOWN.items()}
+    if isinstance(record, RunRecord):
+        told |= {"job": run_view.job_text(record), "duration_s": run_view.duration_s(record)}
+    return told
+
+
+def _print(listing: Listing) -> None:
+    from raydist.storage.run_record import RunRecord
+
+    rows = []
+    for record in listing.runs:
+        told = _described(record)
+        told["started"] = run_view.local_time(told["created_at_s"])
+        told["best"] = run_view.best_text(record.best) if isinstance(record, RunRecord) else None
+        told["duration"] = None if told["duration_s"] is None else duration(told["duration_s"])
+        rows.append([told[name] for name in _COLUMNS])
+    output.print_table(_COLUMNS, rows)
+    for record in listing.runs:
+        if not isinstance(record, RunRecord):
+            click.echo(record.error.message)
+    if not listing.is_complete:
+        click.echo(f"{len(listing.runs)} of {listing.num_known} runs; --limit 0 shows all")

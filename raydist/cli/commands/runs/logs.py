@@ -1,0 +1,219 @@
+"""`raydist logs RUN`: what the tasks printed, read from storage alone."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.screen import output, run_view
+from raydist.cli.screen.log_noise import NoiseFilter, is_noise
+from raydist.errors import MistakeError, SpecError
+from raydist.spec.duration import parse_duration
+from raydist.spec.tasks import TaskId
+
+if TYPE_CHECKING:
+    from raydist.storage.run_storage import RunStorage
+    from raydist.storage.timed_logs import LogLine, TimedLogReader
+
+_POLL_S = 1.0
+
+
+class _SinceType(click.ParamType[float]):
+    """A Unix time, given as a duration before now or as a date and time of this machine's time zone."""
+
+    name = "since"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return datetime.fromisoformat(str(value)).timestamp()
+        except (ValueError, OverflowError):
+            pass
+        try:
+            return time.time() - parse_duration("--since", value)
+        except SpecError as error:
+            raise SpecError(f"{error}, or a time such as 2026-11-21T09:30") from error
+
+
+@click.command("logs")
+@run_argument
+@click.option("--task", metavar="TASK", help="One task, such as worker/1; all of them when omitted.")
+@click.option(
+    "--attempt", metavar="N", type=click.IntRange(min=0), help="An attempt; the last one when omitted."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until the run has ended.")
+@click.option("--tail", metavar="N", type=click.IntRange(min=0), help="The last N lines.")
+@click.option(
+    "--since",
+    "since_s",
+    metavar="TIME",
+    type=_SinceType(),
+    help="Lines of the last 90s, 5m, 2h, or since a time such as 2026-11-21T09:30.",
+)
+@click.option("--time", "with_time", is_flag=True, help="Print the time of each line.")
+@click.option("--all", "is_all", is_flag=True, help="Print TensorFlow's start-up messages too.")
+@storage_option
+@json_option
+def command(
+    run: str,
+    task: str | None,
+    attempt: int | None,
+    follow: bool,
+    tail: int | None,
+    since_s: float | None,
+    with_time: bool,
+    is_all: bool,
+    storage: str,
+    is_json: bool,
+) -> None:
+    """Print the logs of a run's tasks, merged by time.
+
+    --json has each task's text by itself, with TensorFlow's start-up messages.
+    """
+    if follow and is_json:
+        raise click.UsageError(
+            "--follow and --json do not go together: JSON is one object, printed at the end"
+        )
+    asked = TaskId.parse(task) if task is not None else None
+    opened = open_named(storage, run)
+    is_all = is_all or is_json
+    logs = _Logs(opened, task=asked, attempt=attempt, tail=tail, since_s=since_s, is_all=is_all)
+    if is_json:
+        lines = logs.read_new(is_last=True)
+        logs.check_found()
+        output.print_json({"run": opened.run, "logs": _texts(logs, lines)})
+        return
+    printer = _Printer(has_prefix=asked is None, with_time=with_time)
+    printer.print(logs.read_new(is_last=not follow))
+    while follow and not logs.is_over():
+        time.sleep(_POLL_S)
+        printer.print(logs.read_new(is_last=logs.has_ended))
+    if not follow:
+        logs.check_found()
+        if not printer.has_printed and logs.num_left_out:
+            click.echo(
+                f"TensorFlow's start-up messages alone ({logs.num_left_out}); --all shows them", err=True
+            )
+
+
+class _Logs:
+    """The logs that were asked for, each read on from where it was left.
+
+    Attributes:
+      has_ended: Whether the run had ended when it was last looked at.
+    """
+
+    def __init__(
+        self,
+        storage: RunStorage,
+        *,
+        task: TaskId | None,
+        attempt: int | None,
+        tail: int | None,
+        since_s: float | None,
+        is_all: bool,
+    ) -> None:
+        self._storage = storage
+        self._task = task
+        self._attempt = attempt
+        self._tail = tail
+        self._since_s = since_s
+        self._is_all = is_all
+        self._readers: dict[tuple[int, TaskId], TimedLogReader] = {}
+        self._noise: dict[tuple[int, TaskId], NoiseFilter] = collections.defaultdict(NoiseFilter)
+        self.has_ended = self._is_ended()  # a run that does not exist is told before its logs are missed
+
+    @property
+    def tasks(self) -> list[tuple[int, TaskId]]:
+        return list(self._readers)
+
+    @property
+    def num_left_out(self) -> int:
+        return sum(noise.num_left_out for noise in self._noise.values())
+
+    def is_over(self) -> bool:
+        """Whether the run had ended before the last read, so that nothing can be new."""
+        had_ended, self.has_ended = self.has_ended, self._is_ended()
+        return had_ended
+
+    def check_found(self) -> None:
+        if not self._readers:
+            what = f"task {self._task}" if self._task else "any task"
+            which = "" if self._attempt is None else f" in attempt {self._attempt}"
+            raise MistakeError(
+                f"no log of {what}{which} is stored for {self._storage.run}; "
+                f"`raydist status {self._storage.run}` shows its tasks"
+            )
+
+    def read_new(self, *, is_last: bool) -> list[LogLine]:
+        from raydist.storage.timed_logs import read_merged
+
+        self._find_readers()
+        lines = [line for line in read_merged(self._readers.values(), is_last=is_last) if self._keeps(line)]
+        tail, self._tail = self._tail, None  # what comes later is all shown
+        return lines if tail is None else lines[len(lines) - tail :] if tail < len(lines) else lines
+
+    def _find_readers(self) -> None:
+        from raydist.storage.logs import list_log_tasks
+        from raydist.storage.timed_logs import TimedLogReader
+
+        stored = list_log_tasks(self._storage)
+        newest = max((number for number, _ in stored), default=0)
+        attempt = newest if self._attempt is None else self._attempt
+        for number, task in stored:
+            if number == attempt and self._task in (None, task) and (number, task) not in self._readers:
+                reader = TimedLogReader(self._storage, task=task, attempt=number)
+                reader.skip_to(
+                    num_lines=self._tail,
+                    since_s=self._since_s,
+                    keep=lambda text: self._is_all or not is_noise(text),
+                )
+                self._readers[number, task] = reader
+
+    def _keeps(self, line: LogLine) -> bool:
+        is_shown = self._is_all or self._noise[line.attempt, line.task].keeps(line.text)
+        return is_shown and (self._since_s is None or line.at_s is None or line.at_s >= self._since_s)
+
+    def _is_ended(self) -> bool:
+        from raydist.storage.run_record import read_record
+
+        return read_record(self._storage).state.is_terminal
+
+
+class _Printer:
+    """Prints lines as they come.
+
+    Attributes:
+      has_printed: Whether there was any line yet.
+    """
+
+    def __init__(self, *, has_prefix: bool, with_time: bool) -> None:
+        self._has_prefix = has_prefix
+        self._with_time = with_time
+        self._attempt: int | None = None
+        self.has_printed = False
+
+    def print(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            if self._attempt not in (None, line.attempt):
+                click.echo(f"==> attempt {line.attempt} <==")
+            self._attempt, self.has_printed = line.attempt, True
+            at = f"{run_view.local_time(line.at_s)} " if self._with_time else ""
+            prefix = f"[{line.task}] " if self._has_prefix else ""
+            click.echo(f"{at}{prefix}{line.text}")
+
+
+def _texts(logs: _Logs, lines: Iterable[LogLine]) -> list[dict[str, object]]:
+    texts: dict[tuple[int, TaskId], list[str]] = {key: [] for key in logs.tasks}
+    for line in lines:
+        texts[line.attempt, line.task].append(f"{line.text}\n")
+    return [
+        {"attempt": attempt, "task": str(task), "text": "".join(text)}
+        for (attempt, task), text in texts.items()
+    ]

@@ -1,0 +1,53 @@
+"""RUN: how a command takes the run that it is about, and how a shell completes its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from raydist.cli.job_options import default_storage
+from raydist.errors import RaydistError
+
+if TYPE_CHECKING:
+    from raydist.storage.run_storage import RunStorage
+
+# More names than anybody reads.
+_MAX_COMPLETED = 200
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def complete_run(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Returns the runs of the command's `--storage` that begin like that, the newest first."""
+    from raydist.storage.filesystem import Storage
+    from raydist.storage.run_names import LATEST, names_by_age
+
+    try:
+        storage = Storage.open(context.params.get("storage") or default_storage()).hasty()
+        names = [LATEST, *names_by_age(storage)]
+    except RaydistError:  # a shell that completes has no place for a message
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)][:_MAX_COMPLETED]
+
+
+def run_argument(function: _Function) -> _Function:
+    """Adds RUN to a command."""
+    return click.argument("run", metavar="RUN", shell_complete=complete_run)(function)
+
+
+def open_named(storage: str, run: str) -> RunStorage:
+    """Opens the run that is meant: by its name, by a prefix that no other run has, or by `@latest`.
+
+    Raises:
+      MistakeError: There is no such run, or several begin like that.
+      StorageError: Storage cannot be read.
+    """
+    from raydist.storage.filesystem import Storage
+    from raydist.storage.run_names import find_run
+
+    return find_run(Storage.open(storage), run)

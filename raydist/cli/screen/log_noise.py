@@ -1,0 +1,54 @@
+"""What TensorFlow prints at each start and at the end of each data set, and nobody acts on."""
+
+from __future__ import annotations
+
+import re
+
+# Of its C++ code, before and after absl has been set up.
+_PREFIX = (
+    r"(?:{level}0000 00:00:\d+\.\d+ +\d+ [\w./]+:\d+\] |\d{{4}}-\d\d-\d\d [\d:.]+: {level} [\w./]+:\d+\] )"
+)
+_WARNING = _PREFIX.format(level="[WE]")
+_NOISE = re.compile(
+    "|".join(
+        (
+            _PREFIX.format(level="I"),
+            r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR",
+            r"To enable the following instructions: .* rebuild TensorFlow",
+            # A host without GPUs.
+            _WARNING + r"failed call to cuInit",
+            _WARNING + r"Unable to register cu\w+ factory",
+            _WARNING + r"(?:Could not find|Cannot dlopen).*(?:GPU|cuda)",
+            _WARNING + r"computation placer already registered",
+            # What ends an epoch, and a generator of Python.
+            _WARNING + r"Local rendezvous is aborting with status: OUT_OF_RANGE",
+            _WARNING
+            + r"Local rendezvous is aborting with status: FAILED_PRECONDITION: Input dataset was expected",
+            _WARNING + r"Input of GeneratorDatasetOp\S* will not be optimized",
+        )
+    )
+)
+_CONTINUATION = re.compile(r"\t \[\[(?:\{\{node |type\.googleapis)")
+
+
+class NoiseFilter:
+    """Tells the noise of one task's log from the rest, line by line.
+
+    Attributes:
+      num_left_out: Lines that were noise so far.
+    """
+
+    def __init__(self) -> None:
+        self.num_left_out = 0
+        self._was_noise = False
+
+    def keeps(self, line: str) -> bool:
+        """Whether a line is to be shown; called with each line in turn."""
+        self._was_noise = is_noise(line) or (self._was_noise and _CONTINUATION.match(line) is not None)
+        self.num_left_out += self._was_noise
+        return not self._was_noise
+
+
+def is_noise(line: str) -> bool:
+    """Whether a line is noise by itself."""
+    return _NOISE.match(line) is not None

@@ -1,0 +1,129 @@
+"""The names of the runs on a storage, by age, and which run a person means by one of them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from raydist.errors import MistakeError, StorageError
+from raydist.spec.job import check_run_name
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import INDEX, RunLayout
+from raydist.storage.run_storage import RunStorage
+
+LATEST = "@latest"
+"""Names the run that was created last."""
+
+# As many connections as pyarrow's S3 client has: an object store answers slowly, but many requests at once.
+_THREADS = 25
+_MAX_SHOWN = 5
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def find_run(storage: Storage, asked: str) -> RunStorage:
+    """Returns the run that is meant by its name, by a prefix that no other run has, or by `@latest`.
+
+    A full name wins over a prefix.
+
+    Raises:
+      SpecError: It cannot be a run's name.
+      MistakeError: There is no such run, or several begin like that; the message gives the names.
+      StorageError: Storage cannot be read.
+    """
+    if asked == LATEST:
+        return RunStorage(storage, run=_latest(storage))
+    check_run_name(asked)
+    if storage.exists(RunLayout(run=asked).record):
+        return RunStorage(storage, run=asked)
+    folders = storage.list_names("")
+    if asked in folders:  # not taken for a prefix of others
+        raise MistakeError(
+            f"no run named {asked!r} in {storage.uri()}; its folder has no run.json: the run has not "
+            "started yet, or did not come about"
+        )
+    found = _with_record(storage, [name for name in folders if name.startswith(asked)])
+    if len(found) == 1:
+        return RunStorage(storage, run=found[0])
+    if found:
+        shown = ", ".join(found[:_MAX_SHOWN]) + (", …" if len(found) > _MAX_SHOWN else "")
+        raise MistakeError(f"{len(found)} runs in {storage.uri()} begin with {asked!r}: {shown}; name one")
+    raise MistakeError(no_such_run(storage, asked))
+
+
+def run_names(storage: Storage) -> list[str]:
+    """Returns the names of the runs kept here, sorted."""
+    return _with_record(storage, storage.list_names(""))
+
+
+def names_by_age(storage: Storage) -> list[str]:
+    """Returns the names of the runs, the newest first.
+
+    A run that is in the index may have lost its record since. Of the others, which an older raydist made or
+    somebody copied, the record is read.
+    """
+    folders = set(storage.list_names("")) - {INDEX}
+    entries = filter(None, map(RunLayout.parse_index_entry, storage.list_names(INDEX)))
+    created = {name: at_s for at_s, name in entries if name in folders}
+    contents = read_contents(storage, sorted(folders - created.keys()))
+    created |= {name: _created_at_s(content) for name, content in contents.items()}
+    return sorted(created, key=lambda name: (created[name], name), reverse=True)
+
+
+def read_contents(storage: Storage, names: Sequence[str]) -> dict[str, bytes | StorageError]:
+    """Returns what each run's run.json holds, or why it cannot be read; nothing for a run without one."""
+
+    def read(name: str) -> bytes | StorageError | None:
+        key = RunLayout(run=name).record
+        try:
+            return storage.read_bytes(key)
+        except StorageError as error:
+            return error if storage.exists(key) else None
+
+    found = zip(names, _in_parallel(read, names), strict=True)
+    return {name: content for name, content in found if content is not None}
+
+
+def no_such_run(storage: Storage, asked: str) -> str:
+    """Returns the sentence about a run that does not exist, with the names that are near."""
+    names = run_names(storage)
+    near = difflib.get_close_matches(asked, names, n=3)
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif names:
+        hint = "`raydist list` shows the runs that are there"
+    else:
+        hint = "no runs are kept there; give their place with --storage"
+    return f"no run named {asked!r} in {storage.uri()}; {hint}"
+
+
+def _latest(storage: Storage) -> str:
+    for name in names_by_age(storage):
+        if storage.exists(RunLayout(run=name).record):
+            return name
+    raise MistakeError(
+        f"there is no latest run: no runs are kept in {storage.uri()}; give their place with --storage"
+    )
+
+
+def _created_at_s(content: bytes | StorageError) -> float:
+    """Returns the time of creation that a run.json has; 0.0 where it is damaged."""
+    try:
+        created = json.loads(content)["created_at_s"] if isinstance(content, bytes) else None
+        return float(created) if isinstance(created, int | float) else 0.0
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return 0.0
+
+
+def _with_record(storage: Storage, names: Sequence[str]) -> list[str]:
+    exist = _in_parallel(lambda name: storage.exists(RunLayout(run=name).record), names)
+    return [name for name, does_exist in zip(names, exist, strict=True) if does_exist]
+
+
+def _in_parallel(do: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-runs") as threads:
+        return list(threads.map(do, items))

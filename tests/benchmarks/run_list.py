@@ -1,0 +1,104 @@
+"""`raydist list` and names of runs on a storage with many runs: a local folder, and moto's S3 server.
+
+    python tests/benchmarks/run_list.py [--runs 2000] [--no-s3]
+
+Writes records of 8 kB as a run of two workers has them, through raydist's own writer, and prints the seconds
+that each command takes, the start of Python included: the median of three on the folder, one try on S3. The
+S3 server is one process of Python, which answers about 200 requests a second on 2 cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from raydist.planning.describe import describe_job, describe_plan
+from raydist.spec.plain import as_plain
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import INDEX
+from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_storage import RunStorage
+from tests.support.fakes import make_plan
+from tests.support.object_store import new_bucket, s3_environ, s3_server
+from tests.support.records import make_record
+
+COMMANDS = {
+    "list": ["list"],
+    "list --limit 0": ["list", "--limit", "0"],
+    "list --state FAILED --limit 20 (every 10th)": ["list", "--state", "FAILED", "--limit", "20"],
+    "list --state RUNNING (none)": ["list", "--state", "RUNNING"],
+    "status @latest": ["status", "@latest"],
+    "status PREFIX": ["status", "run-0077"],
+    "status NEAR (exit code 2)": ["status", "rum-0077"],
+}
+
+
+def fill(storage: Storage, num_runs: int) -> None:
+    plan = make_plan()
+    facts = {
+        "spec": json.loads(json.dumps(as_plain(describe_job(plan.job)))),
+        "plan": describe_plan(plan),
+        "tasks": [
+            {"task": f"worker/{index}", "state": "FINISHED", "steps": 450, "host": "10.0.0.1", "pid": 9}
+            for index in range(2)
+        ],
+        "notes": ["x" * 100] * 20,
+        "timings": {"total": 63.0},
+        "metrics": {"loss": 0.25, "accuracy": 0.875},
+    }
+
+    def write(number: int) -> None:
+        folder = RunStorage(storage, run=f"run-{number:04d}0")
+        state = "FAILED" if number % 10 == 0 else "SUCCEEDED"
+        record = make_record(folder, state=state, **facts)
+        RunRecordStore(folder, clock=lambda: 1e9 + number).replace(record)
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(write, range(num_runs)))
+
+
+def seconds(arguments: list[str], uri: str) -> float:
+    raydist = str(Path(sys.executable).parent / "raydist")
+    begin_s = time.monotonic()
+    done = subprocess.run([raydist, *arguments, "--storage", uri], capture_output=True, text=True)
+    assert done.returncode in (0, 2), done.stderr
+    return time.monotonic() - begin_s
+
+
+def measure(uri: str, num_runs: int, *, tries: int) -> None:
+    storage = Storage.open(uri)
+    fill(storage, num_runs)
+    size = storage.size("run-00000/run.json")
+    print(f"{num_runs} runs of {size} bytes in {uri}")
+    for name, arguments in COMMANDS.items():
+        took_s = statistics.median(seconds(arguments, uri) for _ in range(tries))
+        print(f"  {took_s:6.2f} s  {name}", flush=True)
+    storage.delete(INDEX)
+    print(f"  {seconds(['list'], uri):6.2f} s  list, runs of an older raydist, without an index", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--no-s3", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(f"{folder}/runs", arguments.runs, tries=3)
+    if not arguments.no_s3:
+        with s3_server() as endpoint:
+            os.environ.update(s3_environ(endpoint))
+            measure(f"s3://{new_bucket(endpoint)}/runs", arguments.runs, tries=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_storage import open_run
+from tests.cli.conftest import Run
+from tests.support.records import make_record
+
+
+@pytest.fixture
+def runs(runs_uri: str) -> str:
+    """A storage with a live, a finished, a failed and a damaged run, on a folder and on S3."""
+    for created_at_s, name, facts in (
+        (1.0, "digits-1", {"state": "SUCCEEDED", "best": {"name": "val_loss", "value": 0.03125, "step": 40}}),
+        (2.0, "cifar-1", {"state": "FAILED", "timings": {"total": 3723.0}}),
+        (3.0, "cifar-2", {"state": "RUNNING", "steps": 7}),
+    ):
+        storage = open_run(runs_uri, run=name)
+        entry_point = {"file": f"jobs/{name[:-2]}.py", "module": None, "function": "train"}
+        record = make_record(storage, **facts, spec={"entry_point": entry_point})
+        RunRecordStore(storage, clock=lambda now_s=created_at_s: now_s).replace(record)
+    open_run(runs_uri, run="torn").write_bytes("torn/run.json", b"{")
+    return runs_uri
+
+
+def listed(raydist: Run, runs: str, *arguments: str) -> list[str]:
+    code, out, err = raydist("list", "--storage", runs, "--json", *arguments)
+    assert (code, err) == (0, "")
+    return [run["run"] for run in json.loads(out)["runs"]]
+
+
+def test_list_shows_job_state_duration_and_best_metric_and_names_the_damaged_run(
+    raydist: Run, runs: str
+) -> None:
+    code, out, _ = raydist("list", "--storage", runs)
+    assert code == 0
+    header, *rows = [line.split() for line in out.splitlines()]
+    assert header == ["run", "state", "job", "strategy", "attempts", "steps", "best", "started", "duration"]
+    assert [row[:3] for row in rows[:4]] == [
+        ["cifar-2", "RUNNING", "jobs/cifar.py:train"],
+        ["cifar-1", "FAILED", "jobs/cifar.py:train"],
+        ["digits-1", "SUCCEEDED", "jobs/digits.py:train"],
+        ["torn", "-", "-"],
+    ]
+    assert rows[1][-1] == "1:02:03"
+    assert "val_loss 0.03125" in out.splitlines()[3]
+    assert "torn/run.json is damaged" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        pytest.param(["--state", "FAILED"], ["cifar-1", "torn"], id="state"),
+        pytest.param(
+            ["--state", "failed", "--state", "RUNNING"], ["cifar-2", "cifar-1", "torn"], id="states"
+        ),
+        pytest.param(["--job", "digits"], ["digits-1", "torn"], id="job"),
+        pytest.param(["--job", "cifar.py"], ["cifar-2", "cifar-1", "torn"], id="file"),
+        pytest.param(["--job", "jobs/*:train", "--limit", "2"], ["cifar-2", "cifar-1"], id="pattern"),
+        pytest.param(["--limit", "1"], ["cifar-2"], id="limit"),
+        pytest.param(["--job", "cifar", "--state", "SUCCEEDED"], ["torn"], id="nothing"),
+    ],
+)
+def test_list_shows_what_is_asked_for(
+    raydist: Run, runs: str, arguments: list[str], names: list[str]
+) -> None:
+    found = listed(raydist, runs, *arguments)
+    assert [name for name in found if name != "torn"] == [name for name in names if name != "torn"]
+
+
+def test_list_says_what_it_leaves_out(raydist: Run, runs: str) -> None:
+    out = raydist("list", "--storage", runs, "--limit", "1")[1]
+    assert out.splitlines()[-1] == "1 of 4 runs; --limit 0 shows all"
+    told: dict[str, Any] = json.loads(raydist("list", "--storage", runs, "--limit", "1", "--json")[1])
+    assert (told["num_known"], told["is_complete"]) == (4, False)
+
+
+def test_list_of_runs_that_do_not_match_says_so(raydist: Run, runs: str) -> None:
+    code, out, _ = raydist("list", "--storage", runs, "--state", "CANCELLED", "--job", "nothing")
+    assert code == 0
+    assert "torn" in out  # what it was cannot be told

@@ -1,0 +1,61 @@
+"""The commands about kept runs, on what real runs wrote: one that goes on and ends, and one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conftest import WaitUntil
+from tests.e2e.conftest import Ended, status_of
+from tests.support.slow_job import write_slow_job
+
+
+def test_run_is_followed_from_its_start_to_its_deletion(
+    raydist: Callable[..., Ended], tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    job = write_slow_job(tmp_path)
+    detached = raydist("submit", job, "--name", "slow-1", "--detach", "-p", "pause_s=0.3")
+    assert detached.code == 0, detached.err
+
+    wait_until(lambda: status_of(tmp_path, "slow-1")["steps"] >= 8, timeout_s=90)
+    live = raydist("status", "slow", "--json").json
+    assert (live["state"], live["is_driven"], live["job"]) == ("RUNNING", True, "slow.py:train")
+    assert live["progress"]["num_steps"] == 40
+    assert 0 < live["progress"]["eta_s"] < 60
+    assert live["progress"]["steps_per_s"] > 0
+    assert [task["lag_steps"] for task in live["tasks"]] != [None, None]
+    assert raydist("delete", "slow-1", "--yes").code == 2
+
+    followed = raydist("logs", "@latest", "-f")
+    assert followed.code == 0
+    assert "[worker/0] Epoch 1/4" in followed.out
+    assert "I0000 00:00" not in followed.out
+    assert "I0000 00:00" in raydist("logs", "slow-1", "--all").out
+    assert raydist("wait", "slow-1").out == "run slow-1: SUCCEEDED after 40 steps\n"
+
+    failed = raydist("submit", job, "--name", "slow-2", "-p", "pause_s=0", "-p", "raise_at=2")
+    assert failed.code == 1
+    assert raydist("wait", "slow-2").code == 1
+
+    listed = raydist("list", "--json").json["runs"]
+    assert [(run["run"], run["state"]) for run in listed] == [("slow-2", "FAILED"), ("slow-1", "SUCCEEDED")]
+    assert listed[1]["duration_s"] > 10
+    # A loss of the chief's reports, whose best one is no worse than the last.
+    best, last = listed[1]["best"], raydist("status", "slow-1", "--json").json["metrics"]
+    assert best["name"] == "loss"
+    assert "loss" not in last or best["value"] <= last["loss"]
+
+    ends = [line["at_s"] for line in raydist("status", "slow-2", "--json").json["restarts"]]
+    assert ends == sorted(ends)
+    differences = raydist("diff", "slow-1", "slow-2", "--json").json["differences"]
+    assert {"section": "params", "name": "raise_at", "left": -1, "right": 2} in differences
+    described = raydist("describe", "slow-1", "--json").json
+    assert described["stored"]["export"]["num_files"] > 1
+    assert raydist("download", "slow-1", "export", "model").code == 0
+    assert (tmp_path / "model/model.keras").stat().st_size > 1000
+    assert raydist("download", "slow-1", "checkpoint", "checkpoint").code == 0
+    assert (tmp_path / "checkpoint/state.json").exists()
+
+    deleted = raydist("delete", "slow-1", "slow-2", "--yes")
+    assert deleted.code == 0, deleted.err
+    assert raydist("list").out == f"no runs in {tmp_path / 'raydist_runs'}\n"
