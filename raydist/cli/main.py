@@ -27,6 +27,8 @@ COMMANDS = {
     "logs": "raydist.cli.commands.logs",
     "metrics": "raydist.cli.commands.metrics",
     "checkpoints": "raydist.cli.commands.checkpoints",
+    "report": "raydist.cli.commands.report",
+    "ui": "raydist.cli.commands.ui",
     "resume": "raydist.cli.commands.resume",
     "stop": "raydist.cli.commands.stop",
     "chaos": "raydist.cli.commands.chaos",
