@@ -81,14 +81,12 @@ def thinned(series: Series, *, num_points: int) -> Series:
     if len(series) <= num_points:
         return series
     width = -(-2 * len(series) // num_points)
-    whole = len(series) // width * width
-    values = series.values[:whole].reshape(-1, width)
-    starts = np.arange(0, whole, width)
-    # A stretch of NaN alone keeps its first point.
+    # The last stretch is filled up with NaN; one of NaN alone keeps its first point.
+    values = np.pad(series.values, (0, -len(series) % width), constant_values=np.nan).reshape(-1, width)
+    starts = np.arange(len(values)) * width
     lowest = starts + np.where(np.isnan(values), np.inf, values).argmin(axis=1)
     highest = starts + np.where(np.isnan(values), -np.inf, values).argmax(axis=1)
-    ends = [0, *range(whole, len(series)), len(series) - 1]
-    return series.take(np.unique(np.concatenate([lowest, highest, ends])))
+    return series.take(np.unique(np.concatenate([[0, len(series) - 1], lowest, highest])))
 
 
 def _groups(merged: pa.Table) -> Iterator[tuple[str, str, Numbers]]:

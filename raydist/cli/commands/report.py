@@ -11,6 +11,7 @@ from raydist import __version__
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import MistakeError
+from raydist.page.html import report_html
 
 
 @click.command("report", epilog="More: `raydist guide page`.")
@@ -31,7 +32,6 @@ def command(run: str, path: Path | None, storage: str, is_json: bool) -> None:
     It holds curves, timeline, failures, params and notes, and opens in a browser without network.
     """
     from raydist.page.gathering import Problems, gather_curves, gather_facts
-    from raydist.page.html import report_html
     from raydist.storage.run_storage import open_run
 
     run_view.check_name(run)

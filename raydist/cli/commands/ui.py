@@ -12,6 +12,7 @@ import click
 from raydist import __version__
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output
+from raydist.page.access import new_token
 
 
 @click.command("ui", epilog="More: `raydist guide page`.")
@@ -31,7 +32,6 @@ def command(host: str, port: int | None, no_token: bool, storage: str, is_json: 
     It shows the list of runs, compares up to 10 of them, and shows each run as `raydist report` does. It only
     reads, and runs until Ctrl-C.
     """
-    from raydist.page.access import new_token
     from raydist.page.server import open_server
     from raydist.page.site import Site
     from raydist.storage.filesystem import Storage

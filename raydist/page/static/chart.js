@@ -130,7 +130,9 @@ class Chart {
         { ...look, size: 52, gap: 4, space: 30, values: (_, splits) => splits.map((v) => (v === null ? "" : this.formatAxis(v))) },
       ],
       cursor: {
-        sync: { key: this.board.sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, y: false,
+        // Only the cursor is shared: a shared selection would be zoomed to once by each chart.
+        sync: { key: this.board.sync.key, setSeries: false, filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+        drag: { x: true, y: false, setScale: false }, y: false,
         points: { size: 6 }, bind: { dblclick: () => () => this.board.zoomTo(null) },
       },
       series: [{}, ...this.lines.map((line, number) => ({
@@ -171,6 +173,7 @@ class Chart {
     const inView = (mark) => Number.isFinite(along(mark)) && along(mark) >= plot.scales.x.min && along(mark) <= plot.scales.x.max;
     ctx.save();
     ctx.lineWidth = ratio;
+    ctx.textAlign = "left";
     ctx.font = `${10 * ratio}px system-ui, sans-serif`;
     for (const mark of (this.marks.attempts || []).filter(inView)) {
       const x = Math.round(plot.valToPos(along(mark), "x", true));

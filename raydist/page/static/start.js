@@ -23,7 +23,7 @@ class Page {
     const number = ++this.number;
     if (this.view) this.view.close();
     const [kind, names] = parseAddress(location.hash);
-    this.view = new ({ run: RunView, compare: CompareView, runs: RunsView })[kind](this);
+    this.view = shownRun = new ({ run: RunView, compare: CompareView, runs: RunsView })[kind](this);
     const wait = h("p", { className: "hint wait" }, "reading …");
     this.shown.replaceChildren(wait, this.view.element);
     this.view.element.hidden = true;
@@ -48,6 +48,7 @@ class Page {
       await this.view.update(data);
       if (number !== this.number) return true;
       if (this.view.element.hidden) this.shown.firstChild.remove();
+      document.body.dataset.ready = String(1 + Number(document.body.dataset.ready || 0));
       this.view.element.hidden = false;
       this.lastMs = Date.now();
       this.banner.hidden = true;
@@ -92,11 +93,14 @@ function parseAddress(hash) {
   return (kind === "run" || kind === "compare") && known.length ? [kind, known] : ["runs", []];
 }
 
+// What is on the page, for whoever looks at it from the console.
+let shownRun = null;
+
 (async () => {
   const stored = document.getElementById("data");
   if (!stored) { new Page().open(); return; }
-  const view = new RunView(null);
-  document.body.append(h("nav", {}, h("span", { className: "brand" }, "raydist")), view.element);
-  await view.update(JSON.parse(stored.textContent));
+  shownRun = new RunView(null);
+  document.body.append(h("nav", {}, h("span", { className: "brand" }, "raydist")), shownRun.element);
+  await shownRun.update(JSON.parse(stored.textContent));
   document.body.dataset.ready = "1";
 })();
