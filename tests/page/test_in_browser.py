@@ -94,6 +94,19 @@ def painted(page: Any) -> int:
     return count
 
 
+def constant_series(*, task: str, num_steps: int) -> Series:
+    steps = np.arange(num_steps)
+    return Series(
+        scope=Scope.LOCAL,
+        name="loss",
+        task=task,
+        steps=steps,
+        times=BEGUN_S + steps * 0.01,
+        values=np.ones(num_steps),
+        attempts=np.zeros(num_steps, int),
+    )
+
+
 class TestReport:
     """`raydist report`: one file."""
 
@@ -151,6 +164,23 @@ class TestReport:
         low, high = x_range(page)
         assert (low, high) == (pytest.approx(8.1, abs=0.1), pytest.approx(50.0, abs=0.1))
 
+    def test_line_is_hidden_and_shown_by_its_name(self, browser: Browser, report: str) -> None:
+        page = opened(browser, report)
+        num_values = "shownRun.board.charts[0].plot.data[1].filter((y) => y !== undefined).length"
+        page.locator(".chip").first.click()
+        assert page.evaluate(f"[{num_values}, shownRun.board.charts[0].plot.series[1].show]") == [0, False]
+        page.locator(".chip").first.click()
+        assert page.evaluate(f"[{num_values}, shownRun.board.charts[0].plot.series[1].show]") == [200, True]
+
+    def test_of_many_tasks_some_are_shown_at_first(
+        self, browser: Browser, run: RunStorage, tmp_path: Path
+    ) -> None:
+        many = [constant_series(task=f"worker/{index}", num_steps=20) for index in range(60)]
+        curves = {**pack_curves(many, num_points=10**6), "attempts": [], "workers": []}
+        page = opened(browser, write_report(run, tmp_path / "wide.html", curves=curves))
+        pressed = page.locator(".chip").evaluate_all("all => all.map((one) => one.ariaPressed)")
+        assert pressed == ["true"] * 8 + ["false"] * 52
+
     def test_cursor_tells_the_values(self, browser: Browser, report: str) -> None:
         page = opened(browser, report)
         page.locator(".u-over").first.hover()
@@ -202,21 +232,8 @@ class TestReport:
     def test_of_a_million_points_only_what_pixels_can_show_is_drawn(
         self, browser: Browser, run: RunStorage, tmp_path: Path
     ) -> None:
-        steps = np.arange(250_000)
-        values = np.sin(steps / 1000)
-        values[123_456] = 50.0
-        many = [
-            Series(
-                scope=Scope.LOCAL,
-                name="loss",
-                task=f"worker/{index}",
-                steps=steps,
-                times=BEGUN_S + steps * 0.01,
-                values=values + index,
-                attempts=np.zeros(len(steps), int),
-            )
-            for index in range(4)
-        ]
+        many = [constant_series(task=f"worker/{index}", num_steps=250_000) for index in range(4)]
+        many[0].values[123_456] = 50.0
         curves = {**pack_curves(many, num_points=10**6), "attempts": [], "workers": []}
         page = opened(browser, write_report(run, tmp_path / "many.html", curves=curves))
         page.evaluate("shownRun.board.zoomTo([1000, 200000])")
@@ -285,10 +302,14 @@ class TestLivePage:
         assert page.locator(".badge").first.inner_text() == "RUNNING"
         drag(page, begin=0.25, end=0.5)
         zoomed = x_range(page)
+        page.click("summary:has-text('end of its log')")
+        page.click(".chip:has-text('worker/1') >> nth=0")
         store_metrics(run, steps=range(201, 301), attempt=1)
         store_record(run, state="RUNNING", steps=300)
         page.wait_for_selector(".figure:has-text('steps') b:text('300')")
         assert x_range(page) == zoomed
+        assert page.locator("pre").is_visible()
+        assert page.locator(".chip:has-text('worker/1')").first.get_attribute("aria-pressed") == "false"
         page.click("text=reset zoom")
         assert x_range(page)[1] == 300
         store_record(run, state="SUCCEEDED", steps=300)

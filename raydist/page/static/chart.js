@@ -5,16 +5,20 @@ const MOST_LINES_SHOWN = 8;
 const MOST_CHIPS = 200;
 
 class Board {
-  // axis: "step" or "time"; isLog: whether y is logarithmic; zoom: [min, max] of x, null for all.
+  // axis: "step" or "time"; isLog: whether y is logarithmic; zoom: [min, max] of x, null for all; choices: by
+  // chart and line, whether somebody chose to see it.
   constructor(originS) {
     Object.assign(this, { axis: "step", isLog: false, zoom: null, charts: [], originS, sync: uPlot.sync(`b${Board.made++}`) });
+    this.choices = new Map();
     this.resizing = new ResizeObserver(() => this.charts.forEach((chart) => chart.fit()));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.onScheme = () => this.redraw();
+    this.scheme.addEventListener("change", this.onScheme);
   }
 
   // lines: [{label, one: unpacked curve}]; marks: {attempts, checkpoints}; format: of y.
-  add(title, lines, { marks, format = formatNumber, formatAxis = shortNumber, hint = "" } = {}) {
-    const chart = new Chart(this, title, lines, { marks, format, formatAxis, hint });
+  add(title, lines, { key = title, marks, format = formatNumber, formatAxis = shortNumber, hint = "" } = {}) {
+    const chart = new Chart(this, title, lines, { key, marks, format, formatAxis, hint });
     this.charts.push(chart);
     this.resizing.observe(chart.plotHost);
     return chart.element;
@@ -46,8 +50,15 @@ class Board {
     this.charts.forEach((chart) => chart.draw());
   }
 
+  // What was chosen on a board goes on with the one in its place.
+  takeOver(before) {
+    if (before) Object.assign(this, { axis: before.axis, isLog: before.isLog, zoom: before.zoom, choices: before.choices });
+    return this;
+  }
+
   close() {
     this.resizing.disconnect();
+    this.scheme.removeEventListener("change", this.onScheme);
     this.charts.forEach((chart) => chart.close());
     this.charts = [];
   }
@@ -55,9 +66,9 @@ class Board {
 Board.made = 0;
 
 class Chart {
-  constructor(board, title, lines, { marks, format, formatAxis, hint }) {
-    Object.assign(this, { board, lines, marks, format, formatAxis, hidden: new Set(), plot: null, width: 0 });
-    if (lines.length > MOST_LINES_SHOWN) lines.slice(MOST_LINES_SHOWN).forEach((_, i) => this.hidden.add(i + MOST_LINES_SHOWN));
+  constructor(board, title, lines, { key, marks, format, formatAxis, hint }) {
+    Object.assign(this, { board, lines, marks, format, formatAxis, plot: null, width: 0 });
+    this.choiceOf = (number) => `${key} ${lines[number].label}`;
     this.chips = lines.slice(0, MOST_CHIPS).map((line, number) => this.chip(line, number));
     const odd = lines.reduce((sum, { one }) => sum + one.odd, 0);
     const note = odd ? `${formatNumber(odd)} values are NaN or infinite` : hint;
@@ -69,15 +80,21 @@ class Chart {
       h("div", { className: "chips" }, this.chips.map(({ element }) => element)));
   }
 
+  isShown(number) {
+    const choice = this.board.choices.get(this.choiceOf(number));
+    return choice === undefined ? number < MOST_LINES_SHOWN : choice;
+  }
+
   chip(line, number) {
     const value = h("span", { className: "value" });
     const toggle = () => {
-      if (!this.hidden.delete(number)) this.hidden.add(number);
-      element.setAttribute("aria-pressed", String(!this.hidden.has(number)));
-      if (this.plot) this.plot.setSeries(number + 1, { show: !this.hidden.has(number) });
+      this.board.choices.set(this.choiceOf(number), !this.isShown(number));
+      element.setAttribute("aria-pressed", String(this.isShown(number)));
+      if (this.plot) this.plot.setSeries(number + 1, { show: this.isShown(number) });
+      this.show();
     };
     const swatch = h("i", {});
-    const element = h("button", { type: "button", className: "chip", onclick: toggle, "aria-pressed": String(!this.hidden.has(number)) },
+    const element = h("button", { type: "button", className: "chip", onclick: toggle, "aria-pressed": String(this.isShown(number)) },
       swatch, h("span", {}, line.label), value);
     return { element, value, swatch };
   }
@@ -105,7 +122,8 @@ class Chart {
 
   data() {
     const [min, max] = this.board.zoom || this.all;
-    return pointsInView(this.over, min, max, Math.min(this.width, 1200), this.board.isLog);
+    const shown = this.over.map((line, number) => (this.isShown(number) ? line : null));
+    return pointsInView(shown, min, max, Math.min(this.width, 1200), this.board.isLog);
   }
 
   show() {
@@ -136,7 +154,7 @@ class Chart {
         points: { size: 6 }, bind: { dblclick: () => () => this.board.zoomTo(null) },
       },
       series: [{}, ...this.lines.map((line, number) => ({
-        label: line.label, show: !this.hidden.has(number), stroke: lineColor(number), width: 1.4,
+        label: line.label, show: this.isShown(number), stroke: lineColor(number), width: 1.4,
         points: { show: (plot, place) => plot.data[place].filter((v) => v !== undefined && v !== null).length < 40, size: 4 },
       }))],
       hooks: {

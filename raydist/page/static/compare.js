@@ -10,9 +10,9 @@ class CompareView {
   async update(runs) {
     document.title = "compare - raydist";
     const curves = await Promise.all(runs.map((data) => unpackCurves(data.curves)));
-    const kept = this.board && { axis: this.board.axis, isLog: this.board.isLog, zoom: this.board.zoom };
+    const before = this.board;
     this.close();
-    this.board = Object.assign(new Board(0), kept || {});
+    this.board = new Board(0).takeOver(before);
     const charts = [...groupsOf(runs, curves)].map(([name, lines]) => this.board.add(name, lines));
     this.element.replaceChildren(
       h("header", { className: "run" }, h("h1", {}, `Compare ${runs.length} runs`)),

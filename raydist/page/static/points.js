@@ -55,22 +55,24 @@ function lowerBound(x, least) {
 }
 
 // uPlot's aligned data of the lines between two x: each point where there are few, else the lowest and highest
-// of each bucket, so that a peak is never lost. undefined: no point here; null: a gap.
+// of each bucket, so that a peak is never lost. undefined: no point here; null: a gap. A line that is null has none.
 function pointsInView(lines, min, max, numBuckets, isLog) {
   const shown = (y) => (Number.isFinite(y) && (!isLog || y > 0) ? y : null);
-  const ranges = lines.map(({ x }) =>
-    [Math.max(0, lowerBound(x, min) - 1), Math.min(x.length, lowerBound(x, max) + 2)]);
+  const ranges = lines.map((line) => (line === null ? [0, 0]
+    : [Math.max(0, lowerBound(line.x, min) - 1), Math.min(line.x.length, lowerBound(line.x, max) + 2)]));
   const total = ranges.reduce((sum, [from, to]) => sum + Math.max(0, to - from), 0);
   if (total <= 4 * numBuckets) {
-    const tables = lines.map(({ x, y }, number) => {
-      const [from, to] = ranges[number];
+    const tables = lines.map((line, number) => {
+      if (line === null) return [[], []];
+      const [[from, to], { x, y }] = [ranges[number], line];
       return [Array.from(x.subarray(from, to)), Array.from(y.subarray(from, to), shown)];
     });
     const filled = tables.filter(([x]) => x.length);
     if (!filled.length) return [[], ...lines.map(() => [])];
     const joined = uPlot.join(filled);
     let next = 1;
-    return [joined[0], ...tables.map(([x]) => (x.length ? joined[next++] : joined[0].map(() => undefined)))];
+    const blank = new Array(joined[0].length).fill(undefined);
+    return [joined[0], ...tables.map(([x]) => (x.length ? joined[next++] : blank))];
   }
   const width = (max - min) / numBuckets || 1;
   const xs = new Array(2 * numBuckets);
@@ -78,7 +80,9 @@ function pointsInView(lines, min, max, numBuckets, isLog) {
     xs[2 * b] = min + (b + 0.25) * width;
     xs[2 * b + 1] = min + (b + 0.75) * width;
   }
-  return [xs, ...lines.map(({ x, y }, number) => extremes(x, y, ranges[number], { min, width, numBuckets, shown }))];
+  const blank = new Array(2 * numBuckets).fill(undefined);
+  return [xs, ...lines.map((line, number) =>
+    (line === null ? blank : extremes(line.x, line.y, ranges[number], { min, width, numBuckets, shown })))];
 }
 
 function extremes(x, y, [from, to], { min, width, numBuckets, shown }) {

@@ -19,7 +19,8 @@ class RunView {
     this.put("head", runHead(data));
     this.put("problems", problemList(data.problems));
     this.put("failures", failureList(data));
-    if (curves) { this.curves = data.curves; this.drawCurves(data, curves); }
+    if (curves && this.board && this.element.querySelector(".u-over:active")) this.page.curvesSeen = null; // not while dragging
+    else if (curves) { this.curves = data.curves; this.drawCurves(data, curves); }
     this.put("timeline", data.timeline.rows.length ? section("Timeline", "", timelineView(data.timeline)) : null);
     this.put("workers", workerTable(data, this.curves.workers));
     this.put("launch", launchView(data.record.timings));
@@ -29,22 +30,26 @@ class RunView {
   }
 
   put(name, element) {
-    const shown = element || h("div", { hidden: true });
-    if (this.parts.has(name)) this.parts.get(name).replaceWith(shown);
-    else this.element.append(shown);
+    const [shown, before] = [element || h("div", { hidden: true }), this.parts.get(name)];
+    if (!before) this.element.append(shown);
+    else if (before.isEqualNode(shown)) return; // what is selected or scrolled in it stays so
+    else {
+      const opened = new Set([...before.querySelectorAll("details[open]")].map((one) => one.firstChild.textContent));
+      shown.querySelectorAll("details").forEach((one) => { one.open = one.open || opened.has(one.firstChild.textContent); });
+      before.replaceWith(shown);
+    }
     this.parts.set(name, shown);
   }
 
   drawCurves(data, curves) {
-    const kept = this.board && { axis: this.board.axis, isLog: this.board.isLog, zoom: this.board.zoom };
-    if (this.board) this.board.close();
-    this.board = new Board(data.timeline.begun_s);
-    Object.assign(this.board, kept || {});
+    const before = this.board;
+    if (before) before.close();
+    this.board = new Board(data.timeline.begun_s).takeOver(before);
     const chief = curves.find((one) => one.scope === "global") || curves[0];
     const marks = { attempts: data.curves.attempts.slice(1), checkpoints: withTimes(data.checkpoints, chief) };
     const groups = chartsOf(curves);
     const charts = (scope) => groups.filter((group) => group.scope === scope).map((group) =>
-      this.board.add(group.title, group.lines, { marks, ...LOOKS[group.title] }));
+      this.board.add(group.title, group.lines, { key: `${scope} ${group.title}`, marks, ...LOOKS[group.title] }));
     const [whole, own] = [charts("global"), charts("local")];
     const total = data.curves.points;
     const held = data.curves.series.reduce((sum, one) => sum + one.step.n, 0);
