@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from raydist.storage.run_storage import open_run
 from tests.cli.conftest import Run
+from tests.support.page_runs import store_run
 
 ROOT = Path(__file__).parents[3]
 
@@ -103,3 +105,15 @@ def test_reading_commands_import_neither_ray_nor_tensorflow(command: str) -> Non
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("\n", 0)
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "FAILED"])
+def test_report_of_a_run_on_an_object_store(raydist: Run, s3_uri: str, tmp_path: Path, state: str) -> None:
+    error = {"type": "ValueError", "message": "bad batch", "task": "worker/0", "attempt": 1}
+    store_run(
+        open_run(s3_uri, run="far"), state=state, error={**error, "log": "l"} if state == "FAILED" else None
+    )
+    assert raydist("report", "far", "--storage", s3_uri)[0] == 0
+    page = (tmp_path / "far.html").read_text()
+    assert f'"state": "{state}"' in page
+    assert ("last words of worker/0 in attempt 1" in page) == (state == "FAILED")
