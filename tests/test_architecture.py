@@ -38,6 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "data": {"errors", "data.order"},
     "data.sources": {"errors", "spec", "storage", "storage.files", "data", "data.order"},
     "data.__init__": {"data", "data.sources"},
+    "page": {"errors", "spec", "storage", "metrics"},
     "train_context": {"spec"},
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
@@ -147,8 +148,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "cli.commands": {
         *("errors", "spec", "spec.settings", "planning", "storage", "storage.files", "storage.claims"),
-        *("metrics", "runtime.host", "runs", "api", "cli.job_options", "cli.screen"),
-        *("cli.run_argument", "cli"),
+        *("metrics", "page", "runtime.host", "runs", "api", "cli.job_options", "cli.screen"),
+        *("cli.run_argument", "cli", "__init__"),
     },
 }
 

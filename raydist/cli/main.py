@@ -29,6 +29,8 @@ COMMANDS = {
     "logs": "raydist.cli.commands.runs.logs",
     "metrics": "raydist.cli.commands.metrics",
     "checkpoints": "raydist.cli.commands.checkpoints",
+    "report": "raydist.cli.commands.report",
+    "ui": "raydist.cli.commands.ui",
     "resume": "raydist.cli.commands.resume",
     "stop": "raydist.cli.commands.stop",
     "wait": "raydist.cli.commands.runs.wait",

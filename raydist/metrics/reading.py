@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -43,45 +43,79 @@ def read_columns(storage: RunStorage, *, scope: Scope) -> pa.Table:
     Raises:
       StorageError: Storage cannot be read, or a file of it is damaged.
     """
+    return read_scopes(storage, scopes=(scope,))[scope]
+
+
+def read_scopes(
+    storage: RunStorage,
+    *,
+    scopes: Collection[Scope] = tuple(Scope),
+    on_damage: Callable[[StorageError], object] | None = None,
+) -> dict[Scope, pa.Table]:
+    """Returns the same for several scopes, each file read once.
+
+    Args:
+      on_damage: Takes the error of each damaged file, which is left out; None raises it.
+    """
     for _ in range(_LISTINGS - 1):
         try:
-            return _read_listed(storage, scope)
+            return _read_listed(storage, scopes, on_damage)
         except _GoneError:  # joined with others since it was listed
             pass
-    return _read_listed(storage, scope)
+    return _read_listed(storage, scopes, on_damage)
 
 
 class _GoneError(StorageError):
     """A file that was listed is not there any more."""
 
 
-def _read_listed(storage: RunStorage, scope: Scope) -> pa.Table:
+class _DamagedFileError(StorageError):
+    """A file that is there does not hold what was written."""
+
+
+def _read_listed(
+    storage: RunStorage, scopes: Collection[Scope], on_damage: Callable[[StorageError], object] | None
+) -> dict[Scope, pa.Table]:
     names = storage.list_names(storage.metrics)
     keys = [f"{storage.metrics}/{name}" for name in names if name.endswith(".parquet")]
     size = max(1, min(_GROUP_FILES, len(keys) // (4 * _THREADS)))
     groups = [keys[start : start + size] for start in range(0, len(keys), size)]
     readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-metrics")
     try:
-        parts = list(readers.map(lambda group: _read_group(storage, group, scope), groups))
+        parts = list(readers.map(lambda group: _read_group(storage, group, scopes, on_damage), groups))
     finally:
         readers.shutdown(cancel_futures=True)
-    rows = pa.concat_tables([COLUMNS.empty_table(), *parts]).unify_dictionaries().combine_chunks()
+    return {scope: _joined([part[scope] for part in parts]) for scope in scopes}
+
+
+def _joined(parts: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables([COLUMNS.empty_table(), *parts]).unify_dictionaries().combine_chunks()
+
+
+def _read_group(
+    storage: Storage,
+    keys: Sequence[str],
+    scopes: Collection[Scope],
+    on_damage: Callable[[StorageError], object] | None,
+) -> dict[Scope, pa.Table]:
+    files: dict[str, pa.Table] = {}
     try:
-        _check_words(rows)
-    except (SpecError, UnicodeDecodeError) as error:
-        raise StorageError(f"a file in {storage.uri(storage.metrics)} is damaged: {error}") from error
-    return rows
+        for key in keys:
+            files[key] = _read_file(storage, key)
+        rows = pa.concat_tables(files.values()).combine_chunks()
+        _check_words(rows, storage.uri(", ".join(keys)))
+    except _DamagedFileError as error:
+        if on_damage is None:
+            raise
+        if len(keys) > 1:  # found together, as checking each file's words takes longer than reading it
+            parts = [_read_group(storage, [key], scopes, on_damage) for key in keys]
+            return {scope: pa.concat_tables([part[scope] for part in parts]) for scope in scopes}
+        on_damage(error)
+        rows = _STORED.empty_table()
+    return {scope: _of_scope(rows, scope) for scope in scopes}
 
 
-def _check_words(rows: pa.Table) -> None:
-    """Raises UnicodeDecodeError for what is no text, and SpecError for a task that is none."""
-    pc.unique(rows["name"]).to_pylist()
-    for task in pc.unique(rows["task"]).to_pylist():
-        TaskId.parse(task)
-
-
-def _read_group(storage: Storage, keys: Sequence[str], scope: Scope) -> pa.Table:
-    rows = pa.concat_tables([_read_file(storage, key) for key in keys]).combine_chunks()
+def _of_scope(rows: pa.Table, scope: Scope) -> pa.Table:
     of_scope = rows.filter(pc.equal(rows["scope"], scope.value)).drop_columns("scope")
     for name in _WORDS:
         number = of_scope.schema.get_field_index(name)
@@ -102,4 +136,14 @@ def _read_file(storage: Storage, key: str) -> pa.Table:
         rows = file.read(columns=_STORED.names, use_threads=False)
         return rows if rows.schema.equals(_STORED) else rows.select(_STORED.names).cast(_STORED)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise StorageError(f"{storage.uri(key)} is damaged: {error}") from error
+        raise _DamagedFileError(f"{storage.uri(key)} is damaged: {error}") from error
+
+
+def _check_words(rows: pa.Table, where: str) -> None:
+    """Raises _DamagedFileError for a name that is no text, and for a task that is none."""
+    try:
+        pc.unique(rows["name"]).to_pylist()
+        for task in pc.unique(rows["task"]).to_pylist():
+            TaskId.parse(task)
+    except (SpecError, UnicodeDecodeError) as error:
+        raise _DamagedFileError(f"{where} is damaged: {error}") from error

@@ -169,12 +169,18 @@ class EventWriter:
         self._segments.flush()
 
 
-def read_events(storage: RunStorage) -> list[dict[str, Any]]:
-    """Returns the events of all segments in the order they were appended; none for a missing run."""
+def read_events(
+    storage: RunStorage, *, on_damage: Callable[[StorageError], object] | None = None
+) -> list[dict[str, Any]]:
+    """Returns the events of all segments in the order they were appended; none for a missing run.
+
+    Args:
+      on_damage: Takes the error of each damaged segment, whose other lines are returned; None raises it.
+    """
     return [
         event
         for seq in segment_numbers(storage, storage.events)
-        for event in _parse_lines(storage, storage.event_segment(seq))
+        for event in _parse_lines(storage, storage.event_segment(seq), on_damage)
     ]
 
 
@@ -189,8 +195,19 @@ def next_seq(storage: Storage, folder_key: str, *, prefix: str = "") -> int:
     return max(segment_numbers(storage, folder_key, prefix=prefix), default=-1) + 1
 
 
-def _parse_lines(storage: Storage, key: str) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in storage.read_bytes(key).splitlines()]
-    except ValueError as error:
-        raise StorageError(f"{storage.uri(key)} is damaged: {error}") from error
+def _parse_lines(
+    storage: Storage, key: str, on_damage: Callable[[StorageError], object] | None
+) -> list[dict[str, Any]]:
+    events = []
+    for line in storage.read_bytes(key).splitlines():
+        try:
+            event = json.loads(line)
+            if not isinstance(event, dict):
+                raise ValueError("a line holds no JSON object")
+            events.append(event)
+        except ValueError as error:
+            damage = StorageError(f"{storage.uri(key)} is damaged: {error}")
+            if on_damage is None:
+                raise damage from error
+            on_damage(damage)
+    return events

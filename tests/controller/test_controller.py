@@ -569,3 +569,24 @@ def test_run_of_a_fixed_size_does_not_look_for_room() -> None:
 
     run = Run([train, make_room, finish])
     assert run.controller.run().attempts == 1
+
+
+def test_each_change_of_a_task_is_told_once() -> None:
+    run = Run([place, train, lambda group: group.advance_all(8), lose_worker_1], [train, finish])
+    run.controller.run()
+    told = [(event["attempt"], event["task"], event["state"]) for event in run.of("task")]
+    assert len(told) == len(set(told))
+    assert [(attempt, state) for attempt, name, state in told if name == "worker/1"] == [
+        (0, "STARTING"),
+        (0, "RUNNING"),
+        (0, "FAILED"),
+        (1, "RUNNING"),
+        (1, "FINISHED"),
+    ]
+
+
+def test_replaced_task_is_told_as_its_next_process() -> None:
+    run = parameter_server_run([train, lose_worker_1, come_back, finish_chief, finish_evaluator])
+    run.controller.run()
+    told = [(event["incarnation"], event["state"]) for event in run.of("task") if event["task"] == "worker/1"]
+    assert told[:3] == [(0, "RUNNING"), (1, "PENDING"), (1, "RUNNING")]

@@ -11,6 +11,7 @@ from raydist.cli.screen.guide_pages import TOPICS, page, title
 from raydist.spec.near import suggest
 
 _LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<target>[^)\s]+)\)")
+_IMAGE = re.compile(r"^!\[[^\]]*\]\([^)\s]+\)\n+", re.MULTILINE)
 _WIDTH = 110
 
 
@@ -35,8 +36,9 @@ def without_links(markdown: str) -> str:
     """Returns a page as it reads in a terminal, where no link can be followed.
 
     A link to another page becomes the command that shows it. A link to a file or a heading becomes its text.
+    Images are left out.
     """
-    return _LINK.sub(_as_text, markdown)
+    return _LINK.sub(_as_text, _IMAGE.sub("", markdown))
 
 
 def _as_text(link: re.Match[str]) -> str:

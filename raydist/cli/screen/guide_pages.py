@@ -12,6 +12,7 @@ TOPICS = (
     "writing-a-job",
     "scripts",
     "commands",
+    "page",
     "input-data",
     "strategies",
     "gallery",

@@ -1,8 +1,9 @@
 """What a run tells while it goes on: dicts of plain values, for the events log and for the screen.
 
-`event` says which. Kept are `state`; `task_failed`; for a task that died and its attempt went on, `task_back`
-or `task_given_up`; `restarting`, and once the next attempt trains `restarted`; `note`, for an attempt that
-was lost, changed its size or left something behind. `progress` comes with every poll, for the screen alone.
+`event` says which. Kept are `state`; `task`, for each change of a task's state; `task_failed`; for a task
+that died and its attempt went on, `task_back` or `task_given_up`; `restarting`, and once the next attempt
+trains `restarted`; `note`, for an attempt that was lost, changed its size or left something behind.
+`progress` comes with every poll, for the screen alone.
 """
 
 from __future__ import annotations
@@ -10,20 +11,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from raydist.controller.attempt.attempt import Attempt
 from raydist.controller.attempt.replacement import Death, Deaths
 from raydist.controller.attempt.restarts import Restart
 from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskFailure, TaskState
+from raydist.spec.status import TaskFailure, TaskState, TaskStatus
 
 PROGRESS = "progress"
+# A worker under ParameterServer may die and come back for days: of its later processes in an attempt only
+# the deaths are told.
+MAX_TOLD_INCARNATIONS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
     """What has been told of a run already."""
 
+    attempt: Attempt
     failures: tuple[TaskFailure, ...]
     deaths: Deaths
     restarts: tuple[Restart, ...]
@@ -32,6 +38,7 @@ class Known:
     @classmethod
     def of(cls, machine: RunMachine) -> Known:
         return cls(
+            attempt=machine.attempt,
             failures=machine.attempt.failures,
             deaths=machine.deaths,
             restarts=machine.restarts,
@@ -40,7 +47,7 @@ class Known:
 
 
 def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[str, Any]]:
-    """Returns the failures, deaths, restarts and notes that are not `known` yet."""
+    """Returns the changes of tasks, failures, deaths, restarts and notes that are not `known` yet."""
     deaths, before = machine.deaths.all, known.deaths.all
     new = deaths[len(before) :]
     ended = [death for old, death in zip(before, deaths, strict=False) if death is not old]
@@ -48,6 +55,7 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
     failures += [death.failure for death in new]
     restarts = [each for each in machine.restarts if each not in known.restarts]
     return [
+        *(_task_event(machine, status, at_s) for status in _changed(known.attempt, machine.attempt)),
         *(_failure_event(machine, failure, at_s) for failure in failures),
         *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
         *(_restart_event(machine, restart, at_s) for restart in restarts),
@@ -74,6 +82,33 @@ def progress_event(machine: RunMachine, *, at_s: float, run_s: float) -> dict[st
         steps_per_s=chief and chief.steps_per_s,
         metrics={**chief.metrics, **chief.local_metrics} if chief else {},
         run_s=run_s,
+    )
+
+
+def _changed(before: Attempt, now: Attempt) -> list[TaskStatus]:
+    """Returns the tasks whose process or state is another one. A task that is PENDING at first is not."""
+    known = before.statuses if before.number == now.number else {}
+    return [
+        status
+        for task, status in now.statuses.items()
+        if status.incarnation < MAX_TOLD_INCARNATIONS and _stage(status) != _stage(known.get(task))
+    ]
+
+
+def _stage(status: TaskStatus | None) -> tuple[int, TaskState]:
+    return (0, TaskState.PENDING) if status is None else (status.incarnation, status.state)
+
+
+def _task_event(machine: RunMachine, status: TaskStatus, at_s: float) -> dict[str, Any]:
+    return _event(
+        "task",
+        machine,
+        at_s,
+        task=str(status.task),
+        state=status.state.value,
+        host=status.host or None,
+        incarnation=status.incarnation,
+        step=status.step,
     )
 
 

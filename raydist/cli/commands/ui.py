@@ -1,0 +1,64 @@
+"""`raydist ui`: the runs of a storage in a browser, while they go on."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import sys
+import threading
+
+import click
+
+from raydist import __version__
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.screen import output
+from raydist.page.access import new_token
+
+
+@click.command("ui", epilog="More: `raydist guide page`.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(min=0, max=65535),
+    help="The port; 7788 when omitted, or a free one if that is taken.",
+)
+@click.option("--no-token", is_flag=True, help="Let everybody in who reaches the port.")
+@storage_option
+@json_option
+def command(host: str, port: int | None, no_token: bool, storage: str, is_json: bool) -> None:
+    """Serve the runs of a storage as a page that stays up to date.
+
+    It shows the list of runs, compares up to 10 of them, and shows each run as `raydist report` does. It only
+    reads, and runs until Ctrl-C.
+    """
+    from raydist.page.server import open_server
+    from raydist.page.site import Site
+    from raydist.storage.filesystem import Storage
+
+    opened = Storage.open(storage)
+    site, token = Site(opened, version=__version__), None if no_token else new_token()
+    with open_server(site, host=host, port=port, token=token) as server:
+        if is_json:
+            output.print_json({"url": server.url, "storage": opened.uri()})
+        else:
+            click.echo(f"{server.url}  shows the runs in {opened.uri()}; Ctrl-C ends it")
+        if no_token and not _is_loopback(host):
+            click.echo(f"raydist: everybody who reaches {host} can read these runs", err=True)
+        sys.stdout.flush()
+        _take_interrupts()
+        server.serve_forever(poll_interval=0.2)
+
+
+def _take_interrupts() -> None:
+    """Lets SIGINT and SIGTERM end the server, also where a shell without job control had SIGINT ignored."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,107 @@
+"""A run's curves as its page takes them: thinned to what a page can hold, and packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raydist.metrics.records import Scope
+from raydist.metrics.series import Series, thinned
+from raydist.page.packing import Packer
+from raydist.page.stragglers import find_stragglers
+
+STEP_TIME = "step_time"
+INPUT_WAIT = "input_wait"
+# Times are whole numbers of these: they are small then, and compress well.
+_TICKS_PER_S = 100
+# A task's step time and input wait are told of its last reports: what the first steps took is over.
+_RECENT = 50
+
+
+def with_step_times(series: Sequence[Series]) -> list[Series]:
+    """Returns them with the seconds that a step took each task, between one report and the next."""
+    longest: dict[str, Series] = {}
+    for one in series:
+        if one.scope is Scope.LOCAL and len(one) > len(longest.get(one.task, ())):
+            longest[one.task] = one
+    return [*series, *filter(len, map(_step_times, longest.values()))]
+
+
+def pack_curves(series: Iterable[Series], *, num_points: int) -> dict[str, Any]:
+    """Returns the curves with about `num_points` points in all, as page.js reads them."""
+    whole = list(series)
+    total = sum(map(len, whole))
+    share = min(1.0, num_points / total) if total else 1.0
+    begun_s = min((float(one.times.min()) for one in whole), default=0.0)
+    packer = Packer()
+    packed = []
+    for one in whole:
+        shown = thinned(one, num_points=max(4, int(share * len(one))))
+        packed.append(
+            {
+                "scope": one.scope.value,
+                "name": one.name,
+                "task": one.task,
+                "whole": len(one),
+                "odd": int(np.count_nonzero(~np.isfinite(one.values))),
+                "step": packer.add_integers(shown.steps),
+                "time": packer.add_integers(np.round((shown.times - begun_s) * _TICKS_PER_S)),
+                "value": packer.add_floats(shown.values),
+            }
+        )
+    return {
+        "points": total,
+        "begun_s": begun_s,
+        "ticks_per_s": _TICKS_PER_S,
+        "series": packed,
+        "blob": packer.packed(),
+    }
+
+
+def attempt_starts(series: Iterable[Series]) -> list[dict[str, Any]]:
+    """Returns the first step that each attempt's values are of, and when that was reported."""
+    firsts: dict[int, tuple[int, float]] = {}
+    for one in series:
+        found, at = np.unique(one.attempts, return_index=True)
+        for attempt, step, time in zip(found.tolist(), one.steps[at], one.times[at], strict=True):
+            firsts[attempt] = min(firsts.get(attempt, (int(step), float(time))), (int(step), float(time)))
+    return [
+        {"attempt": number, "step": step, "at_s": at_s} for number, (step, at_s) in sorted(firsts.items())
+    ]
+
+
+def workers(series: Iterable[Series]) -> list[dict[str, Any]]:
+    """Returns each task's step time and input wait of late, and how many times slower a straggler is."""
+    recent = {
+        (one.name, one.task): float(np.median(one.values[-_RECENT:]))
+        for one in series
+        if one.scope is Scope.LOCAL and one.name in (STEP_TIME, INPUT_WAIT) and len(one)
+    }
+    step_s: Mapping[str, float] = {task: value for (name, task), value in recent.items() if name == STEP_TIME}
+    slow = find_stragglers(step_s)
+    return [
+        {
+            "task": task,
+            "step_s": seconds,
+            "input_wait": recent.get((INPUT_WAIT, task)),
+            "times_slower": slow.get(task),
+        }
+        for task, seconds in step_s.items()
+    ]
+
+
+def _step_times(one: Series) -> Series:
+    steps, times = np.diff(one.steps), np.diff(one.times)
+    is_within = (np.diff(one.attempts) == 0) & (steps > 0) & (times >= 0)
+    later = one.take(np.flatnonzero(is_within) + 1)
+    return Series(
+        scope=Scope.LOCAL,
+        name=STEP_TIME,
+        task=one.task,
+        steps=later.steps,
+        times=later.times,
+        values=times[is_within] / steps[is_within],
+        attempts=later.attempts,
+    )

@@ -1,0 +1,122 @@
+"""Everything that storage keeps of a run, as the plain values that its page shows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raydist.errors import StorageError
+from raydist.metrics.reading import read_scopes
+from raydist.metrics.records import Scope
+from raydist.metrics.series import series_of
+from raydist.page.curves import attempt_starts, pack_curves, with_step_times, workers
+from raydist.page.failures import failures_of, with_log_ends
+from raydist.page.timeline import timeline
+from raydist.spec.plain import as_plain
+from raydist.spec.run_state import RunState
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.run_record import decode_record, read_record
+from raydist.storage.run_storage import RunStorage
+from raydist.storage.segments import read_events
+
+MAX_POINTS = 1_000_000
+
+_OVER = tuple(state.value for state in RunState if state.is_terminal)
+
+
+@dataclass
+class Problems:
+    """What could not be read, as sentences."""
+
+    sentences: list[str] = field(default_factory=list)
+
+    def add(self, error: StorageError) -> None:
+        if str(error) not in self.sentences:
+            self.sentences.append(str(error))
+
+
+def gather_facts(storage: RunStorage, problems: Problems, *, now_s: float) -> dict[str, Any]:
+    """Returns all but the curves. What is damaged is left out, and added to `problems`.
+
+    Raises:
+      MistakeError: There is no such run.
+      StorageError: Storage cannot be read.
+    """
+    events = read_events(storage, on_damage=problems.add)
+    record = _record(storage, problems, events)
+    is_over = record["state"] in _OVER
+    return {
+        "run": storage.run,
+        "record": record,
+        "made_at_s": now_s,
+        "is_over": is_over,
+        "timeline": timeline(
+            events,
+            tasks=[task["task"] for task in record["tasks"]],
+            begun_s=record["created_at_s"],
+            # Of a run whose driver died without a word, nothing is known since its last record.
+            now_s=record["updated_at_s"] or now_s,
+        ),
+        "checkpoints": _checkpoints(storage),
+        "failures": with_log_ends(
+            failures_of(events, notes=record["notes"], error=record["error"]),
+            storage,
+            on_problem=problems.add,
+        ),
+    }
+
+
+def gather_curves(
+    storage: RunStorage,
+    problems: Problems,
+    *,
+    num_points: int = MAX_POINTS,
+    scopes: Collection[Scope] = tuple(Scope),
+) -> dict[str, Any]:
+    """Returns the curves, packed, and what they say of each worker; as `gather_facts` does."""
+    rows = read_scopes(storage, scopes=scopes, on_damage=problems.add)
+    series = [one for scope, table in rows.items() for one in series_of(table, scope=scope)]
+    series = with_step_times(series)
+    return {
+        **pack_curves(series, num_points=num_points),
+        "attempts": attempt_starts(series),
+        "workers": workers(series),
+    }
+
+
+def _record(storage: RunStorage, problems: Problems, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns run.json; of a damaged one the fields that are whole, and the plan from the events."""
+    try:
+        record: dict[str, Any] = as_plain(read_record(storage))
+        return record
+    except StorageError as error:
+        problems.add(error)
+    content = storage.read_bytes(storage.record)
+    record = {**as_plain(decode_record(b'{"state": "STARTING"}', storage)), "state": None}
+    try:
+        stored = json.loads(content)
+    except (ValueError, RecursionError):
+        stored = None
+    for key, value in stored.items() if isinstance(stored, dict) else ():
+        with contextlib.suppress(StorageError):
+            alone = json.dumps({"state": "STARTING", key: value}).encode()
+            record[key] = as_plain(decode_record(alone, storage)).get(key)
+    if not record["plan"]:
+        record["plan"] = next((event for event in events if event.get("event") == "planned"), {})
+    return record
+
+
+def _checkpoints(storage: RunStorage) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": checkpoint.step,
+            "attempt": checkpoint.attempt,
+            "epoch": checkpoint.info.get("epoch"),
+            "bytes": sum(file.size_bytes for file in checkpoint.files),
+            "uri": checkpoint.uri,
+        }
+        for checkpoint in reversed(CheckpointStore(storage).committed())
+    ]

@@ -1,0 +1,242 @@
+// One chart of some lines, and the board of all charts, which zoom together.
+
+const CHART_HEIGHT = 210;
+const MOST_LINES_SHOWN = 8;
+const MOST_CHIPS = 200;
+
+class Board {
+  // axis: "step" or "time"; isLog: whether y is logarithmic; zoom: [min, max] of x, null for all; choices: by
+  // chart and line, whether somebody chose to see it.
+  constructor(originS) {
+    Object.assign(this, { axis: "step", isLog: false, zoom: null, charts: [], originS, sync: uPlot.sync(`b${Board.made++}`) });
+    this.choices = new Map();
+    this.resizing = new ResizeObserver(() => this.charts.forEach((chart) => chart.fit()));
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.onScheme = () => this.redraw();
+    this.scheme.addEventListener("change", this.onScheme);
+  }
+
+  // lines: [{label, one: unpacked curve}]; marks: {attempts, checkpoints}; format: of y.
+  add(title, lines, { key = title, marks, format = formatNumber, formatAxis = shortNumber, hint = "" } = {}) {
+    const chart = new Chart(this, title, lines, { key, marks, format, formatAxis, hint });
+    this.charts.push(chart);
+    this.resizing.observe(chart.plotHost);
+    return chart.element;
+  }
+
+  toolbar() {
+    const choice = (label, isOn, choose) => h("button", { type: "button", "aria-pressed": String(isOn), onclick: choose }, label);
+    const bar = h("div", { className: "toolbar" });
+    const fill = () => bar.replaceChildren(
+      h("span", { className: "group", role: "group", "aria-label": "x axis" },
+        choice("step", this.axis === "step", () => set({ axis: "step", zoom: null })),
+        choice("time", this.axis === "time", () => set({ axis: "time", zoom: null }))),
+      h("span", { className: "group" }, choice("log scale", this.isLog, () => set({ isLog: !this.isLog }))),
+      h("button", { type: "button", className: "reset", disabled: !this.zoom, onclick: () => this.zoomTo(null) }, "reset zoom"),
+      h("span", { className: "hint" }, "drag to zoom, double-click to reset"));
+    const set = (change) => { Object.assign(this, change); fill(); this.redraw(); };
+    this.onZoom = fill;
+    fill();
+    return bar;
+  }
+
+  zoomTo(range) {
+    this.zoom = range;
+    if (this.onZoom) this.onZoom();
+    this.charts.forEach((chart) => chart.show());
+  }
+
+  redraw() {
+    this.charts.forEach((chart) => chart.draw());
+  }
+
+  // What was chosen on a board goes on with the one in its place.
+  takeOver(before) {
+    if (before) Object.assign(this, { axis: before.axis, isLog: before.isLog, zoom: before.zoom, choices: before.choices });
+    return this;
+  }
+
+  close() {
+    this.resizing.disconnect();
+    this.scheme.removeEventListener("change", this.onScheme);
+    this.charts.forEach((chart) => chart.close());
+    this.charts = [];
+  }
+}
+Board.made = 0;
+
+class Chart {
+  constructor(board, title, lines, { key, marks, format, formatAxis, hint }) {
+    Object.assign(this, { board, lines, marks, format, formatAxis, plot: null, width: 0 });
+    this.choiceOf = (number) => `${key} ${lines[number].label}`;
+    this.chips = lines.slice(0, MOST_CHIPS).map((line, number) => this.chip(line, number));
+    const odd = lines.reduce((sum, { one }) => sum + one.odd, 0);
+    const note = odd ? `${formatNumber(odd)} values are NaN or infinite` : hint;
+    this.where = h("span", { className: "where" });
+    this.plotHost = h("div", { className: "plot" });
+    this.element = h("figure", { className: "chart" },
+      h("figcaption", {}, h("h3", {}, title), this.where, note ? h("span", { className: odd ? "hint warn" : "hint" }, note) : null),
+      this.plotHost,
+      h("div", { className: "chips" }, this.chips.map(({ element }) => element)));
+  }
+
+  isShown(number) {
+    const choice = this.board.choices.get(this.choiceOf(number));
+    return choice === undefined ? number < MOST_LINES_SHOWN : choice;
+  }
+
+  chip(line, number) {
+    const value = h("span", { className: "value" });
+    const toggle = () => {
+      this.board.choices.set(this.choiceOf(number), !this.isShown(number));
+      element.setAttribute("aria-pressed", String(this.isShown(number)));
+      if (this.plot) this.plot.setSeries(number + 1, { show: this.isShown(number) });
+      this.show();
+    };
+    const swatch = h("i", {});
+    const element = h("button", { type: "button", className: "chip", onclick: toggle, "aria-pressed": String(this.isShown(number)) },
+      swatch, h("span", {}, line.label), value);
+    return { element, value, swatch };
+  }
+
+  // Charts are drawn once they have a width, and then again for another one.
+  fit() {
+    const width = Math.floor(this.plotHost.clientWidth);
+    if (!width || width === this.width) return;
+    this.width = width;
+    if (this.plot) { this.plot.setSize({ width, height: CHART_HEIGHT }); this.show(); }
+    else this.draw();
+  }
+
+  draw() {
+    if (!this.width) return;
+    if (this.plot) this.plot.destroy();
+    const { axis, isLog, originS } = this.board;
+    this.over = this.lines.map(({ one }) => lineOver(one, axis, originS));
+    const ends = this.over.filter(({ x }) => x.length).map(({ x }) => [x[0], x[x.length - 1]]);
+    this.all = [Math.min(...ends.map(([from]) => from)), Math.max(...ends.map(([, to]) => to))];
+    if (this.all[0] === this.all[1]) this.all = [this.all[0] - 0.5, this.all[1] + 0.5];
+    this.chips.forEach(({ swatch }, number) => { swatch.style.background = lineColor(number); });
+    this.plot = new uPlot(this.options(axis, isLog), this.data(), this.plotHost);
+  }
+
+  data() {
+    const [min, max] = this.board.zoom || this.all;
+    const shown = this.over.map((line, number) => (this.isShown(number) ? line : null));
+    return pointsInView(shown, min, max, Math.min(this.width, 1200), this.board.isLog);
+  }
+
+  show() {
+    if (!this.plot) return;
+    const [min, max] = this.board.zoom || this.all;
+    this.plot.batch(() => { this.plot.setData(this.data(), false); this.plot.setScale("x", { min, max }); });
+  }
+
+  options(axis, isLog) {
+    const grid = { stroke: color("grid"), width: 1 };
+    const look = { stroke: color("muted"), grid, ticks: { ...grid, size: 4 }, font: "11px system-ui, sans-serif" };
+    const x = axis === "step" ? (values) => values.map((v) => (v === null ? "" : shortNumber(v))) : (values) => values.map((v) => shortSeconds(v));
+    const range = this.board.zoom || this.all;
+    return {
+      width: this.width, height: CHART_HEIGHT, padding: [8, 16, 0, 0], legend: { show: false },
+      scales: {
+        x: { time: false, auto: false, min: range[0], max: range[1] },
+        y: { distr: isLog ? 3 : 1, log: 10, range: isLog ? logRange : linearRange },
+      },
+      axes: [
+        { ...look, size: 26, gap: 4, space: 60, values: (_, splits) => x(splits) },
+        { ...look, size: 52, gap: 4, space: 30, values: (_, splits) => splits.map((v) => (v === null ? "" : this.formatAxis(v))) },
+      ],
+      cursor: {
+        // Only the cursor is shared: a shared selection would be zoomed to once by each chart.
+        sync: { key: this.board.sync.key, setSeries: false, filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+        drag: { x: true, y: false, setScale: false }, y: false,
+        points: { size: 6 }, bind: { dblclick: () => () => this.board.zoomTo(null) },
+      },
+      series: [{}, ...this.lines.map((line, number) => ({
+        label: line.label, show: this.isShown(number), stroke: lineColor(number), width: 1.4,
+        points: { show: (plot, place) => plot.data[place].filter((v) => v !== undefined && v !== null).length < 40, size: 4 },
+      }))],
+      hooks: {
+        setSelect: [(plot) => {
+          if (plot.select.width < 4) return;
+          const range = [plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")];
+          plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+          this.board.zoomTo(range);
+        }],
+        setCursor: [(plot) => this.tellValues(plot)],
+        draw: [(plot) => this.drawMarks(plot)],
+      },
+    };
+  }
+
+  tellValues(plot) {
+    const place = plot.cursor.idx;
+    const isOn = place !== null && place !== undefined && plot.cursor.left >= 0;
+    const at = isOn ? plot.data[0][place] : null;
+    this.where.textContent = !isOn ? "" : this.board.axis === "step" ? `step ${formatNumber(Math.round(at))}` : `${formatSeconds(Math.max(0, at))}`;
+    this.chips.forEach(({ value }, number) => {
+      let i = isOn ? place : -1;
+      const column = plot.data[number + 1];
+      while (i >= 0 && column[i] === undefined) i--;
+      value.textContent = i < 0 ? "" : this.format(column[i]);
+    });
+  }
+
+  drawMarks(plot) {
+    if (!this.marks) return;
+    const { ctx, bbox } = plot;
+    const ratio = devicePixelRatio;
+    const along = (mark) => (this.board.axis === "step" ? mark.step : mark.at_s - this.board.originS);
+    const inView = (mark) => Number.isFinite(along(mark)) && along(mark) >= plot.scales.x.min && along(mark) <= plot.scales.x.max;
+    ctx.save();
+    ctx.lineWidth = ratio;
+    ctx.textAlign = "left";
+    ctx.font = `${10 * ratio}px system-ui, sans-serif`;
+    for (const mark of (this.marks.attempts || []).filter(inView)) {
+      const x = Math.round(plot.valToPos(along(mark), "x", true));
+      ctx.strokeStyle = ctx.fillStyle = color("attempt");
+      ctx.setLineDash([4 * ratio, 3 * ratio]);
+      ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+      ctx.fillText(`attempt ${mark.attempt}`, x + 4 * ratio, bbox.top + 10 * ratio);
+    }
+    ctx.setLineDash([]);
+    ctx.fillStyle = color("checkpoint");
+    for (const mark of (this.marks.checkpoints || []).filter(inView)) {
+      const [x, y, size] = [plot.valToPos(along(mark), "x", true), bbox.top + bbox.height, 4 * ratio];
+      ctx.beginPath(); ctx.moveTo(x - size, y); ctx.lineTo(x + size, y); ctx.lineTo(x, y - 1.6 * size); ctx.fill();
+    }
+    ctx.restore();
+  }
+
+  close() {
+    if (this.plot) this.plot.destroy();
+    this.plot = null;
+  }
+}
+
+function linearRange(_plot, min, max) {
+  if (min === null || min === undefined) return [0, 1];
+  return uPlot.rangeNum(min, max, 0.08, true);
+}
+
+function logRange(_plot, min, max) {
+  if (!(min > 0)) return [0.1, 1];
+  return min === max ? [min / 2, max * 2] : [min / 1.15, max * 1.15];
+}
+
+function shortNumber(value) {
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${Number((value / 1e6).toPrecision(4))}M`;
+  if (size >= 1e4) return `${Number((value / 1e3).toPrecision(4))}k`;
+  if (size !== 0 && size < 1e-3) return value.toExponential(0);
+  return String(Number(value.toPrecision(4)));
+}
+
+function shortSeconds(value) {
+  if (value === null) return "";
+  if (value >= 3600) return `${Number((value / 3600).toPrecision(3))} h`;
+  if (value >= 120) return `${Number((value / 60).toPrecision(3))} min`;
+  if (value !== 0 && Math.abs(value) < 1) return `${Number((value * 1000).toPrecision(3))} ms`;
+  return `${Number(value.toPrecision(4))} s`;
+}

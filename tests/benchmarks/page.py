@@ -1,0 +1,97 @@
+"""`raydist report` of a run with a million metric rows: seconds, memory, and the size of the file.
+
+    python tests/benchmarks/page.py [--rows 1000000] [--repeats 5] [--browser]
+
+The run is the one of metrics_reading.py: 4 tasks and 2 attempts, whose second attempt repeats a quarter of
+the first one's steps, stored as MetricsWriter leaves it. Each report is a process of its own, start and
+imports included. `--browser` opens the file in Chromium too, and times it until the charts are drawn, and
+each zoom.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from raydist.storage.run_storage import open_run
+from tests.benchmarks.metrics_reading import CHECKOUT, KINDS, make_run
+
+ZOOMS = ((0.0, 1.0), (0.2, 0.8), (0.4, 0.5), (0.45, 0.451))
+
+
+def report_once(folder: str, file: Path) -> tuple[float, float, float]:
+    """Returns wall time, CPU time and the highest resident memory in MB of one `raydist report`."""
+    command = [sys.executable, "-m", "raydist.cli.main", "report", "written", "--storage", folder, "-o", file]
+    started_s = time.perf_counter()
+    process = subprocess.Popen(
+        [*map(str, command)],
+        stdout=subprocess.DEVNULL,
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return time.perf_counter() - started_s, cpu_s, usage.ru_maxrss / 1024
+
+
+def time_browser(file: Path) -> None:
+    """Prints how long Chromium takes to draw the page, and to zoom."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.support.browser import ARGUMENTS, CHROMIUM
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = browser.new_page()
+        started_s = time.perf_counter()
+        page.goto(file.as_uri())
+        page.wait_for_selector("body[data-ready]")
+        page.wait_for_selector(".chart canvas")
+        print(f"opened and drawn in {time.perf_counter() - started_s:.2f} s")
+        for low, high in ZOOMS:
+            took_ms = page.evaluate(
+                """([low, high]) => {
+                    const board = shownRun.board, [from, to] = board.charts[0].all;
+                    const begun = performance.now();
+                    board.zoomTo([from + low * (to - from), from + high * (to - from)]);
+                    return performance.now() - begun;
+                }""",
+                [low, high],
+            )
+            print(f"zoom of all charts to {low:g}..{high:g}: {took_ms:.0f} ms")
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--browser", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        file_rows, joined_at = KINDS["written"]
+        storage = open_run(folder, run="written")
+        make_run(storage, num_rows=asked.rows, file_rows=file_rows, joined_at=joined_at)
+        file = Path(folder) / "written.html"
+        figures = [report_once(folder, file) for _ in range(asked.repeats)]
+        walls, cpus = [each[0] for each in figures], [each[1] for each in figures]
+        print(
+            f"report: wall {min(walls):.2f} s (median {statistics.median(walls):.2f}), "
+            f"CPU {min(cpus):.2f} s, "
+            f"{max(each[2] for each in figures):.0f} MB; {file.stat().st_size / 1e6:.1f} MB of HTML"
+        )
+        if asked.browser:
+            time_browser(file)
+
+
+if __name__ == "__main__":
+    main()

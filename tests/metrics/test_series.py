@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+
+from raydist.metrics.reading import read_columns
+from raydist.metrics.records import Scope
+from raydist.metrics.series import Series, series_of, thinned
+from raydist.storage.run_storage import RunStorage
+from tests.support.metric_rows import row, store_rows
+
+
+def read(storage: RunStorage) -> list[Series]:
+    return series_of(read_columns(storage, scope=Scope.GLOBAL), scope=Scope.GLOBAL)
+
+
+def values_of(series: list[Series]) -> dict[tuple[str, str], list[tuple[int, float, int]]]:
+    return {
+        (one.name, one.task): list(
+            zip(one.steps.tolist(), one.values.tolist(), one.attempts.tolist(), strict=True)
+        )
+        for one in series
+    }
+
+
+def test_curve_of_each_metric_and_task_has_the_highest_attempts_values(storage: RunStorage) -> None:
+    rows = [row(step=step, value=step, name="loss") for step in (2, 1, 3)]
+    rows += [row(step=step, value=-step, attempt=1) for step in (2,)]
+    rows += [row(step=1, value=7, name="accuracy"), row(step=1, value=9, task="evaluator/0")]
+    store_rows(storage, rows)
+    assert values_of(read(storage)) == {
+        ("accuracy", "worker/0"): [(1, 7.0, 0)],
+        ("loss", "evaluator/0"): [(1, 9.0, 0)],
+        ("loss", "worker/0"): [(1, 1.0, 0), (2, -2.0, 1), (3, 3.0, 0)],
+    }
+
+
+def test_run_without_metrics_has_no_curves(storage: RunStorage) -> None:
+    assert read(storage) == []
+
+
+def test_thinned_curve_keeps_peaks_ends_and_its_length() -> None:
+    values = np.zeros(10_001)
+    values[[4321, 8765]] = 5.0, -5.0
+    values[:5000:7] = np.nan
+    steps = np.arange(len(values))
+    whole = Series(
+        scope=Scope.LOCAL,
+        name="loss",
+        task="worker/0",
+        steps=steps,
+        times=steps / 10,
+        values=values,
+        attempts=steps * 0,
+    )
+    few = thinned(whole, num_points=100)
+    assert {0, 4321, 8765, 10_000} <= set(few.steps.tolist())
+    assert len(few) <= 110
+    assert (np.diff(few.steps) > 0).all()
+    assert thinned(few, num_points=200) is few

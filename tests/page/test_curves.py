@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raydist.metrics.records import Scope
+from raydist.metrics.series import Series
+from raydist.page.curves import pack_curves, with_step_times, workers
+from raydist.page.packing import Packer
+from raydist.page.stragglers import find_stragglers
+
+
+def series(values: Any, *, task: str = "worker/0", name: str = "loss", step_s: float = 0.1) -> Series:
+    steps = np.arange(1, len(values) + 1)
+    return Series(
+        scope=Scope.LOCAL,
+        name=name,
+        task=task,
+        steps=steps,
+        times=1.7e9 + steps * step_s,
+        values=np.asarray(values, float),
+        attempts=np.zeros(len(values), int),
+    )
+
+
+def unpacked(packed: dict[str, Any], where: dict[str, Any]) -> list[float]:
+    """Reads an array as page.js does."""
+    content = zlib.decompress(base64.b64decode(packed["blob"]))
+    kind = {"d4": "<i4", "f4": "<f4", "f8": "<f8"}[where["t"]]
+    numbers = np.frombuffer(content, kind, count=where["n"], offset=where["o"])
+    return (np.cumsum(numbers) if where["t"] == "d4" else numbers).tolist()
+
+
+def test_values_come_back_as_they_were_packed() -> None:
+    packed = pack_curves([series([0.5, float("nan"), 2.0])], num_points=100)
+    (one,) = packed["series"]
+    assert unpacked(packed, one["step"]) == [1, 2, 3]
+    assert unpacked(packed, one["time"]) == [0, 10, 20]
+    values = unpacked(packed, one["value"])
+    assert (values[0], values[2], one["odd"]) == (0.5, 2.0, 1)
+    assert np.isnan(values[1])
+
+
+@pytest.mark.parametrize("values", [[1e300, 1.0], [1e-300, 1.0]], ids=["huge", "tiny"])
+def test_values_that_do_not_fit_into_32_bits_keep_all_of_them(values: list[float]) -> None:
+    packed = pack_curves([series(values)], num_points=100)
+    assert unpacked(packed, packed["series"][0]["value"]) == values
+
+
+def test_steps_above_32_bits_are_exact() -> None:
+    packer = Packer()
+    where = packer.add_integers(np.array([2**40, 2**40 + 1]))
+    assert unpacked({"blob": packer.packed()}, where) == [2**40, 2**40 + 1]
+
+
+def test_equal_arrays_are_stored_once() -> None:
+    packed = pack_curves([series([1.0, 2.0]), series([3.0, 4.0], name="accuracy")], num_points=100)
+    first, second = packed["series"]
+    assert first["step"] == second["step"]
+    assert first["value"] != second["value"]
+
+
+def test_thinned_curve_keeps_a_single_spike() -> None:
+    values = np.ones(100_000)
+    values[54_321] = 7.0
+    packed = pack_curves([series(values)], num_points=1000)
+    (one,) = packed["series"]
+    assert max(unpacked(packed, one["value"])) == 7.0
+    assert one["step"]["n"] <= 1100
+    assert (packed["points"], one["whole"]) == (100_000, 100_000)
+
+
+def test_step_time_of_each_worker_and_who_is_slow() -> None:
+    tasks = [
+        series(np.ones(9), task="worker/0"),
+        series(np.ones(9), task="worker/1", step_s=0.16),
+        series(np.ones(9), task="worker/2"),
+    ]
+    found = workers(with_step_times([*tasks, series(np.full(9, 0.3), task="worker/1", name="input_wait")]))
+    assert [(one["task"], round(one["step_s"], 3), one["input_wait"]) for one in found] == [
+        ("worker/0", 0.1, None),
+        ("worker/1", 0.16, 0.3),
+        ("worker/2", 0.1, None),
+    ]
+    assert [one["task"] for one in found if one["times_slower"]] == ["worker/1"]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "slow"),
+    [
+        ({"worker/0": 1.0, "worker/1": 1.0, "worker/2": 1.51}, ["worker/2"]),
+        ({"worker/0": 1.0, "worker/1": 1.0, "worker/2": 1.5}, []),
+        ({"worker/0": 9.0}, []),
+        ({"worker/0": 0.0, "worker/1": 0.0, "worker/2": 1.0}, []),
+        ({}, []),
+    ],
+)
+def test_straggler_takes_more_than_one_and_a_half_times_the_median(
+    step_s: dict[str, float], slow: list[str]
+) -> None:
+    assert list(find_stragglers(step_s)) == slow

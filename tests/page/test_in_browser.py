@@ -1,0 +1,345 @@
+"""The page of a run and the list of runs in a real Chromium."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raydist.metrics.records import Scope
+from raydist.metrics.series import Series
+from raydist.page.curves import pack_curves
+from raydist.page.gathering import Problems, gather_curves, gather_facts
+from raydist.page.html import report_html
+from raydist.storage.run_storage import RunStorage, open_run
+from tests.support import browser as browsers
+from tests.support.browser import Browser
+from tests.support.page_runs import BEGUN_S, store_metrics, store_record, store_run
+from tests.support.serving import serving
+
+pytestmark = pytest.mark.skipif(
+    browsers.why_unavailable() is not None, reason=str(browsers.why_unavailable())
+)
+
+EVIL = '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">'
+SHOTS = [(is_dark, width) for is_dark in (False, True) for width in (400, 1280, 2000)]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browsers.running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """Chromium; what a test opens in it may say nothing on the console."""
+    chromium.said.clear()
+    chromium.requested.clear()
+    yield chromium
+    for context in chromium.chromium.contexts:
+        context.close()
+    assert chromium.said == []
+
+
+def write_report(run: RunStorage, file: Path, *, curves: dict[str, Any] | None = None) -> str:
+    """Writes a run's report and returns the address to open."""
+    problems = Problems()
+    facts = gather_facts(run, problems, now_s=BEGUN_S + 99)
+    curves = curves or gather_curves(run, problems)
+    file.write_text(report_html({**facts, "raydist": "1.2.3", "problems": problems.sentences}, curves))
+    return file.as_uri()
+
+
+@pytest.fixture
+def report(run: RunStorage, tmp_path: Path) -> str:
+    return write_report(run, tmp_path / "digits-1.html")
+
+
+def opened(browser: Browser, url: str, **look: Any) -> Any:
+    page = browser.open(url, **look)
+    page.wait_for_selector("body[data-ready]")
+    page.wait_for_selector(".chart canvas", state="attached")
+    return page
+
+
+def drag(page: Any, *, begin: float, end: float) -> None:
+    """Draws a rectangle over the first chart, from one share of its width to another."""
+    box = page.locator(".u-over").first.bounding_box()
+    page.mouse.move(box["x"] + begin * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + end * box["width"], box["y"] + 60, steps=5)
+    page.mouse.up()
+
+
+def x_range(page: Any, chart: int = 0) -> list[float]:
+    x = f"shownRun.board.charts[{chart}].plot.scales.x"
+    shown: list[float] = page.evaluate(f"[{x}.min, {x}.max]")
+    return shown
+
+
+def painted(page: Any) -> int:
+    """Returns how many pixels of the first chart are not transparent."""
+    count: int = page.evaluate(
+        """() => {
+            const canvas = document.querySelector(".chart canvas");
+            const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            return pixels.filter((_, place) => place % 4 === 3).filter((alpha) => alpha > 0).length;
+        }"""
+    )
+    return count
+
+
+def constant_series(*, task: str, num_steps: int) -> Series:
+    steps = np.arange(num_steps)
+    return Series(
+        scope=Scope.LOCAL,
+        name="loss",
+        task=task,
+        steps=steps,
+        times=BEGUN_S + steps * 0.01,
+        values=np.ones(num_steps),
+        attempts=np.zeros(num_steps, int),
+    )
+
+
+class TestReport:
+    """`raydist report`: one file."""
+
+    @pytest.mark.parametrize(("is_dark", "width"), SHOTS)
+    def test_page_fits_each_width_and_scheme(
+        self, browser: Browser, report: str, tmp_path: Path, is_dark: bool, width: int
+    ) -> None:
+        page = opened(browser, report, is_dark=is_dark, width=width)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.screenshot(path=tmp_path / "shot.png", full_page=True)
+        assert (tmp_path / "shot.png").stat().st_size > 20_000
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        brightness = sum(map(int, background.removeprefix("rgb(").removesuffix(")").split(",")))
+        assert (brightness < 200) == is_dark
+        assert painted(page) > 1000
+
+    def test_nothing_is_fetched(self, browser: Browser, report: str) -> None:
+        opened(browser, report)
+        assert browser.requested == [report]
+
+    def test_everything_of_the_run_is_there(self, browser: Browser, report: str) -> None:
+        text = opened(browser, report).inner_text("main")
+        for sentence in (
+            *("digits-1", "SUCCEEDED", "killed by SIGKILL", "trained on digits", "learning_rate"),
+            *("multi_worker_mirrored: workers is 2", "7 s until the first step", "attempt 1", "step_time"),
+            *("no task is 1.5 times slower than the median", "step-200-a1"),
+        ):
+            assert sentence in text
+
+    def test_log_of_the_root_cause_opens(self, browser: Browser, report: str) -> None:
+        page = opened(browser, report)
+        page.click("summary:has-text('end of its log')")
+        assert page.locator("pre").inner_text().endswith("last words of worker/1 in attempt 0\n")
+
+    def test_drag_zooms_all_charts_and_double_click_shows_all_again(
+        self, browser: Browser, report: str
+    ) -> None:
+        page = opened(browser, report)
+        whole = x_range(page)
+        drag(page, begin=0.25, end=0.5)
+        low, high = x_range(page)
+        assert low == pytest.approx(whole[0] + 0.25 * (whole[1] - whole[0]), abs=2)
+        assert high == pytest.approx(whole[0] + 0.5 * (whole[1] - whole[0]), abs=2)
+        assert x_range(page, chart=1) == [low, high]
+        page.locator(".u-over").first.dblclick()
+        assert x_range(page) == whole
+
+    def test_log_scale_and_time_axis_change_what_is_drawn(self, browser: Browser, report: str) -> None:
+        page = opened(browser, report)
+        assert page.evaluate("shownRun.board.charts[0].plot.scales.y.distr") == 1
+        page.click("button:has-text('log scale')")
+        assert page.evaluate("shownRun.board.charts[0].plot.scales.y.distr") == 3
+        assert painted(page) > 1000
+        page.click("button:has-text('time')")
+        low, high = x_range(page)
+        assert (low, high) == (pytest.approx(8.1, abs=0.1), pytest.approx(50.0, abs=0.1))
+
+    def test_line_is_hidden_and_shown_by_its_name(self, browser: Browser, report: str) -> None:
+        page = opened(browser, report)
+        num_values = "shownRun.board.charts[0].plot.data[1].filter((y) => y !== undefined).length"
+        page.locator(".chip").first.click()
+        assert page.evaluate(f"[{num_values}, shownRun.board.charts[0].plot.series[1].show]") == [0, False]
+        page.locator(".chip").first.click()
+        assert page.evaluate(f"[{num_values}, shownRun.board.charts[0].plot.series[1].show]") == [200, True]
+
+    def test_of_many_tasks_some_are_shown_at_first(
+        self, browser: Browser, run: RunStorage, tmp_path: Path
+    ) -> None:
+        many = [constant_series(task=f"worker/{index}", num_steps=20) for index in range(60)]
+        curves = {**pack_curves(many, num_points=10**6), "attempts": [], "workers": []}
+        page = opened(browser, write_report(run, tmp_path / "wide.html", curves=curves))
+        pressed = page.locator(".chip").evaluate_all("all => all.map((one) => one.ariaPressed)")
+        assert pressed == ["true"] * 8 + ["false"] * 52
+
+    def test_cursor_tells_the_values(self, browser: Browser, report: str) -> None:
+        page = opened(browser, report)
+        page.locator(".u-over").first.hover()
+        assert page.locator(".where").first.inner_text().startswith("step 10")
+        assert float(page.locator(".chip .value").first.inner_text()) == pytest.approx(0.2, abs=0.01)
+
+    def test_names_and_values_of_a_run_are_text(self, browser: Browser, tmp_path: Path) -> None:
+        run = open_run(str(tmp_path / "runs"), run="odd")
+        told = [{"event": "note", "at_s": BEGUN_S, "message": EVIL}]
+        told += [{"event": "task_failed", "at_s": BEGUN_S, "attempt": 0, "task": EVIL, "message": EVIL}]
+        params = {EVIL: EVIL, "</script>": "</script><script>window.hacked = 3</script>"}
+        store_run(
+            run,
+            told=told,
+            spec={"params": params},
+            plan={"job": EVIL, "reason": EVIL},
+            notes=[EVIL],
+            metrics={EVIL: 1.0},
+            strategy=EVIL,
+        )
+        page = opened(browser, write_report(run, tmp_path / "odd.html"))
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("img").count() == 0
+        assert page.inner_text("#params").count(EVIL) == 2
+        assert EVIL in page.inner_text("#notes")
+
+    def test_policy_of_the_page_stops_a_script_that_got_in(self, browser: Browser, report: str) -> None:
+        page = opened(browser, report)
+        page.evaluate(
+            """() => {
+                const script = document.createElement("script");
+                script.textContent = "window.hacked = 1";
+                document.body.append(script);
+            }"""
+        )
+        assert page.evaluate("window.hacked") is None
+        assert len(browser.said) == 1
+        assert "Content Security Policy" in browser.said.pop()
+
+    def test_what_cannot_be_read_is_named(self, browser: Browser, run: RunStorage, tmp_path: Path) -> None:
+        run.write_text(run.record, "{")
+        run.write_text(f"{run.metrics}/0-worker-0-000000.parquet", "x")
+        page = opened(browser, write_report(run, tmp_path / "torn.html"))
+        banner = page.inner_text(".banner.warn")
+        assert "run.json is damaged" in banner
+        assert "0-worker-0-000000.parquet is damaged" in banner
+        assert painted(page) > 1000
+
+    def test_of_a_million_points_only_what_pixels_can_show_is_drawn(
+        self, browser: Browser, run: RunStorage, tmp_path: Path
+    ) -> None:
+        many = [constant_series(task=f"worker/{index}", num_steps=250_000) for index in range(4)]
+        many[0].values[123_456] = 50.0
+        curves = {**pack_curves(many, num_points=10**6), "attempts": [], "workers": []}
+        page = opened(browser, write_report(run, tmp_path / "many.html", curves=curves))
+        page.evaluate("shownRun.board.zoomTo([1000, 200000])")
+        assert page.evaluate("shownRun.board.charts[0].plot.data[0].length") <= 2400  # what pixels can show
+        highest = page.evaluate("Math.max(...shownRun.board.charts[0].plot.data[1].filter((y) => y))")
+        assert highest == 50.0
+        page.evaluate("shownRun.board.zoomTo([123450, 123460])")
+        assert page.evaluate("shownRun.board.charts[0].plot.data[0].includes(123456)")
+
+
+class TestLivePage:
+    """`raydist ui`: the list, and pages that stay up to date."""
+
+    @pytest.fixture
+    def url(self, runs: Path) -> Iterator[str]:
+        for number, (rate, loss) in enumerate(((0.1, 0.5), (0.01, 0.125))):
+            run = open_run(str(runs), run=f"tuned-{number}")
+            store_run(run, spec={"params": {"learning_rate": rate}}, metrics={"loss": loss})
+        with serving(str(runs)) as server:
+            yield server.url
+
+    @pytest.mark.parametrize(("is_dark", "width"), SHOTS)
+    def test_list_fits_each_width_and_scheme(
+        self, browser: Browser, url: str, is_dark: bool, width: int
+    ) -> None:
+        page = browser.open(url, is_dark=is_dark, width=width)
+        page.wait_for_selector("text=tuned-1")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert all(address.startswith(url) for address in browser.requested)
+
+    def test_list_is_filtered_and_sorted(self, browser: Browser, url: str) -> None:
+        page = browser.open(url)
+        page.wait_for_selector("text=tuned-1")
+
+        def names() -> list[str]:
+            shown: list[str] = page.locator("tbody a").all_inner_texts()
+            return shown
+
+        page.click("th button:has-text('metrics')")
+        assert names() == ["tuned-1", "digits-1", "tuned-0"]
+        page.click("th button:has-text('metrics')")
+        assert names() == ["tuned-0", "digits-1", "tuned-1"]
+        page.fill("input[type=search]", "tuned learning_rate=0.01")
+        assert names() == ["tuned-1"]
+
+    def test_runs_are_compared_side_by_side(self, browser: Browser, url: str) -> None:
+        page = browser.open(url)
+        page.check("[aria-label='compare tuned-0']")
+        assert page.locator(".primary").is_disabled()
+        page.check("[aria-label='compare tuned-1']")
+        page.click("text=compare 2")
+        page.wait_for_selector(".chart canvas", state="attached")
+        assert page.locator(".chart").count() == 2
+        assert page.locator(".chip").all_inner_texts()[:2] == ["tuned-0", "tuned-1"]
+        differing = page.locator("tr.differs").all_inner_texts()
+        assert [line.split() for line in differing] == [
+            ["loss", "0.5", "0.125"],
+            ["param", "learning_rate", "0.1", "0.01"],
+        ]
+
+    def test_page_goes_on_with_its_run_and_keeps_its_zoom(
+        self, browser: Browser, url: str, run: RunStorage
+    ) -> None:
+        store_record(run, state="RUNNING", steps=200)
+        page = opened(browser, f"{url}#run=digits-1")
+        assert page.locator(".badge").first.inner_text() == "RUNNING"
+        drag(page, begin=0.25, end=0.5)
+        zoomed = x_range(page)
+        page.click("summary:has-text('end of its log')")
+        page.click(".chip:has-text('worker/1') >> nth=0")
+        store_metrics(run, steps=range(201, 301), attempt=1)
+        store_record(run, state="RUNNING", steps=300)
+        page.wait_for_selector(".figure:has-text('steps') b:text('300')")
+        assert x_range(page) == zoomed
+        assert page.locator("pre").is_visible()
+        assert page.locator(".chip:has-text('worker/1')").first.get_attribute("aria-pressed") == "false"
+        page.click("text=reset zoom")
+        assert x_range(page)[1] == 300
+        store_record(run, state="SUCCEEDED", steps=300)
+        page.wait_for_selector(".badge:text('SUCCEEDED')")
+
+    def test_storage_that_goes_away_is_told_and_comes_back(
+        self, browser: Browser, url: str, runs: Path, run: RunStorage
+    ) -> None:
+        store_record(run, state="RUNNING")
+        page = opened(browser, f"{url}#run=digits-1")
+        other = opened(browser, f"{url}#run=digits-1")
+        shutil.move(runs, runs.with_name("elsewhere"))
+        for one in (page, other):
+            one.wait_for_selector(".banner.bad:not([hidden])")
+            assert "no run named 'digits-1'" in one.inner_text(".banner.bad")
+            assert "digits-1" in one.inner_text("h1")
+        shutil.move(runs.with_name("elsewhere"), runs)
+        for one in (page, other):
+            one.wait_for_selector(".banner.bad", state="hidden")
+        # Chromium tells of each answer that is no success.
+        assert all("404" in sentence for sentence in browser.said)
+        browser.said.clear()
+
+    def test_run_named_as_a_script_does_nothing(self, browser: Browser, url: str, runs: Path) -> None:
+        run = open_run(str(runs), run="odd")
+        store_run(run, spec={"params": {EVIL: EVIL}}, metrics={EVIL: 1.0}, plan={"job": EVIL}, strategy=EVIL)
+        page = browser.open(url)
+        page.wait_for_selector("text=odd")
+        assert EVIL in page.inner_text("tbody")
+        page.goto(f"{url}#compare=odd,digits-1")
+        page.wait_for_selector("table.compare")
+        assert page.locator("img").count() == 0
+        assert page.evaluate("window.hacked") is None

@@ -1,0 +1,130 @@
+"""Runs written as raydist writes them, for the page that shows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raydist.metrics.parquet import MetricsWriter
+from raydist.metrics.records import MetricRow, Scope
+from raydist.spec.tasks import TaskId
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_storage import RunStorage
+from raydist.storage.segments import EventWriter
+from tests.support.records import make_record
+
+BEGUN_S = 1.7e9
+TASKS = ("worker/0", "worker/1")
+DEATH = "its process 7 on h1 was killed by SIGKILL"
+
+
+def record_facts(**changes: Any) -> dict[str, Any]:
+    """Returns what run.json says of a run of two workers, in its second attempt."""
+    return {
+        "state": "SUCCEEDED",
+        "strategy": "multi_worker_mirrored",
+        "keras": "3",
+        "attempts": 2,
+        "steps": 200,
+        "metrics": {"loss": 0.25, "accuracy": 0.875},
+        "tasks": [
+            {"task": name, "state": "FINISHED", "steps": 200, "host": f"h{i}", "pid": 7 + i, "address": "h:1"}
+            for i, name in enumerate(TASKS)
+        ],
+        "notes": ["trained on digits", f"worker/1 failed first (attempt 0): ActorDiedError: {DEATH}"],
+        "timings": {"ray": 1.0, "placement": 1.5, "tasks_ready": 6.0, "first_step": 7.0, "total": 60.0},
+        "spec": {"params": {"epochs": 3, "learning_rate": 0.001}, "checkpoint_every": "epoch"},
+        "plan": {"job": "digits.py:train", "reason": "workers is 2", "params": {"epochs": 3}},
+        **changes,
+    }
+
+
+def events() -> list[dict[str, Any]]:
+    """Returns the story of such a run: worker/1 dies 20 s after the begin."""
+    told = [(0, 0, "state", {"state": "STARTING"})]
+    for attempt, begin in ((0, 0), (1, 22)):
+        told += [(begin, attempt, "state", {"state": "STARTING"})] if attempt else []
+        for state, after in (("STARTING", 2), ("RUNNING", 8)):
+            told += [(begin + after, attempt, "task", {"task": name, "state": state}) for name in TASKS]
+        told += [(begin + 8, attempt, "state", {"state": "RUNNING"})]
+        if attempt == 0:
+            death = {
+                "task": "worker/1",
+                "kind": "LOST",
+                "type": "ActorDiedError",
+                "message": DEATH,
+                "step": 90,
+            }
+            told += [
+                (20, 0, "task", {"task": "worker/1", "state": "FAILED"}),
+                (20, 0, "task_failed", death),
+                (21, 0, "state", {"state": "STOPPING"}),
+            ]
+    told += [(58, 1, "task", {"task": name, "state": "FINISHED"}) for name in TASKS]
+    told += [(60, 1, "state", {"state": "SUCCEEDED"})]
+    return [
+        {"event": name, "at_s": BEGUN_S + at_s, "attempt": attempt, "host": "h0", "incarnation": 0, **facts}
+        for at_s, attempt, name, facts in told
+    ]
+
+
+def store_run(
+    storage: RunStorage, *, told: Sequence[Mapping[str, Any]] | None = None, **changes: Any
+) -> None:
+    """Writes such a run: record, events, logs, metrics of 200 steps and two checkpoints."""
+    store_record(storage, **changes)
+    writer = EventWriter.open(storage)
+    for event in events() if told is None else told:
+        writer.append(event)
+    writer.flush()
+    for attempt in (0, 1):
+        for name in TASKS:
+            key = storage.log_segment(TaskId.parse(name), attempt=attempt, seq=0)
+            storage.write_text(key, f"first line\nlast words of {name} in attempt {attempt}\n")
+    store_metrics(storage, steps=range(1, 91), attempt=0)
+    store_metrics(storage, steps=range(81, 201), attempt=1)
+    for step in (100, 200):
+        CheckpointStore(storage).commit(
+            step=step, attempt=1, files={"state.json": b"{}"}, info={"epoch": step // 100}
+        )
+
+
+def store_record(storage: RunStorage, **changes: Any) -> None:
+    """Writes run.json, as of a minute after the events begin."""
+    store = RunRecordStore(storage, clock=lambda: BEGUN_S + 60)
+    store.replace(make_record(storage, **record_facts(**changes)))
+
+
+def store_metrics(storage: RunStorage, *, steps: range, attempt: int, tasks: Sequence[str] = TASKS) -> None:
+    """Writes the chief's loss and accuracy, and each task's loss and input wait, at 10 steps/s."""
+    for name in tasks:
+        task = TaskId.parse(name)
+        writer = MetricsWriter.open(storage, task=task, attempt=attempt)
+        for step in steps:
+            values = {"loss": 2 / math.sqrt(step), "input_wait": 0.05 * (1 + task.index)}
+            writer.append(_rows(storage.run, task, attempt, step, Scope.LOCAL, values))
+            if task.index == 0:
+                values = {"loss": 2 / math.sqrt(step), "accuracy": 1 - 1 / step}
+                writer.append(_rows(storage.run, task, attempt, step, Scope.GLOBAL, values))
+        writer.flush()
+
+
+def _rows(
+    run: str, task: TaskId, attempt: int, step: int, scope: Scope, values: Mapping[str, float]
+) -> list[MetricRow]:
+    return [
+        MetricRow(
+            run=run,
+            attempt=attempt,
+            task=task,
+            step=step,
+            epoch=step // 100,
+            wall_time=BEGUN_S + 8 + 22 * attempt + step * 0.1,
+            scope=scope,
+            name=name,
+            value=value,
+        )
+        for name, value in values.items()
+    ]
