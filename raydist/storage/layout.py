@@ -97,7 +97,7 @@ class RunLayout:
 
     def log_times(self, task: TaskId, *, attempt: int, seq: int) -> str:
         """When the bytes of a log segment arrived (raydist.storage.log_times)."""
-        return f"{self.run}/log_times/{attempt}/{task.path_name}/{seq:06d}.json"
+        return f"{self.events}/logs/{attempt}/{task.path_name}/{seq:06d}.json"
 
     @staticmethod
     def first_log_seq(incarnation: int) -> int:

@@ -90,11 +90,11 @@ def read_contents(storage: Storage, names: Sequence[str]) -> dict[str, bytes | S
 
 def no_such_run(storage: Storage, asked: str) -> str:
     """Returns the sentence about a run that does not exist, with the names that are near."""
-    names = run_names(storage)
-    near = difflib.get_close_matches(asked, names, n=3)
+    folders = storage.list_names("")
+    near = _with_record(storage, difflib.get_close_matches(asked, folders, n=2 * _MAX_SHOWN))[:3]
     if near:
         hint = f"did you mean {' or '.join(near)}?"
-    elif names:
+    elif _with_record(storage, folders[:_THREADS]):  # whether there are any, not which
         hint = "`raydist list` shows the runs that are there"
     else:
         hint = "no runs are kept there; give their place with --storage"
