@@ -44,8 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """More than there are cores, because many tests wait; none for a test or two that somebody works on."""
-    chosen = [argument for argument in config.args if Path(argument.partition("::")[0]).suffix == ".py"]
-    return 0 if chosen else num_workers()
+    are_files = (Path(argument.partition("::")[0]).suffix == ".py" for argument in config.args)
+    return 0 if all(are_files) else num_workers()
 
 
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
@@ -53,7 +53,9 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     if worker_machine.why_unavailable() is None:
         shared: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         for spec in specs:
-            spec.python = worker_machine.python_of_machine(shared / f"machine-{spec.id}", shared=shared)
+            spec.python = worker_machine.python_of_machine(
+                shared / f"machine-{spec.id}", shared=[shared, config.rootpath]
+            )
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

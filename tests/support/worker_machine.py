@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -17,15 +18,17 @@ _TMP = Path("/tmp")
 # The shell stays: as the machine's first process it is whom orphans fall to, and it reaps them.
 _SCRIPT = """
 set -e
-tmp=$1 shared=$2
-shift 2
+tmp=$1
+shift
 ip link set lo up
 mount -t tmpfs tmpfs /dev/shm
 mkdir -p "$tmp"
-if [ -n "$shared" ]; then
-    mkdir -p "$tmp/$shared"
-    mount --bind "/tmp/$shared" "$tmp/$shared"
-fi
+while [ "$1" != -- ]; do
+    mkdir -p "$tmp/$1"
+    mount --bind "/tmp/$1" "$tmp/$1"
+    shift
+done
+shift
 mount --rbind "$tmp" /tmp
 set +e
 "$@"
@@ -44,12 +47,13 @@ def why_unavailable() -> str | None:
     return None if tried.returncode == 0 else tried.stderr.strip() or f"exit code {tried.returncode}"
 
 
-def python_of_machine(folder: Path, *, shared: Path) -> str:
+def python_of_machine(folder: Path, *, shared: Iterable[Path]) -> str:
     """Returns the command of a Python that runs in a machine of its own.
 
     Args:
       folder: What the machine has as /tmp.
-      shared: A folder below /tmp that it shares with the others all the same: pytest's, for `tmp_path`.
+      shared: Folders that it shares with the others, also those below /tmp. Python's own are among them.
     """
-    below = str(shared.relative_to(_TMP)) if shared.is_relative_to(_TMP) else ""
-    return shlex.join([*_UNSHARE, "sh", "-c", _SCRIPT, "sh", str(folder), below, sys.executable])
+    needed = (*shared, Path(sys.prefix), Path(sys.base_prefix))
+    below = [str(path.relative_to(_TMP)) for path in dict.fromkeys(needed) if path.is_relative_to(_TMP)]
+    return shlex.join([*_UNSHARE, "sh", "-c", _SCRIPT, "sh", str(folder), *below, "--", sys.executable])
