@@ -73,7 +73,8 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
     wait_until: WaitUntil,
 ) -> None:
     files_before = autograph_files()
-    process = start_raydist(running_ray, tmp_path, "submit", slow_job, "--json", "--name", "killed")
+    asked = ("--json", "--name", "killed", "-p", "pause_s=0.2")
+    process = start_raydist(running_ray, tmp_path, "submit", slow_job, *asked)
     wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 14, timeout_s=60)
     victim = next(one for one in status_of(tmp_path, "killed")["tasks"] if one["task"] == "worker/1")
     os.kill(victim["pid"], signal.SIGKILL)

@@ -330,4 +330,4 @@ def test_log_that_cannot_be_stored_is_a_note(start: Start, wait_until: WaitUntil
     drive = start(make_plan(1, steps=3))
     wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
     (note,) = [note for note in drive.statuses["worker/0"].notes if "log" in note]
-    assert note.startswith(f"the end of worker/0's log is lost: cannot write {tmp_path}/run/logs/")
+    assert note.startswith(f"the end of worker/0's log is lost: cannot write {tmp_path}/run/")
