@@ -34,8 +34,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Takes SIGINT whatever shell this was started by: what tests start would inherit that it is ignored.
 
     And lets bytecode be written, which some machines forbid: tests start hundreds of processes, and each
-    would compile raydist for itself.
+    would compile raydist for itself. Ray gives its workers a niceness of 15, and tests that run beside them
+    would leave them next to nothing of a small machine.
     """
+    os.environ["RAY_worker_niceness"] = "0"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
