@@ -107,5 +107,5 @@ def test_one_of_several_detached_submits_gets_the_name(
     by_claim = r"driven by process \d+ of host .*, in the Ray at .*, since 20"
     by_ray = "a detached run of that name goes on in this Ray"
     assert re.search(f"{by_claim}|{by_ray}", refused["error"]["message"])
-    wait_until(lambda: status_of(tmp_path, "far")["state"] == "SUCCEEDED", timeout_s=120)
+    wait_until(lambda: status_of(tmp_path, "far")["state"] == "SUCCEEDED", timeout_s=240)
     assert status_of(tmp_path, "far")["attempts"] == 1

@@ -156,7 +156,7 @@ def test_killed_worker_changes_no_batch(
     recorded: Recorded, expected: list[list[int]], wait_until: WaitUntil
 ) -> None:
     process = recorded.start("killed", "--workers", "2", "-p", "pause_s=0.2")
-    wait_until(lambda: process.poll() is not None or recorded.status("killed")["steps"] >= 25, timeout_s=90)
+    wait_until(lambda: process.poll() is not None or recorded.status("killed")["steps"] >= 25, timeout_s=240)
     pid = next(task["pid"] for task in recorded.status("killed")["tasks"] if task["task"] == "worker/1")
     os.kill(pid, signal.SIGKILL)
     assert recorded.end(process)["attempts"] == 2
@@ -172,7 +172,7 @@ def test_shrinking_from_3_to_2_workers_changes_no_batch(
     with ray_node(running_ray.address, num_cpus=2, is_lost=True, **running_ray.environ):
         options = ("--workers", "2:3", "--cpus-per-worker", "2", "-p", "pause_s=0.2")
         process = recorded.start("shrunk", *options)
-        wait_until(lambda: process.poll() is not None or num_steps() >= 25, timeout_s=120)
+        wait_until(lambda: process.poll() is not None or num_steps() >= 25, timeout_s=240)
         assert len(recorded.status("shrunk")["tasks"]) == 3
     result = recorded.end(process)
     assert [task["task"] for task in result["tasks"]] == ["worker/0", "worker/1"]

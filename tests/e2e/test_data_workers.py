@@ -111,7 +111,7 @@ def test_killed_data_worker_costs_an_attempt(
         running_ray, tmp_path, *job, "--name", "killed", "--data-workers", "2", "-p", "pause_s=0.4"
     )
 
-    wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 26, timeout_s=90)  # of 25 an epoch
+    wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 26, timeout_s=240)  # of 25 an epoch
     victim = next(one for one in status_of(tmp_path, "killed")["tasks"] if one["task"] == "data-worker/0")
     os.kill(victim["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=180)

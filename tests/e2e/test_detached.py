@@ -79,7 +79,7 @@ def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
     assert submitted.json.keys() >= undisturbed.keys()
     # The shell has ended, and takes its code away.
     Path(slow_job).unlink()
-    wait_until(lambda: status_of(tmp_path, "far")["steps"] >= 14, timeout_s=90)
+    wait_until(lambda: status_of(tmp_path, "far")["steps"] >= 14, timeout_s=240)
     pids = [task["pid"] for task in status_of(tmp_path, "far")["tasks"]]
     os.kill(status_of(tmp_path, "far")["driver"]["pid"], signal.SIGKILL)
 
@@ -116,7 +116,7 @@ def test_stop_of_a_detached_run_leaves_nothing_and_it_can_be_resumed(
 ) -> None:
     asked = ("--name", "halted", "--detach", "--json")
     assert raydist("submit", slow_job, *asked, "-p", "epochs=500").code == 0
-    wait_until(lambda: status_of(tmp_path, "halted")["steps"] >= 12, timeout_s=90)
+    wait_until(lambda: status_of(tmp_path, "halted")["steps"] >= 12, timeout_s=240)
     again = raydist("resume", "halted", "--json")
     assert again.code == 2
     assert "still goes on" in again.json["error"]["message"]
@@ -149,7 +149,7 @@ def test_second_ctrl_c_in_a_blocking_submit_stops_at_once(
     process = start_raydist(
         running_ray, tmp_path, "submit", slow_job, "--name", "hasty", "-p", "epochs=500", "--json"
     )
-    wait_until(lambda: status_of(tmp_path, "hasty")["steps"] >= 2, timeout_s=60)
+    wait_until(lambda: status_of(tmp_path, "hasty")["steps"] >= 2, timeout_s=240)
     pids = [task["pid"] for task in status_of(tmp_path, "hasty")["tasks"]]
     process.send_signal(signal.SIGINT)
     wait_until(lambda: status_of(tmp_path, "hasty")["state"] != "RUNNING", timeout_s=15)

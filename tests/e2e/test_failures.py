@@ -75,7 +75,7 @@ def test_killed_worker_costs_one_attempt_and_changes_nothing(
     files_before = autograph_files()
     asked = ("--json", "--name", "killed", "-p", "pause_s=0.2")
     process = start_raydist(running_ray, tmp_path, "submit", slow_job, *asked)
-    wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 14, timeout_s=60)
+    wait_until(lambda: status_of(tmp_path, "killed")["steps"] >= 14, timeout_s=240)
     victim = next(one for one in status_of(tmp_path, "killed")["tasks"] if one["task"] == "worker/1")
     os.kill(victim["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=120)
@@ -105,7 +105,7 @@ def test_ctrl_c_stops_the_run_and_leaves_nothing(
     process = start_raydist(
         running_ray, tmp_path, "submit", slow_job, "--name", "stopped", "-p", "epochs=500", "--json"
     )
-    wait_until(lambda: status_of(tmp_path, "stopped")["steps"] >= 2, timeout_s=60)
+    wait_until(lambda: status_of(tmp_path, "stopped")["steps"] >= 2, timeout_s=240)
     pids = [task["pid"] for task in status_of(tmp_path, "stopped")["tasks"]]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -122,14 +122,14 @@ def test_run_waits_while_the_cluster_is_busy(
     first = start_raydist(
         running_ray, tmp_path, "submit", slow_job, "--name", "first", *all_cpus, "-p", "epochs=900"
     )
-    wait_until(lambda: status_of(tmp_path, "first")["state"] == "RUNNING", timeout_s=60)
+    wait_until(lambda: status_of(tmp_path, "first")["state"] == "RUNNING", timeout_s=240)
     hasty = raydist("submit", slow_job, "--name", "hasty", *all_cpus, "--start-timeout", "3", "--json")
     assert hasty.code == 3
     assert hasty.json["state"] == "FAILED"
     patient = start_raydist(
         running_ray, tmp_path, "submit", slow_job, "--name", "patient", *all_cpus, "-p", "epochs=1"
     )
-    wait_until(lambda: status_of(tmp_path, "patient")["state"] == "STARTING", timeout_s=60)
+    wait_until(lambda: status_of(tmp_path, "patient")["state"] == "STARTING", timeout_s=240)
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
     _, err = patient.communicate(timeout=90)

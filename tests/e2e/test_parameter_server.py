@@ -112,10 +112,10 @@ def test_killed_worker_is_replaced_while_training_goes_on(
     raydist: Raydist, running_ray: RunningRay, job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     process = start(running_ray, tmp_path, job, "worker-killed")
-    wait_until(lambda: status_of(tmp_path, "worker-killed")["steps"] > STEPS, timeout_s=90)
+    wait_until(lambda: status_of(tmp_path, "worker-killed")["steps"] > STEPS, timeout_s=240)
     before = pid_of(tmp_path, "worker-killed", "worker/1")
     os.kill(before, signal.SIGKILL)
-    wait_until(lambda: pid_of(tmp_path, "worker-killed", "worker/1") not in (before, None), timeout_s=60)
+    wait_until(lambda: pid_of(tmp_path, "worker-killed", "worker/1") not in (before, None), timeout_s=240)
     (tmp_path / "release").touch()
     result = result_of(process)
     assert result["attempts"] == 1
@@ -131,7 +131,7 @@ def test_death_of_what_holds_the_state_costs_one_attempt(
 ) -> None:
     process = start(running_ray, tmp_path, job, "lost")
     # After the first epoch's checkpoint, so that there is something to go on from.
-    wait_until(lambda: status_of(tmp_path, "lost")["steps"] > STEPS, timeout_s=90)
+    wait_until(lambda: status_of(tmp_path, "lost")["steps"] > STEPS, timeout_s=240)
     os.kill(pid_of(tmp_path, "lost", task), signal.SIGKILL)
     (tmp_path / "release").touch()
     result = result_of(process)

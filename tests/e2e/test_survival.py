@@ -158,7 +158,7 @@ def test_killed_task_changes_nothing(
         "step": lambda: runs.record("killed")["steps"] >= 25,
         "upload": lambda: is_uploading(runs.checkpoints("killed")),
     }
-    wait_until(lambda: process.poll() is not None or moments[moment](), timeout_s=90)
+    wait_until(lambda: process.poll() is not None or moments[moment](), timeout_s=240)
     pid = runs.pid("killed", task)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -170,7 +170,7 @@ def test_worker_that_hangs_in_the_kernel_is_found(
     runs: Runs, undisturbed: list[np.ndarray], wait_until: WaitUntil
 ) -> None:
     process = runs.start("stopped", "--workers", "2", "--stall-timeout", "6")
-    wait_until(lambda: process.poll() is not None or runs.record("stopped")["steps"] >= 25, timeout_s=90)
+    wait_until(lambda: process.poll() is not None or runs.record("stopped")["steps"] >= 25, timeout_s=240)
     pid = runs.pid("stopped", "worker/1")
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -197,7 +197,7 @@ def test_task_that_has_to_leave_costs_nothing_of_the_budget(
     pace = ("-p", "pause_s=0.2")  # so that it has not ended when the signal arrives
     options = ("--workers", "2", "--max-failures", "0", "--checkpoint-every", "1000", *pace)
     process = runs.start("left", *options)
-    wait_until(lambda: process.poll() is not None or runs.record("left")["steps"] >= 8, timeout_s=90)
+    wait_until(lambda: process.poll() is not None or runs.record("left")["steps"] >= 8, timeout_s=240)
     pid = runs.pid("left", task)
     assert pid is not None
     os.kill(pid, signal.SIGTERM)
@@ -215,9 +215,9 @@ def test_run_grows_when_there_is_room(
 ) -> None:
     room = ("--cpus-per-worker", "2")
     other = runs.start("other", "--workers", "1", *room, "-p", "pause_s=5")
-    wait_until(lambda: other.poll() is not None or runs.record("other")["state"] == "RUNNING", timeout_s=90)
+    wait_until(lambda: other.poll() is not None or runs.record("other")["state"] == "RUNNING", timeout_s=240)
     process = runs.start("grown", "--workers", "1:2", *room, "-p", "pause_s=0.5")
-    wait_until(lambda: process.poll() is not None or runs.record("grown")["steps"] >= 3, timeout_s=90)
+    wait_until(lambda: process.poll() is not None or runs.record("grown")["steps"] >= 3, timeout_s=240)
     assert [one["task"] for one in runs.record("grown")["tasks"]] == ["worker/0"]
     other.send_signal(signal.SIGINT)
     other.communicate(timeout=60)

@@ -17,7 +17,7 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     detached = raydist("submit", job, "--name", "slow-1", "--detach", "-p", "pause_s=0.3")
     assert detached.code == 0, detached.err
 
-    wait_until(lambda: status_of(tmp_path, "slow-1")["steps"] >= 8, timeout_s=90)
+    wait_until(lambda: status_of(tmp_path, "slow-1")["steps"] >= 8, timeout_s=240)
     live = raydist("status", "slow", "--json").json
     assert (live["state"], live["is_driven"], live["job"]) == ("RUNNING", True, "slow.py:train")
     assert live["progress"]["num_steps"] == 40

@@ -227,7 +227,7 @@ def test_submitter_ended_while_it_submits_leaves_a_run_or_nothing(
     time.sleep(delay_s)  # the moment is not to be the same in each run of this test
     process.send_signal(number)
     process.wait()
-    wait_until(lambda: not is_running("run"), timeout_s=120)
+    wait_until(lambda: not is_running("run"), timeout_s=240)
     if (tmp_path / "run").exists():
         assert record_of(tmp_path)["state"] in ("SUCCEEDED", "CANCELLED")
 
