@@ -93,7 +93,7 @@ def _slices(dataset: tf.data.Dataset, part: own_rows.Part) -> tf.data.Dataset:
 
 
 def _cut_at_end(dataset: tf.data.Dataset, part: own_rows.Part) -> tf.data.Dataset:
-    is_tuple = isinstance(dataset.element_spec, tuple)
+    is_tuple = type(dataset.element_spec) is tuple  # tf.data passes a namedtuple as one argument
 
     @tf.autograph.experimental.do_not_convert  # which would wrap what is raised
     def cut(*elements: Any) -> tuple[slices.Slice, ...]:
