@@ -16,7 +16,9 @@ from tensorflow.python.data.experimental.ops import cardinality as cardinality_o
 from tensorflow.python.data.ops import (
     batch_op,
     dataset_ops,
+    interleave_op,
     map_op,
+    options as options_lib,
     padded_batch_op,
     prefetch_op,
     repeat_op,
@@ -403,6 +405,45 @@ def parameter(dataset: tf.data.Dataset, name: str) -> Any:
     """Returns one of the values in `TRANSFORMATIONS`; None where the data set has no such."""
     found = getattr(dataset, name, None)
     return found.numpy().item() if isinstance(found, tf.Tensor) and found.shape.rank == 0 else found
+
+
+def is_out_of_order(dataset: tf.data.Dataset) -> bool:
+    """Whether a data set was made with `deterministic=False`, or by a function that makes such a one."""
+    if getattr(dataset, "_deterministic", None) == "false":
+        return True
+    graphs = [one.graph for one in functions_of(dataset) if one.graph is not None]
+    if any(_is_sloppy(op.node_def) for graph in graphs for op in graph.get_operations()):
+        return True
+    # It keeps what it was told in its operation alone.
+    return isinstance(dataset, interleave_op._ParallelInterleaveDataset) and _has_sloppy_operation(dataset)
+
+
+def _has_sloppy_operation(dataset: tf.data.Dataset) -> bool:
+    held = [one for node in _all_of(dataset) for one in getattr(node, "_tensors", ())]
+    if sum(one.shape.num_elements() or 0 for one in held) > _MOST_COPIED:
+        return False
+    try:
+        serialized = dataset._as_serialized_graph(
+            external_state_policy=options_lib.ExternalStatePolicy.IGNORE
+        ).numpy()
+    except tf.errors.OpError:  # a generator, for example, is in no graph
+        return False
+    graph = tf.compat.v1.GraphDef.FromString(serialized)
+    return any(_is_sloppy(node) and node.op.startswith("ParallelInterleave") for node in graph.node)
+
+
+# Values in the tensors of a data set, which its graph has a copy of.
+_MOST_COPIED = 1_000_000
+
+
+def _all_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    yield dataset
+    for one in dataset._inputs():
+        yield from _all_of(one)
+
+
+def _is_sloppy(node: Any) -> bool:
+    return "deterministic" in node.attr and node.attr["deterministic"].s == b"false"
 
 
 def moved(dataset: tf.data.Dataset, onto: tf.data.Dataset) -> tf.data.Dataset:

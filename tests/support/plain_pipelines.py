@@ -14,6 +14,13 @@ BATCH = 5
 ROWS = 23  # a last batch of 3, which 2 workers share unevenly and 5 replicas do not all have a row of
 
 
+class Pair(NamedTuple):
+    """Elements that tf.data gives a function as one argument."""
+
+    x: Any
+    y: Any
+
+
 class Construction(NamedTuple):
     """A pipeline.
 
@@ -171,6 +178,10 @@ def _constructions() -> dict[str, Construction]:
             ),
             obstacle=".shuffle",
         ),
+        "named tuples": Construction(
+            lambda d, log: d.map(Pair).cache().map(lambda pair: Pair(*log(*pair))).batch(BATCH),
+            obstacle=".cache",
+        ),
         "padded to one length": Construction(
             lambda d, log: d.map(lambda x, y: (log(x, y)[0][: y % 4 + 1], y)).padded_batch(
                 BATCH, padded_shapes=([4], []), padding_values=(-1.0, None)
@@ -244,6 +255,7 @@ def _constructions() -> dict[str, Construction]:
         ),
         "batches shuffled": late(lambda d, log: d.map(log).batch(BATCH).shuffle(3, seed=3), ".shuffle"),
         "cache after map": late(lambda d, log: d.map(log).cache().batch(BATCH), ".cache"),
+        "named tuples cached": late(lambda d, log: d.map(log).map(Pair).batch(BATCH).cache(), ".cache"),
         "batches cached": late(lambda d, log: d.map(log).batch(BATCH).cache(), ".cache"),
         "filter after map": late(
             lambda d, log: d.map(log).filter(lambda x, y: y % 3 > 0).batch(BATCH), ".filter"

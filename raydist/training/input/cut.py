@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training.input import own_rows, walk
+from raydist.training.input import own_rows, walk, worker_order
 from raydist.training.replicas import slices
 from raydist.training.reporting import reporter
 
@@ -36,6 +36,7 @@ def cut_for_replicas(
     """
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
         return strategy.experimental_distribute_dataset(begin(dataset))
+    worker_order.check(dataset, strategy)
 
     def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return part_of(dataset, own_rows.Part.of(context), begin=begin, endless=endless)
@@ -93,7 +94,7 @@ def _slices(dataset: tf.data.Dataset, part: own_rows.Part) -> tf.data.Dataset:
 
 
 def _cut_at_end(dataset: tf.data.Dataset, part: own_rows.Part) -> tf.data.Dataset:
-    is_tuple = isinstance(dataset.element_spec, tuple)
+    is_tuple = type(dataset.element_spec) is tuple  # tf.data passes a namedtuple as one argument
 
     @tf.autograph.experimental.do_not_convert  # which would wrap what is raised
     def cut(*elements: Any) -> tuple[slices.Slice, ...]:

@@ -91,7 +91,7 @@ def slices_of(place: Place, part: Part) -> tf.data.Dataset:
 
 def _picked(source: tf.data.Dataset, part: Part, batch_size: int, *, drop_remainder: bool) -> tf.data.Dataset:
     """Returns (size of the global batch, element) for the worker's elements of each window of the source."""
-    is_tuple = isinstance(source.element_spec, tuple)
+    is_tuple = type(source.element_spec) is tuple  # tf.data passes a namedtuple as one argument
 
     @tf.autograph.experimental.do_not_convert
     def pick(*windows: Any) -> tf.data.Dataset:

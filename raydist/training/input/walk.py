@@ -139,7 +139,7 @@ def _is_map(node: tf.data.Dataset) -> bool:
 
 def _maps_anything(node: tf.data.Dataset) -> bool:
     """Whether there is a map in what a data set is made of, itself included."""
-    return any(_is_users_map(one) or _maps_inside(one) for one in _below(node))
+    return any(_is_users_map(one) or _maps_inside(one) for one in nodes_of(node))
 
 
 def _is_users_map(node: tf.data.Dataset) -> bool:
@@ -151,10 +151,11 @@ def _maps_inside(node: tf.data.Dataset) -> bool:
     return any(map(map_functions.maps_examples, tf_private.functions_of(node)))
 
 
-def _below(node: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+def nodes_of(node: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """Yields a data set and all that it is made of."""
     yield node
     for one in tf_private.inputs_of(node):
-        yield from _below(one)
+        yield from nodes_of(one)
 
 
 def _is_cut_alike(element_spec: Any) -> bool:

@@ -1,0 +1,74 @@
+"""Whether all workers read a pipeline of `tf.data` in the same order.
+
+Each worker reads the whole pipeline and keeps its rows of each global batch. If the orders differ, some
+examples are trained on twice and others not at all, and nothing fails.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.cluster import collectives
+from raydist.training.input import walk
+from raydist.training.reporting import reporter
+
+# Of each tensor that a pipeline begins with; enough for the names of many files.
+_MOST_VALUES = 100_000
+_HANDLES = (tf.variant, tf.resource)
+
+
+def check(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> None:
+    """Notes where the workers read in different orders, as far as the pipelines show it. A collective."""
+    if collectives.is_alone(strategy):
+        return
+    if name := out_of_order(dataset):
+        reporter.note(
+            f".{name} has deterministic=False, so each worker reads in an order of its own: {_EFFECT}; leave "
+            "deterministic out"
+        )
+    rows = collectives.gather_over_workers(strategy, [fingerprint(dataset)])
+    if inconsistent := collectives.inconsistent_workers(rows):
+        named = ", ".join(f"worker/{index}" for index in inconsistent)
+        reporter.note(
+            f"the data set of {named} begins with other values, or shuffles by another seed, than that of "
+            f"the other workers: {_EFFECT}; make the same data set in every worker, and seed each shuffle"
+        )
+
+
+_EFFECT = "some examples are trained on twice in an epoch and others not at all"
+
+
+def fingerprint(dataset: tf.data.Dataset) -> int:
+    """Returns a checksum of seeds, and of the tensors that a pipeline begins with."""
+    checksum = 0
+    for node in walk.nodes_of(dataset):
+        for value in _order_of(node):
+            checksum = zlib.crc32(value, checksum)
+    return checksum
+
+
+def _order_of(node: tf.data.Dataset) -> Iterator[bytes]:
+    yield type(node).__name__.encode()
+    for name in ("_seed", "_seed2"):
+        yield repr(tf_private.parameter(node, name)).encode()
+    tensors: Any = tf_private.parameter(node, "_tensors")
+    for tensor in tensors or ():
+        if isinstance(tensor, tf.Tensor) and tensor.dtype not in _HANDLES:
+            array = np.asarray(tensor)
+            yield f"{array.dtype}{array.shape}".encode()
+            values = array.reshape(-1)[:_MOST_VALUES]
+            yield repr(values.tolist()).encode() if array.dtype.kind == "O" else values.tobytes()
+
+
+def out_of_order(dataset: tf.data.Dataset) -> str | None:
+    """Returns the transformation that is told to give its elements in any order; None for none."""
+    for node in walk.nodes_of(dataset):
+        if tf_private.is_out_of_order(node):
+            return tf_private.name_of_transformation(node)
+    return None
