@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,11 +52,23 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     assert {"section": "params", "name": "raise_at", "left": -1, "right": 2} in differences
     described = raydist("describe", "slow-1", "--json").json
     assert described["stored"]["export"]["num_files"] > 1
+    assert described["stored"]["code"]["num_files"] == 1
+    assert described["versions"]["tensorflow"].startswith("2.")
+    [hosts] = described["environment"]["hosts"]
+    assert set(hosts["hosts"]) == {task["host"] for task in described["tasks"]}
+    assert hosts["machine"]["num_cpus"] == os.cpu_count()
     assert raydist("download", "slow-1", "export", "model").code == 0
     assert (tmp_path / "model/model.keras").stat().st_size > 1000
     assert raydist("download", "slow-1", "checkpoint", "checkpoint").code == 0
     assert (tmp_path / "checkpoint/state.json").exists()
 
-    deleted = raydist("delete", "slow-1", "slow-2", "--yes")
+    again = raydist("reproduce", "slow-2", "--run", "--name", "slow-3")
+    assert again.code == 1, again.err
+    assert (tmp_path / "slow-2-code" / "slow.py").exists()
+    assert described["code"]["digest"] == status_of(tmp_path, "slow-3")["code"]["digest"]
+    differing = raydist("diff", "slow-2", "slow-3", "--json").json["differences"]
+    assert {one["section"] for one in differing} <= {"job", "results", "metrics", "best"}
+
+    deleted = raydist("delete", "slow-1", "slow-2", "slow-3", "--yes")
     assert deleted.code == 0, deleted.err
     assert raydist("list").out == f"no runs in {tmp_path / 'raydist_runs'}\n"
