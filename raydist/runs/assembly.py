@@ -14,6 +14,7 @@ from raydist.controller.report.result import RunPlaces
 from raydist.controller.revival import Revival
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
+from raydist.runs.end_hook import end_hook
 from raydist.runs.evidence import Evidence
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
@@ -96,6 +97,7 @@ def make_controller(
         places=RunPlaces(storage=folder.uri, task_logs=folder.task_logs),
         record=record,
         on_event=on_event,
+        on_end=end_hook(plan.job),
         ray_s=ray_s,
         revival=revival,
     )

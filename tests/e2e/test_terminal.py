@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,9 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     raydist: Callable[..., Ended], tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     job = write_slow_job(tmp_path)
-    detached = raydist("submit", job, "--name", "slow-1", "--detach", "-p", "pause_s=0.3")
+    told = tmp_path / "told"
+    on_end = ("--on-end", f'echo "$RAYDIST_RUN $RAYDIST_STATE" >> {shlex.quote(str(told))}; exit 3')
+    detached = raydist("submit", job, "--name", "slow-1", "--detach", "-p", "pause_s=0.3", *on_end)
     assert detached.code == 0, detached.err
 
     wait_until(lambda: status_of(tmp_path, "slow-1")["steps"] >= 8, timeout_s=90)
@@ -34,8 +37,13 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     assert "I0000 00:00" in raydist("logs", "slow-1", "--all").out
     assert raydist("wait", "slow-1").out == "run slow-1: SUCCEEDED after 40 steps\n"
 
-    failed = raydist("submit", job, "--name", "slow-2", "-p", "pause_s=0", "-p", "raise_at=2")
+    failed = raydist("submit", job, "--name", "slow-2", "-p", "pause_s=0", "-p", "raise_at=2", *on_end)
     assert failed.code == 1
+    assert "on_end ended with exit code 3" in failed.out
+    assert told.read_text().splitlines() == ["slow-1 SUCCEEDED", "slow-2 FAILED"]
+    for name, state in (("slow-1", "SUCCEEDED"), ("slow-2", "FAILED")):
+        record = status_of(tmp_path, name)
+        assert (record["state"], record["notes"][-1]) == (state, "on_end ended with exit code 3")
     assert raydist("wait", "slow-2").code == 1
 
     listed = raydist("list", "--json").json["runs"]

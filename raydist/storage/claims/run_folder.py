@@ -121,10 +121,13 @@ class RunFolder:
         """Replaces run.json, by the holder of the claim.
 
         Raises:
-          ClusterError: Nothing was written for so long that another process has taken the run over.
+          ClusterError: Nothing was written for so long that another process has taken the run over, or the
+            run had ended and was resumed.
           StorageError: As RunRecordStore has it.
         """
-        if self._now() - self._written_s >= LIVES_WITHIN_S / 2:
+        written = self.record.written_state
+        is_over = written is not None and written.is_terminal  # and may be resumed by anybody since
+        if is_over or self._now() - self._written_s >= LIVES_WITHIN_S / 2:
             self._check_is_held()
         self.record.replace(dataclasses.replace(record, claim=self.claim_number))
         self._written_s = self._now()

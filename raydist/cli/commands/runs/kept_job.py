@@ -29,7 +29,8 @@ def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     taken_over = {option.name for option in OPTIONS} - _NOT_TAKEN_OVER
     # A secret is not kept: the job's own default, or -p, has to give it again.
     params = {name: value for name, value in spec.get(PARAMS, {}).items() if value != REDACTED}
-    return {**{name: value for name, value in spec.items() if name in taken_over}, PARAMS: params}
+    options = {name: value for name, value in spec.items() if name in taken_over and value != REDACTED}
+    return {**options, PARAMS: params}
 
 
 def kept_job(run: str, spec: Mapping[str, Any], *, working_dir: str | None) -> str:

@@ -138,6 +138,8 @@ def _kept_code(storage: RunStorage, record: RunRecord) -> bytes | None:
 def _notes(record: RunRecord) -> list[str]:
     """Returns what differs from the run that is repeated, as sentences."""
     notes = []
+    if record.spec.get("on_end") == REDACTED:
+        notes.append("the command of --on-end is not kept; give it again")
     secrets = [name for name, value in record.spec.get("params", {}).items() if value == REDACTED]
     if secrets:
         notes.append(f"secrets are not kept; give {', '.join(secrets)} with -p")
