@@ -18,6 +18,7 @@ from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
+from raydist.runs.evidence import traced_code
 from raydist.runs.handle import RunHandle, ThreadedRun, checked
 from raydist.runtime.cluster.connection import connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
@@ -230,6 +231,7 @@ def _prepare(
     if not folder.was_detached:
         _claim(folder, stack)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
+    trace = stack.enter_context(traced_code(code, job.working_dir))
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail
     connection, plan = _connect(request, early_plan, stack, tell)
     from raydist.runs.assembly import (
@@ -250,6 +252,7 @@ def _prepare(
         plan,
         connection,
         code,
+        trace(),
         folder,
         events,
         driver=driver,
@@ -284,6 +287,7 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
     folder = _open_folder(request)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     with contextlib.ExitStack() as stack:
+        trace = stack.enter_context(traced_code(code, job.working_dir))
         connection, plan = _connect(request, None, stack, tell)
         from raydist.runs.assembly import planned_event
         from raydist.runs.detached import hand_over
@@ -294,6 +298,7 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
             hand_over(
                 plan,
                 code=code,
+                traced=trace(),
                 address=connection.address,
                 submitted_at_s=submitted_at_s,
                 datasets=serialize(request.datasets),

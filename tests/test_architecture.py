@@ -127,7 +127,7 @@ ROOMS: dict[str, set[str]] = {
     "runs": {
         *("errors", "spec", "planning", "storage", "storage.claims"),
         *("controller", "controller.revival", "controller.machine", "controller.report"),
-        *("runtime.host", "runtime.cluster", "runtime.group", "runtime.detach"),
+        *("runtime.host", "runtime.cluster", "runtime.task", "runtime.group", "runtime.detach"),
     },
     "api": {
         *("errors", "spec", "spec.settings", "spec.request", "planning"),
@@ -140,15 +140,16 @@ ROOMS: dict[str, set[str]] = {
         *("train_context", "data.__init__", "runs.handle", "api"),
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
-    "cli.screen": {"errors", "spec", "storage", "cli.job_options"},
+    "cli.screen": {"errors", "spec", "spec.settings", "storage", "cli.job_options"},
     "cli.run_argument": {"errors", "storage", "cli.job_options"},
     "cli": {
         *("errors", "spec", "spec.settings", "spec.request", "runtime.host", "watch", "api", "__init__"),
         *("cli.job_options", "cli.screen"),
     },
     "cli.commands": {
-        *("errors", "spec", "spec.settings", "planning", "storage", "storage.files", "storage.claims"),
-        *("metrics", "page", "runtime.host", "runs", "api", "cli.job_options", "cli.screen"),
+        *("errors", "spec", "spec.settings", "spec.entry", "planning"),
+        *("storage", "storage.files", "storage.claims"),
+        *("metrics", "page", "runtime.host", "runtime.task", "runs", "api", "cli.job_options", "cli.screen"),
         *("cli.run_argument", "cli", "__init__"),
     },
 }

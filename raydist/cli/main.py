@@ -31,6 +31,7 @@ COMMANDS = {
     "checkpoints": "raydist.cli.commands.checkpoints",
     "report": "raydist.cli.commands.report",
     "ui": "raydist.cli.commands.ui",
+    "reproduce": "raydist.cli.commands.runs.reproduce",
     "resume": "raydist.cli.commands.resume",
     "stop": "raydist.cli.commands.stop",
     "wait": "raydist.cli.commands.runs.wait",
@@ -43,7 +44,7 @@ COMMANDS = {
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.
-_SUPERVISED = (["submit"], ["resume"])
+_SUPERVISED = (["submit"], ["resume"], ["reproduce"])
 
 
 class _LazyGroup(click.Group):

@@ -67,6 +67,7 @@ class Controller:
         places: RunPlaces,
         record: Callable[[RunResult], object],
         on_event: Sink,
+        on_end: Callable[[RunResult], str | None] | None = None,
         ray_s: float = 0.0,
         revival: Revival | None = None,
     ) -> None:
@@ -77,6 +78,8 @@ class Controller:
             ClusterError ends the run: another process drives it.
           on_event: Takes what happens, as `journal` describes it. `record` and it may raise
             StorageError, which does not end the run.
+          on_end: Called once, when the run has ended and its last record is written. What it returns, unless
+            None, becomes a note.
           ray_s: Seconds that the call had taken already, when Ray was connected.
           revival: What the machine took over from a controller that died; None otherwise.
         """
@@ -86,6 +89,7 @@ class Controller:
         self._places = places
         self._record = record
         self._on_event = on_event
+        self._on_end = on_end
         self._group: TaskGroup | None = None
         self._actions: collections.deque[Action] = collections.deque()
         self._stop_requested = threading.Event()
@@ -123,6 +127,7 @@ class Controller:
         finally:
             self._stop_group()
             self._write_last_record()
+            self._call_end_hook()
         return self._latest
 
     def record_acceptance(self) -> None:
@@ -305,6 +310,19 @@ class Controller:
             logger.warning("the record of the run could not be written: %s", error)
             return error
         return None
+
+    def _call_end_hook(self) -> None:
+        note = None if self._on_end is None else self._on_end(self._latest)
+        if note is None:
+            return
+        logger.warning("run %s: %s", self._machine.plan.job.name, note)
+        self._latest = dataclasses.replace(self._latest, notes=(*self._latest.notes, note))
+        try:
+            self._record(self._latest)
+        except RaydistError as error:  # or another process has resumed the run meanwhile
+            logger.warning("the record of the run could not be written: %s", error)
+        else:
+            self._tell(journal.note_event(self._machine, note, at_s=self._clock.unix()))
 
     def _write_last_record(self) -> None:
         problem = self._write_record()

@@ -13,6 +13,8 @@ from raydist.spec.job import JobSpec
 from raydist.spec.settings.options import OPTIONS
 from raydist.spec.tasks import ClusterSpec, TaskId
 
+# What stands for a value that run.json does not keep; as storage has it for secrets.
+NOT_KEPT = "***"
 # Each TF_CONFIG has all addresses: those of 1,000 tasks would take 14 MB.
 MAX_LISTED_TASKS = 16
 
@@ -57,6 +59,8 @@ def describe_job(job: JobSpec) -> dict[str, Any]:
     entry_point = job.entry_point
     return {
         **{option.name: _as_written(getattr(job, option.name)) for option in OPTIONS},
+        # Such a command often has the address of a chat's webhook, which is a secret.
+        "on_end": None if job.on_end is None else NOT_KEPT,
         "params": dict(job.params),
         "entry_point": {
             "file": entry_point.file,

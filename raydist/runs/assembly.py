@@ -14,11 +14,14 @@ from raydist.controller.report.result import RunPlaces
 from raydist.controller.revival import Revival
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
+from raydist.runs.end_hook import end_hook
+from raydist.runs.evidence import Evidence
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.result import RunResult
 from raydist.storage.claims.run_folder import RunFolder
+from raydist.storage.evidence import CodeRecord
 from raydist.storage.run_record import RunRecord
 from raydist.storage.segments import EventWriter
 
@@ -29,6 +32,7 @@ def make_controller(
     plan: Plan,
     connection: Connection,
     code: bytes | None,
+    traced: CodeRecord | None,
     folder: RunFolder,
     events: EventWriter,
     *,
@@ -43,7 +47,8 @@ def make_controller(
     """Returns the controller of a run that nothing is started of.
 
     Args:
-      code: What `code_archive.pack` returned; None ships nothing.
+      code: What `code_archive.pack` returned; None ships nothing. A copy of it is kept.
+      traced: Where `code` comes from.
       driver: Who drives the run, as raydist.spec.process describes it.
       tell: Called with each event, as raydist.controller.report.journal describes them.
       ray_s: Seconds that the call had taken already, when Ray was connected.
@@ -52,7 +57,9 @@ def make_controller(
     """
 
     def record(result: RunResult) -> None:
-        folder.write_record(RunRecord.of(result, **constants, failures=machine.history))
+        known = evidence.facts(is_final=result.state.is_terminal)
+        folder.write_record(RunRecord.of(result, **constants, **known, failures=machine.history))
+        evidence.keep(code, folder)  # a run that could not be recorded leaves nothing
 
     def on_event(event: Mapping[str, Any]) -> None:
         tell(event)
@@ -61,6 +68,7 @@ def make_controller(
         else:
             events.append(event)
 
+    evidence = Evidence(traced, before=folder.evidence)
     constants: dict[str, Any] = {
         "spec": describe_job(plan.job),
         "plan": describe_plan(plan),
@@ -76,12 +84,20 @@ def make_controller(
     return Controller(
         machine,
         launcher=RayLauncher(
-            plan, connection, code=code, run_uri=folder.uri, owner=owner, body=body, datasets=datasets
+            plan,
+            connection,
+            code=code,
+            run_uri=folder.uri,
+            owner=owner,
+            body=body,
+            datasets=datasets,
+            on_hello=evidence.take,
         ),
         clock=SystemClock(),
         places=RunPlaces(storage=folder.uri, task_logs=folder.task_logs),
         record=record,
         on_event=on_event,
+        on_end=end_hook(plan.job),
         ray_s=ray_s,
         revival=revival,
     )

@@ -29,6 +29,7 @@ from raydist.spec.process import this_process
 from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
 from raydist.storage.claims.run_folder import RunFolder
+from raydist.storage.evidence import CodeRecord
 from raydist.storage.run_record import RunRecord
 
 T = TypeVar("T")
@@ -54,6 +55,7 @@ class Launch:
       address: Where another shell finds the Ray that the run is in.
       submitted_at_s: Unix time.
       versions: Of what has to be the same everywhere, on the submitter's host.
+      traced: Where the code comes from.
       task_body: As `RayTaskGroup.start` has it.
       datasets: What `serialize` returned; unpickled by an incarnation that drives the run.
     """
@@ -64,6 +66,7 @@ class Launch:
     address: str
     submitted_at_s: float
     versions: Mapping[str, str]
+    traced: CodeRecord | None = None
     task_body: str | None = None
     datasets: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -72,6 +75,7 @@ def hand_over(
     plan: Plan,
     *,
     code: bytes | None,
+    traced: CodeRecord | None = None,
     address: str,
     submitted_at_s: float,
     task_body: str | None = None,
@@ -89,6 +93,7 @@ def hand_over(
         address=address,
         submitted_at_s=submitted_at_s,
         versions=installed_versions(),
+        traced=traced,
         task_body=task_body,
         datasets=datasets or {},
     )
@@ -212,6 +217,7 @@ class DetachedController:
                 launch.plan,
                 connection,
                 code,
+                launch.traced,
                 folder,
                 events,
                 driver=self._describe(),

@@ -225,6 +225,7 @@ class JobSpec:
         `one_device`.
       compress_gradients: What gradients are rounded to before they are summed over replicas: `none`, `fp16`
         or `bf16`.
+      on_end: Shell command that whoever drives the run runs once it has ended; None runs nothing.
       detach: Whether submit returns once the cluster has accepted the run.
     """
 
@@ -270,6 +271,7 @@ class JobSpec:
     bytes_per_pack: int | None = None
     cross_device_ops: str = "auto"
     compress_gradients: str = "none"
+    on_end: str | None = None
     detach: bool = False
 
     def __post_init__(self) -> None:

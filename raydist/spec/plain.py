@@ -24,6 +24,7 @@ _MAX_SHOWN = 60
 # What a person calls the types of JSON.
 _NAMES: Mapping[Any, str] = {
     str: "a string",
+    bool: "true or false",
     int: "a whole number",
     float: "a number",
     list: "a list",
@@ -73,10 +74,10 @@ def from_plain(value: Any, hint: Any, where: str = "") -> Any:
     """Returns what `as_plain` made `value` of, if that is what `hint` says.
 
     Args:
-      hint: str, int, float, None, Any, an enum, TaskId, `tuple[…, ...]`, `Mapping[str, …]`, a dataclass, a
-        TypedDict, a union of them, or Annotated with `nan_where_null`, or with functions that raise
-        ValueError or SpecError for what they do not accept. Keys that a TypedDict does not name are left as
-        they are.
+      hint: str, bool, int, float, None, Any, an enum, TaskId, `tuple[…, ...]`, `Mapping[str, …]`, a
+        dataclass, a TypedDict, a union of them, or Annotated with `nan_where_null`, or with functions that
+        raise ValueError or SpecError for what they do not accept. Keys that a TypedDict does not name are
+        left as they are.
       where: Names the value in messages, such as `tasks[0].pid`.
 
     Raises:
@@ -162,8 +163,8 @@ def _parsed(parse: Callable[[Any], Any], value: Any, where: str) -> Any:
 
 
 def _is_plain(value: Any, hint: Any) -> bool:
-    if isinstance(value, bool):  # which Python takes for an int
-        return False
+    if isinstance(value, bool) or hint is bool:  # which Python takes for an int
+        return isinstance(value, bool) and hint is bool
     if hint is float:
         return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1023)
     return isinstance(value, hint)

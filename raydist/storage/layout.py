@@ -70,6 +70,14 @@ class RunLayout:
         return f"{self.run}/code-{owner}.zip"
 
     @property
+    def kept_codes(self) -> str:
+        """The copies of the code that stay: one for each different code that the run was submitted with."""
+        return f"{self.run}/code"
+
+    def kept_code(self, digest: str) -> str:
+        return f"{self.kept_codes}/{digest}.zip"
+
+    @property
     def token(self) -> str:
         """What each host of an attempt reads before anything starts (StorageProof)."""
         return f"{self.run}/token"

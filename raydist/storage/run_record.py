@@ -14,6 +14,7 @@ from raydist.spec.plain import as_plain, from_plain
 from raydist.spec.result import Pid, RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.status import AttemptEnd
+from raydist.storage.evidence import CodeRecord, Environment, Versions
 from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.run_names import no_such_run
 from raydist.storage.run_storage import RunStorage
@@ -68,6 +69,10 @@ class RunRecord(RunResult):
         RunRecordStore.
       driver: Which process drives the run, as raydist.spec.process describes it.
       datasets: Names of the datasets that a resume has to give again.
+      code: The code that travelled with the run; None where none did. Like the next two, it is as of the last
+        submit or resume, and None or empty for a run of an older raydist.
+      environment: The hosts that its tasks had.
+      versions: Of Python and all installed packages, as the chief saw them.
       claim: Number of the claim that it was written under; None for a run of an older raydist.
     """
 
@@ -78,6 +83,9 @@ class RunRecord(RunResult):
     updated_at_s: Time | None = None
     driver: Driver | None = None
     datasets: tuple[str, ...] = ()
+    code: CodeRecord | None = None
+    environment: Environment = field(default_factory=Environment)
+    versions: Versions = field(default_factory=dict)
     claim: int | None = None
 
     @classmethod

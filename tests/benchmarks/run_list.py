@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from raydist.planning.describe import describe_job, describe_plan
+from raydist.runtime.host.packages import package_versions
 from raydist.spec.plain import as_plain
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import INDEX
@@ -54,6 +55,8 @@ def fill(storage: Storage, num_runs: int) -> None:
         ],
         "notes": ["x" * 100] * 20,
         "timings": {"total": 63.0},
+        "versions": package_versions(),
+        "code": {"digest": "5e" * 32, "num_bytes": 2048, "commit": "c0" * 20, "branch": "main"},
         "metrics": {"loss": 0.25, "accuracy": 0.875},
     }
 

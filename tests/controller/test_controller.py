@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -32,7 +32,12 @@ class Run:
     """A controller whose attempts follow scripts, and all that it wrote."""
 
     def __init__(
-        self, *scripts: Script, plan: Plan | None = None, first_attempt: int = 0, ray_s: float = 0.0
+        self,
+        *scripts: Script,
+        plan: Plan | None = None,
+        first_attempt: int = 0,
+        ray_s: float = 0.0,
+        on_end: Callable[[RunResult], str | None] | None = None,
     ):
         plan = plan or make_plan()
         self.clock = FakeClock()
@@ -47,6 +52,7 @@ class Run:
             places=PLACES,
             record=self._record,
             on_event=self.events.append,
+            on_end=on_end,
             ray_s=ray_s,
         )
 
@@ -590,3 +596,38 @@ def test_replaced_task_is_told_as_its_next_process() -> None:
     run.controller.run()
     told = [(event["incarnation"], event["state"]) for event in run.of("task") if event["task"] == "worker/1"]
     assert told[:3] == [(0, "RUNNING"), (1, "PENDING"), (1, "RUNNING")]
+
+
+def test_end_hook_is_called_once_with_what_was_recorded_last() -> None:
+    seen: list[tuple[dict[str, Any], dict[str, Any], int]] = []
+
+    def note_end(result: RunResult) -> None:
+        seen.append((result.as_dict(), run.records[-1], run.launcher.groups[0].num_stops))
+
+    run = Run([train, finish], on_end=note_end)
+    result = run.controller.run()
+    assert seen == [(result.as_dict(), result.as_dict(), 1)]
+    assert result.state is RunState.SUCCEEDED
+    assert run.of("note") == []
+
+
+@pytest.mark.parametrize("last", [finish, press_ctrl_c], ids=["succeeded", "cancelled"])
+def test_end_hook_that_fails_is_a_note_and_changes_nothing_else(last: Moment) -> None:
+    undisturbed = Run([train, last]).controller.run()
+    run = Run([train, last], on_end=lambda result: "on_end ended with exit code 1")
+    result = run.controller.run()
+    assert result.notes == (*undisturbed.notes, "on_end ended with exit code 1")
+    assert (result.state, result.error) == (undisturbed.state, undisturbed.error)
+    assert run.records[-1] == result.as_dict() == run.controller.status().as_dict()
+    assert [event["message"] for event in run.of("note")] == ["on_end ended with exit code 1"]
+
+
+def test_end_hook_that_fails_leaves_a_run_alone_that_was_resumed_meanwhile() -> None:
+    def resume_elsewhere(result: RunResult) -> str:
+        run.record_problem = ClusterError("run is taken over")
+        return "on_end ended with exit code 1"
+
+    run = Run([train, finish], on_end=resume_elsewhere)
+    assert run.controller.run().state is RunState.SUCCEEDED
+    assert run.records[-1]["notes"] == []
+    assert run.of("note") == []

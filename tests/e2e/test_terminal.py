@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,9 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     raydist: Callable[..., Ended], tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     job = write_slow_job(tmp_path)
-    detached = raydist("submit", job, "--name", "slow-1", "--detach", "-p", "pause_s=0.3")
+    told = tmp_path / "told"
+    on_end = ("--on-end", f'echo "$RAYDIST_RUN $RAYDIST_STATE" >> {shlex.quote(str(told))}; exit 3')
+    detached = raydist("submit", job, "--name", "slow-1", "--detach", "-p", "pause_s=0.3", *on_end)
     assert detached.code == 0, detached.err
 
     wait_until(lambda: status_of(tmp_path, "slow-1")["steps"] >= 8, timeout_s=240)
@@ -33,8 +37,13 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     assert "I0000 00:00" in raydist("logs", "slow-1", "--all").out
     assert raydist("wait", "slow-1").out == "run slow-1: SUCCEEDED after 40 steps\n"
 
-    failed = raydist("submit", job, "--name", "slow-2", "-p", "pause_s=0", "-p", "raise_at=2")
+    failed = raydist("submit", job, "--name", "slow-2", "-p", "pause_s=0", "-p", "raise_at=2", *on_end)
     assert failed.code == 1
+    assert "on_end ended with exit code 3" in failed.out
+    assert told.read_text().splitlines() == ["slow-1 SUCCEEDED", "slow-2 FAILED"]
+    for name, state in (("slow-1", "SUCCEEDED"), ("slow-2", "FAILED")):
+        record = status_of(tmp_path, name)
+        assert (record["state"], record["notes"][-1]) == (state, "on_end ended with exit code 3")
     assert raydist("wait", "slow-2").code == 1
 
     listed = raydist("list", "--json").json["runs"]
@@ -51,11 +60,23 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     assert {"section": "params", "name": "raise_at", "left": -1, "right": 2} in differences
     described = raydist("describe", "slow-1", "--json").json
     assert described["stored"]["export"]["num_files"] > 1
+    assert described["stored"]["code"]["num_files"] == 1
+    assert described["versions"]["tensorflow"].startswith("2.")
+    [hosts] = described["environment"]["hosts"]
+    assert set(hosts["hosts"]) == {task["host"] for task in described["tasks"]}
+    assert hosts["machine"]["num_cpus"] == os.cpu_count()
     assert raydist("download", "slow-1", "export", "model").code == 0
     assert (tmp_path / "model/model.keras").stat().st_size > 1000
     assert raydist("download", "slow-1", "checkpoint", "checkpoint").code == 0
     assert (tmp_path / "checkpoint/state.json").exists()
 
-    deleted = raydist("delete", "slow-1", "slow-2", "--yes")
+    again = raydist("reproduce", "slow-2", "--run", "--name", "slow-3")
+    assert again.code == 1, again.err
+    assert (tmp_path / "slow-2-code" / "slow.py").exists()
+    assert described["code"]["digest"] == status_of(tmp_path, "slow-3")["code"]["digest"]
+    differing = raydist("diff", "slow-2", "slow-3", "--json").json["differences"]
+    assert {one["section"] for one in differing} <= {"job", "results", "metrics", "best"}
+
+    deleted = raydist("delete", "slow-1", "slow-2", "slow-3", "--yes")
     assert deleted.code == 0, deleted.err
     assert raydist("list").out == f"no runs in {tmp_path / 'raydist_runs'}\n"

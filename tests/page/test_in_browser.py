@@ -136,6 +136,27 @@ class TestReport:
         ):
             assert sentence in text
 
+    def test_what_ran_is_there(self, browser: Browser, report: str) -> None:
+        page = opened(browser, report)
+        code = page.locator("#code").inner_text()
+        assert all(each in code for each in ("c0ffee", "trunk", "true", ".env", "5e5e"))
+        environment = page.locator("#environment")
+        shown = environment.inner_text()
+        assert all(
+            each in shown for each in ("h0 (10.0.0.1), h1 (10.0.0.2)", "Some CPU", "17.2 GB", "2.21.0")
+        )
+        assert "some-package" not in shown
+        environment.locator("summary", has_text="all packages").click()
+        assert "some-package" in environment.inner_text()
+
+    def test_run_of_an_older_raydist_is_shown_without_what_ran(
+        self, browser: Browser, run: RunStorage, tmp_path: Path
+    ) -> None:
+        store_record(run, code=None, environment={"hosts": []}, versions={})
+        page = opened(browser, write_report(run, tmp_path / "old.html"))
+        assert page.locator("#code").count() == 0
+        assert "1.2.3" in page.locator("#environment").inner_text()
+
     def test_log_of_the_root_cause_opens(self, browser: Browser, report: str) -> None:
         page = opened(browser, report)
         page.click("summary:has-text('end of its log')")
@@ -200,12 +221,17 @@ class TestReport:
             notes=[EVIL],
             metrics={EVIL: 1.0},
             strategy=EVIL,
+            versions={EVIL: EVIL, "python": EVIL},
+            code={"digest": EVIL, "num_bytes": 1, "branch": EVIL, "omitted": [EVIL]},
+            environment={"hosts": [{"machine": {"system": EVIL, "cpu": EVIL}, "hosts": {EVIL: EVIL}}]},
         )
         page = opened(browser, write_report(run, tmp_path / "odd.html"))
         assert page.evaluate("window.hacked") is None
         assert page.locator("img").count() == 0
         assert page.inner_text("#params").count(EVIL) == 2
         assert EVIL in page.inner_text("#notes")
+        assert page.inner_text("#code").count(EVIL) == 3
+        assert page.inner_text("#environment").count(EVIL) >= 5
 
     def test_policy_of_the_page_stops_a_script_that_got_in(self, browser: Browser, report: str) -> None:
         page = opened(browser, report)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ from raydist.spec.process import this_process
 from raydist.spec.run_state import RunState
 from raydist.storage.claims.claim import Claim
 from raydist.storage.claims.claims import ClaimStore
+from raydist.storage.evidence import CodeRecord
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import read_record
 from raydist.storage.run_storage import RunStorage, open_run
@@ -103,6 +108,26 @@ def test_run_ends_by_itself_and_leaves_only_its_record(
     assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 1, 30)
     assert "helper=41" in result.notes
     assert record_of(tmp_path)["spec"]["detach"] is True
+
+
+def test_controller_keeps_the_code_and_runs_the_end_command(
+    ray_cluster: Connection, tmp_path: Path, code: bytes, wait_until: WaitUntil
+) -> None:
+    plan, told = plan_for(tmp_path, steps=30, imports=["helper"]), tmp_path / "told"
+    plan = dataclasses.replace(plan, job=dataclasses.replace(plan.job, on_end=f"cat > {told}; exit 3"))
+    traced = CodeRecord(digest="d", num_bytes=1, commit="c0ffee", omitted=("helper.py",))
+    attached = hand_over(plan, ray_cluster, code=code, traced=traced)
+    assert attached.wait(60)
+    wait_until(lambda: "on_end ended with exit code 3" in attached.status().notes, timeout_s=60)
+    assert json.loads(told.read_text())["state"] == "SUCCEEDED"
+    record = record_of(tmp_path)
+    assert (record["state"], record["spec"]["on_end"]) == ("SUCCEEDED", "***")
+    assert (record["code"]["commit"], record["code"]["omitted"]) == ("c0ffee", ["helper.py"])
+    with zipfile.ZipFile(tmp_path / "run" / record["code"]["file"]) as kept:
+        assert kept.namelist() == []
+    assert record["versions"]["ray"] == metadata.version("ray")
+    [hosts] = record["environment"]["hosts"]
+    assert list(hosts["hosts"].values()) == [socket.gethostname()]
 
 
 @pytest.fixture

@@ -50,6 +50,9 @@ def test_record_is_read_back_with_every_key(storage: RunStorage) -> None:
             "updated_at_s": 5.0,
             "driver": None,
             "datasets": [],
+            "code": None,
+            "environment": {"hosts": []},
+            "versions": {},
             "claim": None,
         }
     )

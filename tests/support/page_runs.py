@@ -37,6 +37,30 @@ def record_facts(**changes: Any) -> dict[str, Any]:
         "timings": {"ray": 1.0, "placement": 1.5, "tasks_ready": 6.0, "first_step": 7.0, "total": 60.0},
         "spec": {"params": {"epochs": 3, "learning_rate": 0.001}, "checkpoint_every": "epoch"},
         "plan": {"job": "digits.py:train", "reason": "workers is 2", "params": {"epochs": 3}},
+        "code": {
+            "digest": "5e" * 32,
+            "num_bytes": 2048,
+            "commit": "c0ffee" * 6,
+            "branch": "trunk",
+            "dirty": True,
+            "file": f"code/{'5e' * 32}.zip",
+            "omitted": [".env"],
+        },
+        "environment": {
+            "hosts": [
+                {
+                    "machine": {
+                        "system": "Linux 6.1 x86_64",
+                        "cpu": "Some CPU",
+                        "num_cpus": 8,
+                        "memory_bytes": 16 * 2**30,
+                        "gpus": ["NVIDIA A100"] * 2,
+                    },
+                    "hosts": {"10.0.0.1": "h0", "10.0.0.2": "h1"},
+                }
+            ]
+        },
+        "versions": {"python": "3.11.2", "tensorflow": "2.21.0", "some-package": "1.2"},
         **changes,
     }
 

@@ -21,6 +21,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "working_dir",
         "storage",
         "resume",
+        "on_end",
         "detach",
     ),
     "Cluster": ("address", "ports"),

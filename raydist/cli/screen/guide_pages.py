@@ -19,6 +19,7 @@ TOPICS = (
     "parameter-servers",
     "failures",
     "storage",
+    "reproducing",
     "from-python",
     "on-a-cluster",
     "keras-patches",

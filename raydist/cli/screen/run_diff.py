@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Of the options, what two runs never share, and what has a section of its own.
 _NOT_OPTIONS = {"name", "storage", "resume", "detach", "params", "entry_point", "args", "working_dir"}
 _PLAN = ("strategy", "keras", "devices", "batch", "learning_rate")
+_CODE = ("digest", "commit", "branch", "dirty")
 _RESULTS = ("state", "attempts", "steps", "steps_repeated")
 
 
@@ -52,8 +53,9 @@ def _facts(record: RunRecord) -> Iterator[tuple[tuple[str, str], Any]]:
         "params": spec.get("params", {}),
         "options": {name: value for name, value in spec.items() if name not in _NOT_OPTIONS},
         "plan": {**{name: plan.get(name) for name in _PLAN}, **roles},
-        "versions": told.get("versions", {}),
-        "code": told.get("code", {}),
+        "versions": told["versions"],
+        "code": {name: value for name, value in (told["code"] or {}).items() if name in _CODE},
+        "hosts": _hardware(record),
         "results": {**{name: told[name] for name in _RESULTS}, "duration_s": duration_s(record)},
         "best": {} if record.best is None else {record.best.name: record.best.value},
         "metrics": record.metrics,
@@ -61,3 +63,13 @@ def _facts(record: RunRecord) -> Iterator[tuple[tuple[str, str], Any]]:
     for section, facts in sections.items():
         for name, value in (facts or {}).items():
             yield (section, name), value
+
+
+def _hardware(record: RunRecord) -> dict[str, Any]:
+    """Returns what the hosts are made of. Their names and number say nothing of a difference in results."""
+    machines = [as_plain(group.machine) for group in record.environment.hosts]
+    return {
+        name: ", ".join(sorted({str(machine[name]) for machine in machines if machine[name]})) or None
+        for name in ("system", "cpu", "num_cpus", "memory_bytes", "gpus")
+        if machines
+    }

@@ -59,12 +59,16 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
         *(_failure_event(machine, failure, at_s) for failure in failures),
         *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
         *(_restart_event(machine, restart, at_s) for restart in restarts),
-        *(_event("note", machine, at_s, message=note) for note in machine.notes[len(known.notes) :]),
+        *(note_event(machine, note, at_s=at_s) for note in machine.notes[len(known.notes) :]),
     ]
 
 
 def state_event(machine: RunMachine, *, at_s: float, error: RunError | None) -> dict[str, Any]:
     return _event("state", machine, at_s, state=machine.state.value, error=error and error.as_dict())
+
+
+def note_event(machine: RunMachine, message: str, *, at_s: float) -> dict[str, Any]:
+    return _event("note", machine, at_s, message=message)
 
 
 def progress_event(machine: RunMachine, *, at_s: float, run_s: float) -> dict[str, Any]:

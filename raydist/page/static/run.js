@@ -164,6 +164,8 @@ function launchView(timings) {
     h("div", { className: "legend" }, told.map(({ name, seconds, number }) => h("span", {}, h("i", { className: `phase p${number}` }), `${name} ${formatSeconds(seconds)}`))));
 }
 
+const MAIN_PACKAGES = ["python", "tensorflow", "keras", "tf-keras", "ray", "raydist"];
+
 function factsView(data) {
   const { record } = data;
   const { plan, spec } = record;
@@ -176,15 +178,26 @@ function factsView(data) {
   if (spec.args && spec.args.length) planned.push(["args", spec.args.join(" ")]);
   const options = Object.entries(spec).filter(([name]) => !LEFT_OUT.has(name)).map(([name, value]) => [name.replaceAll("_", "-"), formatAny(value)]);
   const driver = record.driver ? [["driver", `process ${record.driver.pid} on ${record.driver.host}`]] : [];
-  const known = ["environment", "versions", "code"].flatMap((name) => (record[name] && typeof record[name] === "object" ? Object.entries(record[name]) : []));
-  const environment = [["raydist", data.raydist], ...driver, ...known.map(([name, value]) => [name, formatAny(value)])].filter(([, value]) => value);
+  const versions = record.versions || {};
+  const code = Object.entries(record.code || {}).filter(([, value]) => value !== null && value.length !== 0);
+  const known = MAIN_PACKAGES.filter((name) => versions[name]).map((name) => [name, versions[name]]);
+  const environment = [...known, ...driver, ["page made by raydist", data.raydist]].filter(([, value]) => value);
   return h("div", { className: "columns" },
     section("Params", "", params.length ? facts(params.map(([name, value]) => [name, formatAny(value)])) : h("p", { className: "hint" }, "none")),
     section("Plan", "", facts(planned)),
     record.notes.length ? section("Notes", "", h("ul", { className: "notes" }, record.notes.map((note) => h("li", {}, note)))) : null,
-    section("Environment", "", facts(environment),
+    code.length ? section("Code", "", facts(code.map(([name, value]) => [name.replaceAll("_", " "), name === "num_bytes" ? formatBytes(value) : formatAny(value)]))) : null,
+    section("Environment", "", facts(environment), hostTable(record.environment),
+      Object.keys(versions).length ? h("details", {}, h("summary", {}, "all packages"), facts(Object.entries(versions))) : null,
       record.tasks.length ? table(["task", "state", "steps", "host", "pid"], record.tasks.slice(0, 200).map((task) => [task.task, task.state, formatNumber(task.steps), task.host || "–", formatAny(task.pid)]), [2, 4]) : null,
       h("details", {}, h("summary", {}, "all options"), facts(options))));
+}
+
+function hostTable(environment) {
+  if (!environment || !environment.hosts.length) return null;
+  return table(["hosts", "CPU", "CPUs", "memory", "GPUs", "system"], environment.hosts.map(({ machine, hosts }) => [
+    Object.entries(hosts).map(([address, name]) => `${name} (${address})`).join(", "), machine.cpu || "–", formatAny(machine.num_cpus),
+    machine.memory_bytes === null ? "–" : formatBytes(machine.memory_bytes), machine.gpus.join(", ") || "none", machine.system]), [2, 3]);
 }
 
 function checkpointTable(checkpoints) {

@@ -36,7 +36,7 @@ from raydist.runtime.task.actor import Hello, TaskSetup
 from raydist.runtime.task.body import body_of
 from raydist.spec.job import Strategy
 from raydist.spec.status import Command, TaskState
-from raydist.spec.tasks import TaskId, TaskType
+from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class RayTaskGroup:
         self._code: Any = None
         self._datasets: Datasets = {}
         self._versions: dict[str, str] = {}
+        self._on_hello: Callable[[Hello], None] = lambda hello: None
         self._assignments: dict[TaskId, TaskAssignment] = {}
         self._hellos: dict[Any, TaskId] = {}
         self._runs: dict[Any, TaskId] = {}
@@ -96,6 +97,7 @@ class RayTaskGroup:
         owner: str | None = None,
         body: str | None = None,
         datasets: Datasets | None = None,
+        on_hello: Callable[[Hello], None] = lambda hello: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RayTaskGroup:
         """Asks Ray for every process, and returns without waiting for any.
@@ -109,9 +111,11 @@ class RayTaskGroup:
             clears up (runtime.host.leftovers); None for a controller whose death is its run's end.
           body: `package.module:Class` of every task's TaskBody; None for raydist's own.
           datasets: The `ray.data.Dataset`s to stream to the workers, by name.
+          on_hello: Called with what each task says once its process is up, replaced ones included.
         """
         started_at_s = clock()
         owner = owner or new_owner()
+        chief = chief_of([task.task_type for task in plan.tasks])
         setups = [
             TaskSetup(
                 task=task,
@@ -122,6 +126,7 @@ class RayTaskGroup:
                 tpu_name=plan.inventory.tpu_name,
                 may_vanish=outlives_death_of(task, plan.strategy),
                 proof=proof,
+                tells_packages=task == chief,
                 log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
                 scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}",
             )
@@ -138,6 +143,7 @@ class RayTaskGroup:
         group = cls(plan, actors, ledger, attempt=attempt, run_uri=run_uri)
         group._can_see_nodes = not connection.is_client
         group._datasets = datasets or {}
+        group._on_hello = on_hello
         with contextlib.ExitStack() as on_error:
             on_error.callback(group.stop)
             group._hellos = actors.greet()
@@ -270,6 +276,7 @@ class RayTaskGroup:
             self._expect_nothing_of(task)
             return
         self._ledger.greeted(hello)
+        self._on_hello(hello)
         self._witness.hold(hello)
         self._reach.open(task, hello.address)
         if self._assignments:

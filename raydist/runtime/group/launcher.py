@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from raydist.planning.data_room import less_data_room
 from raydist.planning.elastic import avoiding, fitted, room_beside
@@ -12,6 +13,7 @@ from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.inventory import probe_free, probe_inventory, unreachable_hosts
 from raydist.runtime.group.group import RayTaskGroup
+from raydist.runtime.task.actor import Hello
 from raydist.storage.proof import StorageProof
 
 # What the attempt before has held is free a moment after its processes are gone.
@@ -32,13 +34,14 @@ class RayLauncher:
         owner: str | None = None,
         body: str | None = None,
         datasets: Datasets | None = None,
+        on_hello: Callable[[Hello], None] = lambda hello: None,
     ) -> None:
         """Takes the run's plan.
 
         Args:
           code: What `code_archive.pack` returned; None ships nothing.
           run_uri: The run's folder, for the assignments.
-          owner: As `RayTaskGroup.start` has it; `body` and `datasets` likewise.
+          owner: As `RayTaskGroup.start` has it; `body`, `datasets` and `on_hello` likewise.
         """
         self._plan = plan
         self._connection = connection
@@ -48,6 +51,7 @@ class RayLauncher:
         self._owner = owner
         self._body = body
         self._datasets = datasets or {}
+        self._on_hello = on_hello
 
     def replan(self, *, avoid: frozenset[str]) -> Plan:
         plan = self._plan
@@ -83,4 +87,5 @@ class RayLauncher:
             owner=self._owner,
             body=self._body,
             datasets=self._datasets,
+            on_hello=self._on_hello,
         )

@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -24,8 +25,10 @@ from raydist.errors import RaydistError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import Changes, assignment_environment, static_environment
 from raydist.runtime.host.address import join_address, split_address
+from raydist.runtime.host.hardware import read_machine
 from raydist.runtime.host.log_capture import LogCapture, LogTarget
 from raydist.runtime.host.oom import OomCounter
+from raydist.runtime.host.packages import package_versions
 from raydist.runtime.host.post_mortem import EXIT_MARK
 from raydist.runtime.host.scratch import Scratch
 from raydist.runtime.host.versions import installed_versions
@@ -35,6 +38,7 @@ from raydist.runtime.task.ports import PortLease
 from raydist.spec.job import KerasFlavour, PortRange
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import Resources, TaskId
+from raydist.storage.evidence import Machine
 from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
@@ -69,6 +73,7 @@ class TaskSetup:
       proof: What the host has to find on storage; None checks nothing.
       address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
         one; None where any will do.
+      tells_packages: Whether it tells what is installed on its host; one task does, for all.
     """
 
     task: TaskId
@@ -82,6 +87,7 @@ class TaskSetup:
     may_vanish: bool = False
     proof: StorageProof | None = None
     address: str | None = None
+    tells_packages: bool = False
 
     @property
     def incarnation(self) -> int:
@@ -106,6 +112,9 @@ class Hello:
       host: The node's address as Ray knows it.
       versions: Of what has to be the same everywhere, by name.
       oom: What the kernel's OOM killer had done by then; None where the kernel does not show it.
+      host_name: The name that the host has for itself.
+      machine: What the host is made of.
+      packages: Versions of all that is installed; empty unless it was asked to tell them.
     """
 
     task: TaskId
@@ -116,6 +125,9 @@ class Hello:
     scratch_path: Path
     versions: Mapping[str, str] = field(default_factory=dict)
     oom: OomCounter | None = None
+    host_name: str = ""
+    machine: Machine | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
 
 
 class TaskActor:
@@ -169,6 +181,9 @@ class TaskActor:
             scratch_path=self._scratch.path,
             versions=installed_versions(),
             oom=OomCounter.read(),
+            host_name=socket.gethostname(),
+            machine=read_machine(),
+            packages=package_versions() if setup.tells_packages else {},
         )
 
     def _lease_port(self) -> PortLease:

@@ -8,7 +8,7 @@ import re
 import stat
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
@@ -120,22 +120,37 @@ def _is_wanted_folder(
 
 
 def _read_patterns(ignore_file: Path) -> list[GitIgnoreSpecPattern]:
-    lines = ignore_file.read_text(encoding="utf-8").splitlines() if ignore_file.is_file() else []
+    def refuse(number: int, line: str, error: ValueError) -> None:
+        raise MistakeError(
+            f"{ignore_file}, line {number}: {line!r} is not a .gitignore pattern; fix or remove the line"
+        ) from error
+
+    return parse_patterns(ignore_file.read_text(encoding="utf-8") if ignore_file.is_file() else "", refuse)
+
+
+def parse_patterns(
+    text: str, on_error: Callable[[int, str, ValueError], None] = lambda number, line, error: None
+) -> list[GitIgnoreSpecPattern]:
+    """Returns the patterns of a .gitignore's text; `on_error` is told of lines that are none."""
     patterns = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         # To pathspec `data/**` also matches the folder `data/`; to git only its content, like `data/**/*`.
-        text = re.sub(r"(?<![^/!])\*\*(?=/?\s*$)", "**/*", line)
+        written = re.sub(r"(?<![^/!])\*\*(?=/?\s*$)", "**/*", line)
         try:
-            patterns.append(GitIgnoreSpecPattern(text))
+            patterns.append(GitIgnoreSpecPattern(written))
         except ValueError as error:
-            raise MistakeError(
-                f"{ignore_file}, line {number}: {line!r} is not a .gitignore pattern; fix or remove the line"
-            ) from error
+            on_error(number, line, error)
     return patterns
 
 
 def _is_ignored(relative: str, patterns: Sequence[GitIgnoreSpecPattern]) -> bool:
+    return bool(ignore_verdict(relative, patterns))
+
+
+def ignore_verdict(relative: str, patterns: Sequence[GitIgnoreSpecPattern]) -> bool | None:
     """Whether the last pattern that matches `relative`, which ends with `/` for a folder, ignores it.
+
+    None where no pattern matches.
 
     A pattern that matches a folder above it does not count: ignored folders are not walked into, and a
     folder that `!` keeps may hold files that another pattern ignores.
@@ -147,4 +162,4 @@ def _is_ignored(relative: str, patterns: Sequence[GitIgnoreSpecPattern]) -> bool
         end = found.match.end()  # behind the slash of the folder that it matched
         if end == len(relative) or relative[end - 1] != "/":
             return bool(pattern.include)
-    return False
+    return None

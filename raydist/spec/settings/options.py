@@ -337,6 +337,13 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.one_of("none", "fp16", "bf16"),
     ),
     Option(
+        name="on_end",
+        metavar="COMMAND",
+        summary="Shell command to run once the run has ended, with RAYDIST_RUN, RAYDIST_STATE and "
+        "RAYDIST_STORAGE set and the result's JSON on stdin; nothing when omitted or none.",
+        parser=values.optional(values.text, none="none"),
+    ),
+    Option(
         name="detach",
         metavar="",
         summary="Return once the cluster has accepted the run, which outlives this shell.",

@@ -72,6 +72,7 @@ class RunOptions(TypedDict, total=False):
     bytes_per_pack: ByteSize | None
     cross_device_ops: Literal["auto", "nccl", "hierarchical", "one_device"]
     compress_gradients: Literal["none", "fp16", "bf16"]
+    on_end: str | None
     detach: bool
 
 

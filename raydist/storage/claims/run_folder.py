@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import time
 import uuid
@@ -36,6 +37,7 @@ class RunFolder:
       best: The best value of a run that is resumed.
       datasets: Names of the datasets that a run which is resumed was given.
       was_detached: Whether the run that is resumed was driven by a controller in a Ray.
+      evidence: Environment and versions of a run that is resumed.
     """
 
     def __init__(self, storage: RunStorage, *, resume: bool, now: Callable[[], float] = time.time) -> None:
@@ -53,6 +55,7 @@ class RunFolder:
         self.best: Best | None = None
         self.datasets: tuple[str, ...] = ()
         self.was_detached = False
+        self.evidence: Mapping[str, Any] = {}
 
     @classmethod
     def of(cls, job: JobSpec, *, now: Callable[[], float] = time.time) -> RunFolder:
@@ -118,10 +121,13 @@ class RunFolder:
         """Replaces run.json, by the holder of the claim.
 
         Raises:
-          ClusterError: Nothing was written for so long that another process has taken the run over.
+          ClusterError: Nothing was written for so long that another process has taken the run over, or the
+            run had ended and was resumed.
           StorageError: As RunRecordStore has it.
         """
-        if self._now() - self._written_s >= LIVES_WITHIN_S / 2:
+        written = self.record.written_state
+        is_over = written is not None and written.is_terminal  # and may be resumed by anybody since
+        if is_over or self._now() - self._written_s >= LIVES_WITHIN_S / 2:
             self._check_is_held()
         self.record.replace(dataclasses.replace(record, claim=self.claim_number))
         self._written_s = self._now()
@@ -157,6 +163,13 @@ class RunFolder:
 
     def remove_code(self, *, owner: str) -> None:
         self._storage.delete(self._storage.code(owner))
+
+    def keep_code(self, code: bytes) -> str:
+        """Stores a copy of the code that stays with the run; returns its path below the run's folder."""
+        key = self._storage.kept_code(hashlib.sha256(code).hexdigest())
+        if not self._storage.exists(key):
+            self._storage.write_bytes(key, code)
+        return key.removeprefix(f"{self._storage.run}/")
 
     def abandon(self, *, owner: str) -> None:
         """Takes back what was stored for a run that did not come about; an earlier one of that name stays."""
@@ -201,6 +214,7 @@ class RunFolder:
             self.best = record.best
             self.datasets = record.datasets
             self.was_detached = record.is_detached
+            self.evidence = {"environment": record.environment, "versions": record.versions}
 
     def _read_record(self) -> RunRecord | None:
         if not self.record.exists():

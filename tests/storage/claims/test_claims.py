@@ -283,6 +283,24 @@ def test_holder_that_was_silent_too_long_stops_where_another_process_has_taken_o
     assert local_storage.list_names("first/claims") == ["000001.json"]
 
 
+def test_record_of_an_ended_run_is_not_replaced_once_it_was_resumed(
+    folder_of: Callable[..., RunFolder], local_storage: RunStorage
+) -> None:
+    first = folder_of()
+    first.claim()
+    ended = make_record(local_storage, state="FAILED", attempts=1)
+    first.write_record(ended)
+    first.write_record(ended)  # nobody has resumed it
+    first.release()
+    second = folder_of(resume=True)
+    second.claim()
+    second.write_record(make_record(local_storage, state="STARTING", attempts=2))
+    with pytest.raises(ClusterError, match="has been taken over"):
+        first.write_record(ended)
+    assert second.record.read().attempts == 2
+    second.release()
+
+
 def test_claim_that_is_given_up_and_overtaken_is_lost(claims: ClaimStore) -> None:
     claims.add(held_by(ELSEWHERE, number=1))
     assert not claims.add(held_by(ELSEWHERE, number=0))

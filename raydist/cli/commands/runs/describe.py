@@ -16,6 +16,7 @@ from raydist.cli.screen.sizes import size_text
 from raydist.spec.plain import as_plain
 
 _ROLE = ("task_type", "num_tasks", "cpus", "gpus")
+_HOST = ("hosts", "cpu", "num_cpus", "memory", "gpus", "system")
 _CHECKPOINT = ("step", "attempt", "epoch", "bytes", "uri")
 
 
@@ -26,7 +27,8 @@ _CHECKPOINT = ("step", "attempt", "epoch", "bytes", "uri")
 def command(run: str, storage: str, is_json: bool) -> None:
     """Show all that is known of a run.
 
-    That is its status, options, plan, timings, checkpoints, and the sizes of what is stored.
+    That is its status, options, plan, timings, code, hosts, versions, checkpoints, and the sizes of what is
+    stored.
     """
     from raydist.storage.checkpoints import CheckpointStore
     from raydist.storage.claims.run_removal import usage_of
@@ -77,11 +79,25 @@ def _print_sections(told: Mapping[str, Any]) -> None:
     _print_table("roles", _ROLE, roles)
     seconds = {name: value for name, value in told["timings"].items() if value is not None}
     _print_facts("timings", {name: f"{value:.1f} s" for name, value in seconds.items()})
+    code = told["code"] or {}
+    _print_facts("code", {name: value for name, value in code.items() if value not in (None, [])})
+    _print_table("hosts", _HOST, [_host_row(group) for group in told["environment"]["hosts"]])
+    _print_facts("versions", told["versions"])
     _print_table("checkpoints", _CHECKPOINT, told["checkpoints"])
     stored = [
         {"part": name, **usage, "size": size_text(usage["bytes"])} for name, usage in told["stored"].items()
     ]
     _print_table("stored", ("part", "num_files", "size"), stored)
+
+
+def _host_row(group: Mapping[str, Any]) -> dict[str, Any]:
+    machine, size = group["machine"], group["machine"]["memory_bytes"]
+    return {
+        **machine,
+        "hosts": ", ".join(f"{name} ({address})" for address, name in group["hosts"].items()),
+        "memory": None if size is None else size_text(size),
+        "gpus": ", ".join(machine["gpus"]) or "none",
+    }
 
 
 def _print_facts(title: str, facts: Mapping[str, Any]) -> None:

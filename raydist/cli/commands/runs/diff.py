@@ -21,7 +21,7 @@ from raydist.cli.screen.run_diff import compare
 def command(left: str, right: str, is_all: bool, storage: str, is_json: bool) -> None:
     """Show what differs between two runs.
 
-    That is the job, params, options, the plan and the results.
+    That is the job, params, options, the plan, versions, code, hosts and the results.
     """
     from raydist.storage.run_record import read_record
 

@@ -1,4 +1,4 @@
-"""`raydist download RUN checkpoint|export DIR`: copies a run's model to this machine."""
+"""`raydist download RUN checkpoint|export|code DIR`: copies a run's model or code to this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.cli.screen.sizes import size_text
 from raydist.errors import CheckpointError, MistakeError, StorageError
+from raydist.runtime.task.code_archive import unpack
 from raydist.storage.checkpoint_marker import safe_name
+from raydist.storage.evidence import read_kept_code
 
 if TYPE_CHECKING:
     from raydist.storage.checkpoint_marker import Checkpoint
     from raydist.storage.checkpoints import CheckpointStore
+    from raydist.storage.run_record import RunRecord
     from raydist.storage.run_storage import RunStorage
 
 _THREADS = 8
@@ -25,7 +28,7 @@ _THREADS = 8
 
 @click.command("download", epilog="More: `raydist guide storage`.")
 @run_argument
-@click.argument("what", metavar="checkpoint|export", type=click.Choice(["checkpoint", "export"]))
+@click.argument("what", metavar="checkpoint|export|code", type=click.Choice(["checkpoint", "export", "code"]))
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--step", metavar="N", type=int, help="The checkpoint of this step; the newest whole one when omitted."
@@ -33,7 +36,7 @@ _THREADS = 8
 @storage_option
 @json_option
 def command(run: str, what: str, directory: Path, step: int | None, storage: str, is_json: bool) -> None:
-    """Copy a checkpoint or the exported model of a run.
+    """Copy a checkpoint, the exported model or the code of a run.
 
     DIR must not exist, or be empty. A checkpoint is compared with its checksums on the way.
 
@@ -44,13 +47,15 @@ def command(run: str, what: str, directory: Path, step: int | None, storage: str
     from raydist.storage.run_record import read_record
 
     opened = open_named(storage, run)
-    read_record(opened)
-    if step is not None and what == "export":
-        raise MistakeError("--step names a checkpoint; a run has one export")
-    _check_is_empty(directory)
+    record = read_record(opened)
+    if step is not None and what != "checkpoint":
+        raise MistakeError(f"--step names a checkpoint; a run has one {what}")
+    check_is_empty(directory)
     notes: list[str] = []
     if what == "export":
         copied = _copy_export(opened, directory)
+    elif what == "code":
+        copied = _copy_code(opened, record, directory)
     else:
         copied, notes = _copy_checkpoint(opened, directory, step=step)
     told = {"run": opened.run, "what": what, "directory": str(directory.resolve()), **copied, "notes": notes}
@@ -66,7 +71,8 @@ def command(run: str, what: str, directory: Path, step: int | None, storage: str
     )
 
 
-def _check_is_empty(directory: Path) -> None:
+def check_is_empty(directory: Path) -> None:
+    """Raises MistakeError unless the folder is empty or does not exist."""
     try:
         is_free = not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
     except OSError as error:
@@ -111,6 +117,12 @@ def _told(checkpoint: Checkpoint) -> dict[str, int]:
         "num_files": len(sizes),
         "bytes": sum(sizes),
     }
+
+
+def _copy_code(storage: RunStorage, record: RunRecord, directory: Path) -> dict[str, int]:
+    unpack(read_kept_code(storage, record.code), directory)
+    sizes = [file.stat().st_size for file in directory.rglob("*") if file.is_file()]
+    return {"num_files": len(sizes), "bytes": sum(sizes)}
 
 
 def _copy_export(storage: RunStorage, directory: Path) -> dict[str, int]:

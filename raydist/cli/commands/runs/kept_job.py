@@ -1,0 +1,48 @@
+"""The job of a kept run, as `raydist.run` takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raydist.errors import MistakeError
+from raydist.spec.job import MODULE_FLAG
+from raydist.spec.settings.options import OPTIONS, PARAMS
+from raydist.storage.files.redaction import REDACTED
+
+# What records of an older raydist call an option.
+_RENAMED = {"mend_keras": "patch_keras"}
+# Where and what the run is; what each resume decides anew.
+_NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage"}
+
+
+def check_args(run: str, spec: Mapping[str, Any]) -> None:
+    """Raises MistakeError if the arguments of the script cannot be repeated."""
+    if any(REDACTED in each for each in spec.get("args", ())):
+        raise MistakeError(f"the arguments of run {run} have a secret, which is not kept; give them after --")
+
+
+def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options and params of a run, as a config has them, without secrets and the run's place."""
+    spec = {_RENAMED.get(name, name): value for name, value in spec.items()}
+    taken_over = {option.name for option in OPTIONS} - _NOT_TAKEN_OVER
+    # A secret is not kept: the job's own default, or -p, has to give it again.
+    params = {name: value for name, value in spec.get(PARAMS, {}).items() if value != REDACTED}
+    options = {name: value for name, value in spec.items() if name in taken_over and value != REDACTED}
+    return {**options, PARAMS: params}
+
+
+def kept_job(run: str, spec: Mapping[str, Any], *, working_dir: str | None) -> str:
+    """Returns what was run, with its file in `working_dir`; raises MistakeError for a pickled function."""
+    entry_point = spec.get("entry_point", {})
+    file, module, function = (entry_point.get(name) for name in ("file", "module", "function"))
+    if file:
+        path = Path(working_dir or ".") / file
+        return f"{path}:{function}" if function else str(path)
+    if module:
+        return f"{module}:{function}" if function else f"{MODULE_FLAG}{module}"
+    raise MistakeError(
+        f"run {run} was started from Python with a function that is kept nowhere; "
+        f'go on from it with raydist.run(function, name="{run}", resume=True)'
+    )

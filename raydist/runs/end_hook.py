@@ -1,0 +1,70 @@
+"""The command of --on-end: started once when a run has ended, for chat messages and the like."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+
+from raydist.spec.job import JobSpec
+from raydist.spec.result import RunResult
+from raydist.storage.plain_json import dump_plain_json
+
+TIMEOUT_S = 60.0
+
+_STDERR = 2
+
+
+def end_hook(job: JobSpec, *, timeout_s: float = TIMEOUT_S) -> Callable[[RunResult], str | None] | None:
+    """Returns what runs the job's command, and returns why that failed or None; None without a command."""
+    command = job.on_end
+    if command is None:
+        return None
+    return lambda result: run_command(command, result, storage=job.storage, timeout_s=timeout_s)
+
+
+def run_command(command: str, result: RunResult, *, storage: str, timeout_s: float) -> str | None:
+    """Runs `command` in a shell of its own, and returns a sentence if it failed.
+
+    It gets the result as JSON on stdin, and the run's name, state and storage in its environment. What it
+    prints goes to stderr, as stdout may be for JSON alone. Whatever it started in its process group ends with
+    the time limit.
+    """
+    facts = {
+        "RAYDIST_RUN": result.run,
+        "RAYDIST_STATE": result.state.value,
+        "RAYDIST_STORAGE": storage,
+    }
+    with tempfile.TemporaryFile() as stdin:  # a pipe would block for a command that does not read it
+        stdin.write(dump_plain_json(result.as_dict()).encode())
+        stdin.seek(0)
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                stdin=stdin,
+                stdout=_STDERR,
+                env={**os.environ, **facts},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            return f"on_end could not be started: {error}"
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"on_end took longer than {timeout_s:g} s, and was ended"
+        except KeyboardInterrupt:
+            return "on_end was ended by Ctrl-C"
+        finally:
+            _end(process)
+    if code < 0:
+        return f"on_end was killed by {signal.Signals(-code).name}"
+    return f"on_end ended with exit code {code}" if code else None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the shell, if it still runs, with all that it started in its session's first group."""
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,92 @@
+"""Evidence: gathers what a run's record says of its code, versions and hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raydist.errors import StorageError
+from raydist.runtime.host.git import GitQuestion
+from raydist.runtime.task.kept_code import ignored_by_git, without
+from raydist.storage.evidence import CodeRecord, Environment
+
+if TYPE_CHECKING:
+    from raydist.runtime.task.actor import Hello
+    from raydist.storage.claims.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
+
+# How long the end of a run waits for the copy of its code, which is stored while it starts.
+_COPY_TIMEOUT_S = 60.0
+
+
+@contextlib.contextmanager
+def traced_code(code: bytes | None, working_dir: str | None) -> Iterator[Callable[[], CodeRecord | None]]:
+    """Finds out where the code comes from while the block goes on; call what it yields to have the answer.
+
+    Args:
+      code: What `code_archive.pack` returned of `working_dir`; None ships nothing, and the answer is None.
+    """
+    if code is None or working_dir is None:
+        yield lambda: None
+        return
+    with contextlib.closing(GitQuestion.ask(working_dir)) as question:
+        record = CodeRecord(
+            digest=hashlib.sha256(code).hexdigest(),
+            num_bytes=len(code),
+            omitted=ignored_by_git(code, Path(working_dir)),
+        )
+
+        def answer() -> CodeRecord:
+            git = question.answer()
+            if git is None:
+                return record
+            return dataclasses.replace(record, commit=git.commit, branch=git.branch, dirty=git.is_dirty)
+
+        yield answer
+
+
+class Evidence:
+    """What is known of a run so far. `facts` may be called from another thread than the rest."""
+
+    def __init__(self, code: CodeRecord | None, *, before: Mapping[str, Any] | None = None) -> None:
+        """Takes the code that travels, and the `facts` of a run that goes on."""
+        self._code = code
+        self._environment: Environment = (before or {}).get("environment") or Environment()
+        self._versions: Mapping[str, str] = (before or {}).get("versions") or {}
+        self._copying: threading.Thread | None = None
+
+    def take(self, hello: Hello) -> None:
+        """Takes what a task said of its host, the chief also of what is installed there."""
+        if hello.machine is not None:
+            self._environment = self._environment.with_host(hello.host, hello.host_name, hello.machine)
+        self._versions = hello.packages or self._versions
+
+    def keep(self, code: bytes | None, folder: RunFolder) -> None:
+        """Stores the copy of the code in the background, once, without what .gitignore names."""
+        if code is not None and self._code is not None and self._copying is None:
+            arguments = (code, self._code, folder)
+            self._copying = threading.Thread(
+                target=self._copy, args=arguments, name="raydist-code", daemon=True
+            )
+            self._copying.start()
+
+    def facts(self, *, is_final: bool = False) -> dict[str, Any]:
+        """Returns fields of RunRecord; the final ones wait for the copy of the code."""
+        if is_final and self._copying is not None:
+            self._copying.join(_COPY_TIMEOUT_S)
+        return {"code": self._code, "environment": self._environment, "versions": self._versions}
+
+    def _copy(self, code: bytes, record: CodeRecord, folder: RunFolder) -> None:
+        try:
+            file = folder.keep_code(without(code, record.omitted))
+        except StorageError as error:  # the run goes on without the copy
+            logger.warning("the code of the run could not be kept: %s", error)
+            return
+        self._code = dataclasses.replace(record, file=file)

@@ -1,0 +1,178 @@
+"""`raydist reproduce` and `download RUN code`, on kept runs: what is printed runs what the run had."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raydist import api
+from raydist.cli import main
+from raydist.planning.describe import describe_job
+from raydist.runtime.task.code_archive import pack
+from raydist.spec.settings.params import ParamTexts
+from raydist.storage.claims.run_folder import RunFolder
+from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_storage import RunStorage, open_run
+from tests.support.records import make_record
+
+JOB = """
+import raydist
+
+PARAMS = {"epochs": 3, "word": "a", "shape": None, "api_key": ""}
+
+@raydist.job(workers=3, timeout="2h", keep=None, params=PARAMS)
+def train(ctx): ...
+"""
+OPTIONS: dict[str, Any] = {"workers": 1, "timeout": None, "keep": 3, "seed": 7, "export": False}
+PARAMS = {"epochs": 5, "word": "it's", "shape": ["x", 1], "api_key": "hush"}
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> RunStorage:
+    """A run with its code, whose own folder is gone."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "job.py").write_text(JOB)
+    job = api.plan(str(folder / "job.py"), params=PARAMS, address="local", **OPTIONS).job
+    run = open_run(str(tmp_path / "runs"), run="first")
+    file = RunFolder(run, resume=False).keep_code(pack(folder))
+    (folder / "job.py").unlink()
+    code = {"digest": "d" * 64, "num_bytes": 9, "file": file, "dirty": True, "omitted": [".env"]}
+    versions = {"python": "2.7.1", "tensorflow": "1.15.0", "some-package": "1.0"}
+    store(run, spec=describe_job(job), code=code, versions=versions)
+    return run
+
+
+def store(run: RunStorage, **facts: Any) -> None:
+    RunRecordStore(run).replace(make_record(run, **{"state": "SUCCEEDED", **facts}))
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code = main.run([*arguments, "--json"])
+    out = capsys.readouterr().out
+    return {**json.loads(out), "code": code}
+
+
+def test_printed_commands_ask_for_what_the_run_had(
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = str(tmp_path / "runs")
+    download, submit = told(capsys, "reproduce", "first", "--storage", storage)["commands"]
+    assert main.run(shlex.split(download)[1:]) == 0
+    assert (tmp_path / "first-code/job.py").read_text() == JOB
+    capsys.readouterr()
+    planned = told(capsys, "submit", "--dry-run", *shlex.split(submit)[2:])
+    assert planned["code"] == 0
+    assert planned["params"] == {**PARAMS, "api_key": ""}
+    words = shlex.split(submit)
+    assert [words[words.index(each) + 1] for each in ("--workers", "--timeout", "--seed")] == [
+        "1",
+        "none",
+        "7",
+    ]
+    assert "--no-export" in words
+    assert "--max-failures" not in words
+
+
+def test_options_of_the_printed_command_are_those_of_the_run(
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, also where the run had unset what its job sets."""
+    monkeypatch.chdir(tmp_path)
+    download, submit = told(capsys, "reproduce", "first", "--storage", str(tmp_path / "runs"))["commands"]
+    assert main.run(shlex.split(download)[1:]) == 0
+    command = main.cli.get_command(None, "submit")  # type: ignore[arg-type]
+    parsed = command.make_context("submit", shlex.split(submit)[2:]).params  # type: ignore[union-attr]
+    options = {
+        name: value for name, value in parsed.items() if value not in (None, ()) and name != "param_texts"
+    }
+    for name in ("job", "is_module", "is_json", "dry_run", "config"):
+        options.pop(name, None)
+    texts = ParamTexts.parse(parsed["param_texts"])
+    job = api.plan(parsed["job"], params=texts, **{**options, "address": "local"}).job
+    was = json.loads(kept.read_text(kept.record))["spec"]
+    different = {
+        name for name, value in json.loads(json.dumps(describe_job(job))).items() if was[name] != value
+    }
+    assert different == {"name", "params", "working_dir", "storage"}  # the secret is no longer in params
+
+
+def test_differences_are_told(kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notes = told(capsys, "reproduce", "first", "--storage", str(tmp_path / "runs"))["notes"]
+    assert notes[0] == "secrets are not kept; give api_key with -p"
+    assert notes[1] == "the copy of the code is without what .gitignore names: .env"
+    assert "python 2.7.1 (here 3." in notes[2]
+    assert "tensorflow 1.15.0 (here 2." in notes[2]
+    assert notes[3].startswith("1 other packages")
+
+
+def test_copy_that_is_damaged_is_storage_error(
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [file] = kept.list_files(kept.kept_codes)
+    kept.write_bytes(file.key, b"PK damaged")
+    for command in (["reproduce", "first"], ["download", "first", "code", str(tmp_path / "out")]):
+        assert main.run([*command, "--storage", str(tmp_path / "runs")]) == 4
+        assert "is damaged: its content does not have the digest" in capsys.readouterr().err
+    kept.delete(file.key)
+    assert main.run(["reproduce", "first", "--storage", str(tmp_path / "runs")]) == 4
+    assert "is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"code": None}, "keeps no copy of its code: it is of an older raydist"),
+        ({"datasets": ["train"]}, "was given the datasets train, which are not kept"),
+        ({"spec": {"entry_point": {"file": None, "module": None, "function": None}}}, "kept nowhere"),
+        (
+            {
+                "spec": {
+                    "entry_point": {"file": "a.py", "module": None, "function": None},
+                    "args": ["--key=***"],
+                }
+            },
+            "secret",
+        ),
+    ],
+    ids=["older", "datasets", "pickled", "secret-args"],
+)
+def test_run_that_cannot_be_repeated_is_exit_2(
+    kept: RunStorage,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    facts: dict[str, Any],
+    sentence: str,
+) -> None:
+    whole = json.loads(kept.read_text(kept.record))
+    store(kept, **{"spec": whole["spec"], "code": whole["code"], **facts})
+    assert main.run(["reproduce", "first", "--storage", str(tmp_path / "runs")]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_folder_that_is_not_empty_is_left_alone(
+    kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["reproduce", "first", "--run", "--to", str(tmp_path), "--storage", str(tmp_path / "runs")]
+    assert main.run(arguments) == 2
+    assert "is not an empty folder" in capsys.readouterr().err
+
+
+def test_name_outside_of_the_folder_stays_inside(tmp_path: Path) -> None:
+    """A copy that somebody else made may name any path."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("../outside.py", "")
+    run = open_run(str(tmp_path / "runs"), run="first")
+    file = RunFolder(run, resume=False).keep_code(buffer.getvalue())
+    store(run, code={"digest": "d", "num_bytes": 1, "file": file})
+    out = tmp_path / "deep/out"
+    assert main.run(["download", "first", "code", str(out), "--storage", str(tmp_path / "runs")]) == 0
+    assert not (tmp_path / "deep/outside.py").exists()
