@@ -31,6 +31,7 @@ COMMANDS = {
     "checkpoints": "raydist.cli.commands.checkpoints",
     "report": "raydist.cli.commands.report",
     "ui": "raydist.cli.commands.ui",
+    "tensorboard": "raydist.cli.commands.tensorboard",
     "resume": "raydist.cli.commands.resume",
     "stop": "raydist.cli.commands.stop",
     "wait": "raydist.cli.commands.runs.wait",
