@@ -37,6 +37,7 @@ COMMANDS = {
     "wait": "raydist.cli.commands.runs.wait",
     "download": "raydist.cli.commands.runs.download",
     "delete": "raydist.cli.commands.runs.delete",
+    "stacks": "raydist.cli.commands.stacks",
     "chaos": "raydist.cli.commands.chaos",
     "doctor": "raydist.cli.commands.doctor",
     "guide": "raydist.cli.commands.guide",
