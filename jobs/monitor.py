@@ -3,7 +3,7 @@
 raydist submit jobs/monitor.py
 raydist submit jobs/monitor.py -p unscaled_replica=1
 raydist logs RUN --task worker/1
-tensorboard --logdir raydist_runs/RUN/tensorboard
+raydist tensorboard RUN
 
 The metrics have the norm of each replica's own gradient. Replicas that see data of one kind have about equal
 norms. In the second command one replica sees pixels of 0..16 where the others see 0..1, as if one worker's

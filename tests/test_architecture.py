@@ -39,11 +39,12 @@ ROOMS: dict[str, set[str]] = {
     "data.sources": {"errors", "spec", "storage", "storage.files", "data", "data.order"},
     "data.__init__": {"data", "data.sources"},
     "page": {"errors", "spec", "storage", "metrics"},
+    "board": {"errors", "spec", "storage"},
     "train_context": {"spec"},
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
     "training.tf_private": {"errors", "spec"},
-    "training.reporting": {"errors", "spec", "planning", "metrics"},
+    "training.reporting": {"errors", "spec", "planning", "storage", "metrics"},
     "training.cluster": {"errors", "spec", "planning", "data", "training.tf_private"},
     "training.replicas": {"errors", "training.tf_private", "training.reporting", "training.cluster"},
     "training.input": {
@@ -149,7 +150,8 @@ ROOMS: dict[str, set[str]] = {
     "cli.commands": {
         *("errors", "spec", "spec.settings", "spec.entry", "planning"),
         *("storage", "storage.files", "storage.claims"),
-        *("metrics", "page", "runtime.host", "runtime.task", "runs", "api", "cli.job_options", "cli.screen"),
+        *("metrics", "page", "board", "runtime.host", "runtime.task"),
+        *("runs", "api", "cli.job_options", "cli.screen"),
         *("cli.run_argument", "cli", "__init__"),
     },
 }
@@ -165,6 +167,7 @@ LATE: dict[str, str] = {
     "ray": "a second; and it reads its environment when it is imported",
     "rich": "0.1 s, which what prints no progress does without",
     "subprocess": "0.01 s, which a command with a supervisor does without",
+    "tensorboard": "a second; and only `raydist tensorboard` needs it, which may not be installed",
     "tf_keras": "0.1 s, which jobs with Keras 3 do without",
     "tensorflow": "seconds; and it reads its environment when it is imported",
     "yaml": "0.05 s, which a job without a config file does without",
@@ -178,6 +181,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tf_keras": {"training", "task", "data"},
     "pyarrow": {"storage", "metrics", "data"},
     "pathspec": {"runtime"},
+    "tensorboard": {"board"},
     "wrapt": {"training"},
     "yaml": {"spec"},
     "click": {"cli"},

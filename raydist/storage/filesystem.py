@@ -160,6 +160,10 @@ class Storage:
         joined = f"{self._uri_prefix}/{key}" if key else self._uri_prefix
         return (joined or "/") + self._uri_query
 
+    def local_path(self, key: str = "") -> Path | None:
+        """Returns where `key` is on a file system of this host; None in an object store."""
+        return Path(self._path(key)) if self._is_local else None
+
     def free_bytes(self, key: str = "") -> int | None:
         """Returns what fits in yet at a key; None where nothing limits it that could be asked for."""
         if not self._is_local:

@@ -163,6 +163,19 @@ class RunLayout:
     def tensorboard(self) -> str:
         return f"{self.run}/tensorboard"
 
+    def tensorboard_folder(self, name: str) -> str:
+        """What TensorBoard shows as one run, `chief/train`; what holds them all where `name` is empty."""
+        return f"{self.tensorboard}/{name}" if name else self.tensorboard
+
+    @staticmethod
+    def tensorboard_prefix(*, attempt: int) -> str:
+        """What the names of an attempt's event files begin with; TensorBoard reads them in order of name."""
+        return f"events.out.tfevents.{attempt:06d}-"
+
+    def tensorboard_segment(self, folder: str, *, attempt: int, seq: int) -> str:
+        prefix = self.tensorboard_prefix(attempt=attempt)
+        return f"{self.tensorboard_folder(folder)}/{prefix}{seq:06d}.raydist"
+
     @property
     def export(self) -> str:
         return f"{self.run}/export"

@@ -38,6 +38,7 @@ from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.progress import TaskProgress
 from raydist.training.reporting.reporter import Reporter
+from raydist.training.reporting.tensorboard import TensorBoardWriter
 from raydist.training.trainers.evaluator import EvaluatorTrainer
 from raydist.training.trainers.export import ExportFolder
 from raydist.training.trainers.keras_fit import SynchronousTrainer
@@ -142,7 +143,8 @@ def _opened(
     with ExitStack() as stack:
         storage = open_run(assignment.job.storage, run=assignment.job.name).patient()
         metrics = MetricsWriter.open(storage, task=assignment.task, attempt=assignment.attempt)
-        stack.enter_context(_ticking(metrics))
+        board = TensorBoardWriter.open(storage, assignment)
+        stack.enter_context(_ticking(metrics, board))
         checkpoints = TaskCheckpoints(
             CheckpointStore(storage),
             attempt=assignment.attempt,
@@ -151,9 +153,9 @@ def _opened(
             keep_best=assignment.job.keep_best,
             progress=progress,
             # Or a chief that dies would leave a gap in the curve before the checkpoint.
-            before_commit=metrics.flush,
+            before_commit=functools.partial(_flush, metrics, board),
         )
-        reporter = Reporter(assignment, progress=progress, metrics=metrics)
+        reporter = Reporter(assignment, progress=progress, metrics=metrics, board=board)
         reporting.set_current(reporter)
         stack.callback(reporting.set_current, None)
         run = TaskRun(
@@ -167,6 +169,8 @@ def _opened(
         try:
             yield run
             checkpoints.finish()
+            if board is not None:
+                board.succeeded()
         except BaseException as error:
             # First: the peers' failure would make the controller end this task, and the next attempt
             # goes on from this checkpoint.
@@ -227,8 +231,14 @@ def _patch_tf_keras(sync_batchnorm: bool, module: ModuleType) -> None:
     patches.patch(sync_batchnorm=sync_batchnorm)
 
 
+def _flush(metrics: MetricsWriter, board: TensorBoardWriter | None, *, is_hasty: bool = False) -> None:
+    if board is not None:
+        board.flush()
+    metrics.flush(is_hasty=is_hasty)
+
+
 @contextmanager
-def _ticking(metrics: MetricsWriter) -> Iterator[None]:
+def _ticking(metrics: MetricsWriter, board: TensorBoardWriter | None) -> Iterator[None]:
     """Uploads metrics in a thread, so that training does not wait for storage, and the rest at the end."""
     is_done = threading.Event()
 
@@ -239,6 +249,8 @@ def _ticking(metrics: MetricsWriter) -> Iterator[None]:
             except StorageError as error:
                 # The writer keeps what it could not store; the flush at the end is the last try.
                 logger.warning("metrics are not stored yet: %s", error)
+            if board is not None:
+                board.tick()
 
     thread = threading.Thread(target=tick, name="raydist-metrics", daemon=True)
     thread.start()
@@ -252,12 +264,12 @@ def _ticking(metrics: MetricsWriter) -> Iterator[None]:
     except BaseException:
         stop()
         try:
-            metrics.flush(is_hasty=True)
+            _flush(metrics, board, is_hasty=True)
         except StorageError as error:  # the exception that ends the session is the one to tell
             logger.warning("the last metrics are lost: %s", error)
         raise
     stop()
-    metrics.flush()
+    _flush(metrics, board)
 
 
 def check_keras(flavour: KerasFlavour) -> None:

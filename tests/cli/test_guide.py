@@ -34,7 +34,7 @@ FOLDER = ROOT / "raydist" / "guide"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(FOLDER.glob("*.md"))]
 # Options of programs other than raydist: pytest, pip, and the scripts of tests/benchmarks.
-FOREIGN_OPTIONS = {"--runslow", "--seed", "--head", "--address", "--no-deps"}
+FOREIGN_OPTIONS = {"--runslow", "--seed", "--head", "--address", "--no-deps", "--logdir"}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`([^`\n]+)`")

@@ -38,6 +38,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_parameter_server_jobs.py": ALL,
     "e2e/test_scripts.py": ("killed",),
     "e2e/test_storage.py": ("outage_that", "host_that", "full_disk", "run_goes_on"),
+    "e2e/test_tensorboard.py": ("tensorboard_shows_a_run[s3",),
     "e2e/test_survival.py": (
         "killed_task",
         "worker_that_hangs",

@@ -13,6 +13,7 @@ TOPICS = (
     "scripts",
     "commands",
     "page",
+    "tensorboard",
     "input-data",
     "strategies",
     "gallery",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -33,10 +34,19 @@ def _signal(pid: int, number: int) -> bool:
     try:
         if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(_TASK_PROCESS):
             return False
+        if number == signal.SIGUSR1 and not _catches(pid, number):
+            return False  # it would die of it: a task that has just begun, or of an older raydist
         os.kill(pid, number)
     except (FileNotFoundError, ProcessLookupError):
         return False
     return True
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Returns whether the process has a handler for the signal."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    mask = next(line.partition(":")[2] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def _is_here(host: str) -> bool:

@@ -162,6 +162,8 @@ class TaskActor:
         self._scratch.take_temporary_files()
         self._capture = LogCapture(self._scratch.path, setup.log)
         self._capture.redirect()
+        # `raydist stacks` sends it. In C, so that also a process shows its stacks that holds Python's lock.
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
         _note_exits()
         threading.Thread(target=self._end_with_node, name="raydist-node", daemon=True).start()
         try:

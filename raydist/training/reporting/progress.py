@@ -61,6 +61,11 @@ class TaskProgress:
             self._rate_step, self._rate_at_s = step, None
             self._resumable_step = step
 
+    @property
+    def restored_step(self) -> int:
+        """The step that this attempt goes on from; 0 without a checkpoint."""
+        return self._status.restored_step
+
     def expect(self, *, num_steps: int | None = None, num_epochs: int | None = None) -> None:
         with self._lock:
             self._status = replace(self._status, num_steps=num_steps, num_epochs=num_epochs)

@@ -10,6 +10,7 @@ from raydist.metrics.records import MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.tasks import TaskType
 from raydist.training.reporting.progress import TaskProgress
+from raydist.training.reporting.tensorboard import TensorBoardWriter
 
 
 class Reporter:
@@ -24,7 +25,15 @@ class Reporter:
       reports_every_fit: Whether a `fit` outside of every strategy is the run's training too, as in a script.
     """
 
-    def __init__(self, assignment: TaskAssignment, *, progress: TaskProgress, metrics: MetricsWriter) -> None:
+    def __init__(
+        self,
+        assignment: TaskAssignment,
+        *,
+        progress: TaskProgress,
+        metrics: MetricsWriter,
+        board: TensorBoardWriter | None = None,
+    ) -> None:
+        """Takes where values go; `board` is None in a task that writes no event files."""
         self.task = assignment.task
         self.is_chief = assignment.is_chief
         self.progress = progress
@@ -36,6 +45,7 @@ class Reporter:
         self._attempt = assignment.attempt
         self._keep_best = assignment.job.keep_best
         self._metrics = metrics
+        self._board = board
         # Values that hold for the whole run are written once. An evaluator's are nobody else's.
         self._writes_global = self.is_chief or self.task.task_type is TaskType.EVALUATOR
 
@@ -86,6 +96,15 @@ class Reporter:
             )
             for name, value in values.items()
         )
+        if self._board is not None:
+            self._board.append(
+                values,
+                step=step,
+                of_epoch=epoch is not None,
+                is_running=scope is Scope.LOCAL,
+                restored_step=self.progress.restored_step,
+                wall_time=now,
+            )
 
     def note(self, sentence: str) -> None:
         """Tells the user what was chosen on their behalf, in the task's log and once in the run's notes."""

@@ -45,7 +45,7 @@ def test_waiting_without_news_ends() -> None:
 
 def test_waiting_ends_with_the_first_news() -> None:
     async def scenario(mailbox: Mailbox) -> News:
-        waiting = asyncio.create_task(mailbox.wait_news(0, timeout_s=240))
+        waiting = asyncio.create_task(mailbox.wait_news(0, timeout_s=60))
         await asyncio.sleep(0)
         await mailbox.exchange(status(W0, 3), wait_s=0)
         return await waiting
@@ -77,7 +77,7 @@ def test_departures_are_waited_for_until_all_are_gone() -> None:
     async def scenario(mailbox: Mailbox) -> tuple[Any, Any]:
         await mailbox.depart(W1)
         some = await mailbox.wait_departed([W0, W1], timeout_s=0.01)
-        waiting = asyncio.create_task(mailbox.wait_departed([W0, W1], timeout_s=240))
+        waiting = asyncio.create_task(mailbox.wait_departed([W0, W1], timeout_s=60))
         await asyncio.sleep(0)
         await mailbox.depart(W0)
         return some, await waiting

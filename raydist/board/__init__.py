@@ -1,0 +1,1 @@
+"""TensorBoard over the runs of a storage."""

@@ -1,0 +1,103 @@
+"""Mirror: a local folder with what the runs of a storage have for TensorBoard."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raydist.errors import StorageError
+from raydist.storage.checkpoint_marker import safe_name
+from raydist.storage.filesystem import FoundFile, Storage
+from raydist.storage.layout import INDEX, RunLayout
+
+# A run that has not grown is looked at less and less often: a store with thousands of them charges for it.
+_MIN_WAIT_S = 5.0
+_MAX_WAIT_S = 300.0
+_WAIT_SHARE = 0.25
+_THREADS = 8
+_PART = ".part"  # the end of a name that TensorBoard does not read
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Seen:
+    """What was found of a run; times are the clock's seconds."""
+
+    grown_at_s: float
+    next_look_at_s: float
+    files: dict[str, FoundFile] = field(default_factory=dict)
+
+
+class Mirror:
+    """Keeps a folder in which each run has a folder of its name: a link, or copies from an object store.
+
+    TensorBoard itself reads no object store without other packages.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: Path,
+        *,
+        runs: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes an empty folder; `runs` is None for all that the storage has, and will have."""
+        self._storage = storage
+        self._folder = folder
+        self._runs = runs
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
+
+    def refresh(self) -> None:
+        """Brings the folder up to date; raises StorageError where that cannot be done now."""
+        names = self._storage.list_names("") if self._runs is None else self._runs
+        keys = {name: RunLayout(run=name).tensorboard for name in names if name != INDEX}
+        if self._storage.local_path() is not None:
+            for name, key in keys.items():
+                self._link(name, self._storage.local_path(key))
+            return
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-board") as threads:
+            for _ in threads.map(self._copy, keys, keys.values()):
+                pass
+
+    def _link(self, run: str, source: Path | None) -> None:
+        link = self._folder / run
+        is_there = source is not None and source.is_dir()
+        if is_there and not link.is_symlink():
+            link.symlink_to(str(source))
+        elif not is_there and link.is_symlink():
+            link.unlink()  # the run was deleted
+
+    def _copy(self, run: str, key: str) -> None:
+        now_s = self._clock()
+        seen = self._seen.setdefault(run, _Seen(grown_at_s=now_s, next_look_at_s=now_s))
+        if now_s < seen.next_look_at_s:
+            return
+        for file in self._storage.list_files(key):
+            if seen.files.get(file.key) != file and self._download(run, file, key):
+                seen.files[file.key] = file
+                seen.grown_at_s = now_s
+        quiet_s = now_s - seen.grown_at_s
+        seen.next_look_at_s = now_s + max(_MIN_WAIT_S, min(_MAX_WAIT_S, _WAIT_SHARE * quiet_s))
+
+    def _download(self, run: str, file: FoundFile, key: str) -> bool:
+        try:
+            target = self._folder / run / safe_name(file.key.removeprefix(f"{key}/"))
+        except ValueError as error:
+            raise StorageError(f"{self._storage.uri(key)} is damaged: {error}") from error
+        part = self._folder / f"{run}-{file.key.replace('/', '-')}{_PART}"
+        try:
+            self._storage.download(file.key, part)
+        except StorageError as error:  # the others are shown all the same
+            logger.warning("%s is not shown yet: %s", self._storage.uri(file.key), error)
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(part, target)
+        return True

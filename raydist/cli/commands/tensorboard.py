@@ -1,0 +1,68 @@
+"""`raydist tensorboard [RUN...]`: TensorBoard over runs of a storage, while they go on."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import sys
+import threading
+
+import click
+
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.run_argument import complete_run, open_named
+from raydist.cli.screen import output
+
+
+@click.command("tensorboard", epilog="More: `raydist guide tensorboard`.")
+@click.argument("runs", metavar="[RUN…]", nargs=-1, shell_complete=complete_run)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(min=1, max=65535),
+    help="The port; 6006 when omitted, or a free one if that is taken.",
+)
+@storage_option
+@json_option
+def command(runs: tuple[str, ...], host: str, port: int | None, storage: str, is_json: bool) -> None:
+    """Start TensorBoard over one run or more.
+
+    It shows the given runs, or all of the storage, follows those that go on, and runs until Ctrl-C. It needs
+    TensorBoard: `pip install 'raydist[tensorboard]'`.
+
+    \b
+    Example:
+      raydist tensorboard @latest
+    """
+    from raydist.board.server import running_tensorboard
+    from raydist.storage.filesystem import Storage
+
+    opened = Storage.open(storage)
+    names = [open_named(storage, run).run for run in runs] or None
+    stop = _stopped_by_signals()
+    with running_tensorboard(opened, runs=names, host=host, port=port) as url:
+        if is_json:
+            output.print_json({"url": url, "storage": opened.uri(), "runs": names})
+        else:
+            shown = "the runs" if names is None else ", ".join(names)
+            click.echo(f"{url}  shows {shown} in {opened.uri()}; Ctrl-C ends it")
+        if not _is_loopback(host):
+            click.echo(f"raydist: everybody who reaches {host} can read these runs", err=True)
+        sys.stdout.flush()
+        stop.wait()
+
+
+def _stopped_by_signals() -> threading.Event:
+    """Returns what SIGINT and SIGTERM set, also where a shell without job control had SIGINT ignored."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

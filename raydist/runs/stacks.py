@@ -1,0 +1,79 @@
+"""The Python stacks of the tasks of a run that goes on."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+from raydist.errors import ClusterError, MistakeError
+from raydist.runtime.cluster.signals import signal_task
+from raydist.spec.result import TaskRecord
+from raydist.spec.tasks import TaskId
+from raydist.storage.logs import read_log
+from raydist.storage.run_record import RunRecord, read_record
+from raydist.storage.run_storage import RunStorage
+
+_POLL_S = 0.3
+_BEGIN = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+# The main thread comes last, and its outermost frame is Ray's program.
+_END = re.compile(r"^  File .*default_worker\.py.* in <module>$", re.MULTILINE)
+
+
+def dump_stacks(
+    storage: RunStorage, tasks: Sequence[TaskId] = (), *, timeout_s: float
+) -> Mapping[TaskId, str | None]:
+    """Returns the stacks of all threads of tasks; None for one that did not show them in time.
+
+    A task writes them to its log from a signal handler in C, so one that hangs in TensorFlow answers too.
+
+    Args:
+      tasks: Which ones; all that have a process where none is given.
+
+    Raises:
+      MistakeError: The run has ended, or has no such task.
+      ClusterError: A task's process cannot be reached.
+    """
+    record = read_record(storage)
+    if record.state.is_terminal:
+        raise MistakeError(
+            f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; only a run that "
+            f"goes on has stacks. `raydist logs {storage.run}` shows what its tasks printed"
+        )
+    entries = _entries(record, tasks)
+    attempt = record.attempts - 1
+    before = {task: len(read_log(storage, task=task, attempt=attempt)) for task in entries}
+    for entry in entries.values():
+        assert entry.pid is not None
+        address = record.spec.get("address")
+        signal_task(entry.pid, signal.SIGUSR1, host=entry.host or "", address=address)
+    found: dict[TaskId, str | None] = dict.fromkeys(entries)
+    deadline_s = time.monotonic() + timeout_s
+    while None in found.values() and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+        for task in [task for task, text in found.items() if text is None]:
+            found[task] = stacks_in(read_log(storage, task=task, attempt=attempt)[before[task] :])
+    return found
+
+
+def stacks_in(log: str) -> str | None:
+    """Returns the first whole dump of all threads in a piece of a log; None without one."""
+    begin = _BEGIN.search(log)
+    end = _END.search(log, begin.start()) if begin else None
+    return log[begin.start() : end.end()] + "\n" if begin and end else None
+
+
+def _entries(record: RunRecord, tasks: Sequence[TaskId]) -> dict[TaskId, TaskRecord]:
+    """Returns the records of the tasks that are asked for, each with a process."""
+    known = {entry.task: entry for entry in record.tasks}
+    if unknown := [task for task in tasks if task not in known]:
+        names = ", ".join(map(str, known)) or "none"
+        raise MistakeError(f"run {record.run} has no task {unknown[0]}; it has {names}")
+    asked = {task: known[task] for task in tasks or known}
+    if missing := [task for task in tasks if asked[task].pid is None]:
+        raise ClusterError(f"{missing[0]} of run {record.run} has no process yet; ask again once it has")
+    living = {task: entry for task, entry in asked.items() if entry.pid and not entry.state.is_terminal}
+    if not living:
+        raise ClusterError(f"no task of run {record.run} has a process now; ask again once it has")
+    return living

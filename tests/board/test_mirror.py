@@ -1,0 +1,98 @@
+"""The folder that TensorBoard reads: links into a file system, copies from an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raydist.board.mirror import Mirror
+from raydist.errors import StorageError
+from raydist.storage.filesystem import Storage
+from raydist.storage.run_storage import RunStorage
+
+
+@pytest.fixture(params=["folder", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    uri: str = str(tmp_path / "runs") if request.param == "folder" else request.getfixturevalue("s3_uri")
+    return Storage.open(uri)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mirror").mkdir()
+    return tmp_path / "mirror"
+
+
+def store(storage: Storage, run: str, seq: int = 0, content: bytes = b"x") -> None:
+    opened = RunStorage(storage, run=run)
+    opened.write_bytes(opened.tensorboard_segment("chief/train", attempt=0, seq=seq), content)
+
+
+def shown(folder: Path) -> dict[str, bytes]:
+    """Returns the files of each run, those behind links too."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for run in folder.iterdir()
+        for path in run.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_folder_follows_the_runs(storage: Storage, folder: Path) -> None:
+    now_s = [0.0]
+    mirror = Mirror(storage, folder, clock=lambda: now_s[0])
+    store(storage, "a")
+    storage.write_text("b/run.json", "{}")  # has nothing for TensorBoard yet
+    mirror.refresh()
+    name = "chief/train/events.out.tfevents.000000-000000.raydist"
+    assert shown(folder) == {f"a/{name}": b"x"}
+    store(storage, "a", seq=1)
+    store(storage, "b", content=b"y")
+    now_s[0] = 5.0
+    mirror.refresh()
+    mirror.refresh()
+    assert shown(folder) == {
+        f"a/{name}": b"x",
+        "a/chief/train/events.out.tfevents.000000-000001.raydist": b"x",
+        f"b/{name}": b"y",
+    }
+
+
+def test_only_the_runs_that_are_named_are_there(storage: Storage, folder: Path) -> None:
+    for run in ("a", "b", "c"):
+        store(storage, run)
+    Mirror(storage, folder, runs=["a", "c"]).refresh()
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "c"]
+
+
+def test_run_that_is_deleted_goes_from_a_folder_of_links(tmp_path: Path, folder: Path) -> None:
+    storage = Storage.open(str(tmp_path / "runs"))
+    store(storage, "a")
+    mirror = Mirror(storage, folder, runs=["a"])
+    mirror.refresh()
+    storage.delete("a")
+    mirror.refresh()
+    assert list(folder.iterdir()) == []
+
+
+def test_quiet_run_is_looked_at_less_often(s3_uri: str, folder: Path) -> None:
+    storage, now_s = Storage.open(s3_uri), [0.0]
+    store(storage, "a")
+    mirror = Mirror(storage, folder, clock=lambda: now_s[0])
+    mirror.refresh()
+    seen_at_s = []
+    for seq, second in enumerate((5, 10, 400, 405, 10_000), start=1):
+        now_s[0] = float(second)
+        if second in (5, 405):
+            store(storage, "a", seq=seq)
+        before = len(shown(folder))
+        mirror.refresh()
+        seen_at_s += [second] * (len(shown(folder)) - before)
+    assert seen_at_s == [5, 10_000]  # at 400 s it was put off, to 497 s
+
+
+def test_storage_that_is_away_is_an_error(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "runs").write_text("no folder")
+    with pytest.raises(StorageError, match="cannot list"):
+        Mirror(Storage.open(str(tmp_path / "runs")), folder).refresh()
