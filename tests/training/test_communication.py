@@ -14,6 +14,7 @@ from tests.support.processes import Cluster, TaskProcess, run_function, run_in_t
 FUNCTIONS = "tests.support.communication_functions"
 TWO_WORKERS = {"strategy": "multi_worker_mirrored", "workers": 2}
 TWO_DEVICES = {"strategy": "mirrored", "devices": 2}
+PLACES = {"2 workers": TWO_WORKERS, "2 devices": TWO_DEVICES, "one device": {}}
 RING = {"collective": "ring", "collective_timeout": "77s", "bytes_per_pack": 100}
 SLOW = pytest.mark.slow  # the same again in another way
 
@@ -24,7 +25,7 @@ SCALES = {"usual": 1.0, "beyond fp16": 1e6}
 
 @functools.cache
 def trained(keras: str, where: str, **options: str | int) -> list[TaskProcess]:
-    cluster = Cluster(**(TWO_WORKERS if where == "2 workers" else TWO_DEVICES), keras=keras)
+    cluster = Cluster(**PLACES[where], keras=keras)
     return run_function(f"{FUNCTIONS}:every_way", cluster, job_options=options)
 
 
@@ -60,6 +61,8 @@ def test_cross_device_ops_decide_how_gradients_are_summed() -> None:
     for task, count in ((one, 4), (hierarchical, 1)):
         assert sum("sgd/" in each["name"] for each in task.values["fit sums"]) == count
     np.testing.assert_array_equal(hierarchical.arrays["weights"], one.arrays["weights"])
+    [alone] = trained("3", "one device")
+    np.testing.assert_allclose(one.arrays["weights"], alone.arrays["weights"], atol=1e-6)
 
 
 def test_collective_that_a_worker_does_not_join_in_time_fails() -> None:
@@ -72,7 +75,7 @@ def test_collective_that_a_worker_does_not_join_in_time_fails() -> None:
 
 @functools.cache
 def compressed(kind: str, keras: str, where: str) -> Mapping[str, list[TaskProcess]]:
-    cluster = Cluster(**(TWO_WORKERS if where == "2 workers" else TWO_DEVICES), keras=keras)
+    cluster = Cluster(**PLACES[where], keras=keras)
     calls = {name: (f"{FUNCTIONS}:constant_gradients", {"scale": scale}) for name, scale in SCALES.items()}
     return run_in_turn(calls, cluster, job_options={"compress_gradients": kind})
 
