@@ -75,7 +75,8 @@ def test_run_is_followed_from_its_start_to_its_deletion(
     assert (tmp_path / "slow-2-code" / "slow.py").exists()
     assert described["code"]["digest"] == status_of(tmp_path, "slow-3")["code"]["digest"]
     differing = raydist("diff", "slow-2", "slow-3", "--json").json["differences"]
-    assert {one["section"] for one in differing} <= {"job", "results", "metrics", "best"}
+    assert {one["section"] for one in differing} <= {"job", "options", "results", "metrics", "best"}
+    assert [one["name"] for one in differing if one["section"] == "options"] == ["on_end"]  # it is not kept
 
     deleted = raydist("delete", "slow-1", "slow-2", "slow-3", "--yes")
     assert deleted.code == 0, deleted.err
