@@ -91,7 +91,17 @@ def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
     assert result["metrics"]["norm"] == pytest.approx(undisturbed["metrics"]["norm"], abs=1e-5)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert told["log"]
-    kept = ["checkpoints", "claims", "events", "export", "logs", "metrics", "run.json", "token"]
+    kept = [
+        "checkpoints",
+        "claims",
+        "events",
+        "export",
+        "logs",
+        "metrics",
+        "run.json",
+        "tensorboard",
+        "token",
+    ]
     folder = tmp_path / "raydist_runs" / "far"  # with the code until the end is recorded
     wait_until(lambda: sorted(path.name for path in folder.iterdir()) == kept)
 
