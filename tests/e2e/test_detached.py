@@ -91,19 +91,9 @@ def test_controller_killed_while_training_costs_an_attempt_and_changes_nothing(
     assert result["metrics"]["norm"] == pytest.approx(undisturbed["metrics"]["norm"], abs=1e-5)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert told["log"]
-    kept = [
-        "checkpoints",
-        "claims",
-        "events",
-        "export",
-        "logs",
-        "metrics",
-        "run.json",
-        "tensorboard",
-        "token",
-    ]
-    folder = tmp_path / "raydist_runs" / "far"  # with the code until the end is recorded
-    wait_until(lambda: sorted(path.name for path in folder.iterdir()) == kept)
+    kept = ["checkpoints", "claims", "code", "events", "export", "logs", "metrics", "run.json", "tensorboard"]
+    folder = tmp_path / "raydist_runs" / "far"  # with the code that travelled until the end is recorded
+    wait_until(lambda: sorted(path.name for path in folder.iterdir()) == [*kept, "token"])
 
 
 def test_function_of_a_script_goes_on_without_it(running_ray: RunningRay, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_folder_of_a_finished_run_tells_everything(raydist: Raydist, tmp_path: P
     assert raydist("submit", job, "-p", "epochs=2", "--name", "told").code == 0
     folder = tmp_path / "raydist_runs" / "told"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "checkpoints", "claims", "events", "logs", "metrics", "run.json", "tensorboard", "token",
+        "checkpoints", "claims", "code", "events", "logs", "metrics", "run.json", "tensorboard", "token",
     ]  # fmt: skip
     assert sorted(path.name for path in (folder / "logs" / "0").iterdir()) == ["worker-0", "worker-1"]
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-30-a0"]
