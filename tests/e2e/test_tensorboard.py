@@ -88,7 +88,7 @@ def test_tensorboard_shows_a_run(storage: str, tmp_path: Path, wait_until: WaitU
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
-    assert process.returncode == 0
+    assert process.returncode == 130
     assert list(temporary.iterdir()) == [] or [path.name for path in temporary.iterdir()] == [
         ".tensorboard-info"
     ]

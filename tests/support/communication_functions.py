@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.inside import progress_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples
 
 HALF, FLOAT, BFLOAT16 = 19, 1, 14  # as DT_HALF, DT_FLOAT and DT_BFLOAT16 of TensorFlow's types.proto
 
@@ -67,16 +67,7 @@ def every_way(ctx: Any) -> dict[str, Any]:
         other = dense_model(tf.keras, "sgd")
         other.optimizer.build(other.trainable_variables)
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=other(x, training=True))
-            loss = tf.nn.compute_average_loss(losses, global_batch_size=32)
-        gradients = tape.gradient(loss, other.trainable_variables)
-        other.optimizer.apply_gradients(zip(gradients, other.trainable_variables, strict=True))
-        return {"loss": loss}
-
-    ctx.train_steps(step_fn, _data(), num_steps=4)
+    ctx.train_steps(bare_step(other, global_batch_size=32), _data(), num_steps=4)
     result["train_steps"] = collectives.new()
 
     def reduce(value: Any) -> Any:

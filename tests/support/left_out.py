@@ -1,4 +1,4 @@
-"""What the default run leaves to `--runslow`, so that it ends within 8 minutes on 2 cores.
+"""What the default run leaves to `--runslow`, which would take hours.
 
 By file the beginnings of the names of its tests, without `test_`. What stays shows each promise once: a job
 under each strategy, a killed worker, parameter server and host, a detached run, S3, Ctrl-C, the README's

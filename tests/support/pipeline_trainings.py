@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.inside import progress_of, run_of
-from tests.support.train_functions import dense_model, examples
+from tests.support.train_functions import bare_step, dense_model, examples
 
 FILES = 3
 
@@ -135,20 +135,10 @@ def _validation(folder: str) -> Any:
 
 
 def _loop(ctx: Any, data: Any) -> np.ndarray:
-    import tensorflow as tf
 
     model = _model(ctx)
     with ctx.strategy.scope():
         model.optimizer.build(model.trainable_variables)
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
-            loss = tf.nn.compute_average_loss(losses, global_batch_size=31)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": tf.reduce_mean(losses)}
-
-    ctx.train_steps(step_fn, data, num_steps=9, steps_per_call=2)
+    ctx.train_steps(bare_step(model, global_batch_size=31), data, num_steps=9, steps_per_call=2)
     return _flat(model)

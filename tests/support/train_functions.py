@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,22 @@ def _status(ctx: Any) -> dict[str, Any]:
     }
 
 
+def bare_step(model: Any, *, global_batch_size: int) -> Callable[[Any], dict[str, Any]]:
+    """Returns a step for `ctx.train_steps` as TensorFlow's guide of custom loops writes it."""
+    import tensorflow as tf
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=global_batch_size)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": tf.reduce_mean(losses)}
+
+    return step_fn
+
+
 def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> dict[str, Any]:
     """Two calls of train_steps, 8 and 12 steps; `stop_after` raises once that many steps are done."""
     import tensorflow as tf
@@ -308,15 +325,7 @@ def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> d
         model.optimizer.build(model.trainable_variables)
     ctx.restore(model=model, optimizer=model.optimizer)
 
-    def step_fn(batch: Any) -> dict[str, Any]:
-        x, y = batch
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x, training=True))
-            loss = tf.nn.compute_average_loss(losses, global_batch_size=32)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return {"loss": tf.reduce_mean(losses)}
-
+    step_fn = bare_step(model, global_batch_size=32)
     data = tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
     if stop_after is None:
         ctx.train_steps(step_fn, data, num_steps=8, steps_per_call=3)

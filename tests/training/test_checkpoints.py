@@ -95,9 +95,9 @@ def test_command_to_one_worker_makes_all_save_inside_an_epoch(
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
     with started(f"{FUNCTIONS}:train_long", cluster, storage=tmp_path, way=way) as tasks:
         wait_until(lambda: trains(tmp_path, tasks), timeout_s=300)
-        for num_orders in (1, 2):
+        for num_commands in (1, 2):
             tasks[1].process.send_signal(signal.SIGHUP)  # what Command.SAVE does in a task
-            wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) == num_orders, timeout_s=300)  # noqa: B023
+            wait_until(lambda: all_run(tasks) and len(saved_steps(tmp_path)) == num_commands, timeout_s=300)  # noqa: B023
     assert [name for name in tmp_path.rglob("state.json") if json.loads(name.read_text())["epoch"]] == []
 
 
@@ -276,7 +276,9 @@ def test_worker_that_restored_something_else_is_named(
     ("rows", "expected"),
     [([[5], [5]], []), ([[5], [6]], [1]), ([[5], [6], [6]], [0]), ([[5], [6], [7]], [1, 2]), ([[5]], [])],
 )
-def test_odd_workers_differ_from_most_or_from_the_chief(rows: list[list[int]], expected: list[int]) -> None:
+def test_inconsistent_workers_differ_from_most_or_from_the_chief(
+    rows: list[list[int]], expected: list[int]
+) -> None:
     from raydist.training.cluster.collectives import inconsistent_workers
 
     assert inconsistent_workers(rows) == expected

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from raydist.cli import running
-from raydist.cli.commands.runs.kept_job import check_args, kept_job, kept_settings
+from raydist.cli.commands.runs.kept_job import check_args, kept_job, kept_settings, lost_secrets
 from raydist.cli.job_options import default_storage, given_options, job_options, json_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen.grouped_help import RunCommand
 from raydist.spec.settings.options import PARAMS
+from raydist.spec.settings.params import ParamTexts
 
 
 @click.command("resume", cls=RunCommand, epilog="More: `raydist guide failures`.")
@@ -43,6 +44,9 @@ def command(
     if config is not None:
         in_file = read_config(config)
         layer = {**layer, **in_file, PARAMS: {**layer[PARAMS], **in_file.get(PARAMS, {})}}
+    params = {**layer[PARAMS], **ParamTexts.parse(param_texts)}
+    for sentence in lost_secrets(record.spec, settings={**layer, **given, PARAMS: params}):
+        click.echo(f"note: {sentence}", err=True)
     return running.run_job(
         kept_job(run, record.spec, working_dir=working_dir),
         config=layer,

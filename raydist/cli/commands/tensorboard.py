@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ import click
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output
+from raydist.cli.screen.listening import warn_of_readers
 
 
 @click.command("tensorboard", epilog="More: `raydist guide tensorboard`.")
@@ -47,10 +47,10 @@ def command(runs: tuple[str, ...], host: str, port: int | None, storage: str, is
         else:
             shown = "the runs" if names is None else ", ".join(names)
             click.echo(f"{url}  shows {shown} in {opened.uri()}; Ctrl-C ends it")
-        if not _is_loopback(host):
-            click.echo(f"raydist: everybody who reaches {host} can read these runs", err=True)
+        warn_of_readers(host)
         sys.stdout.flush()
         stop.wait()
+    raise KeyboardInterrupt  # told once nothing is left, as by every command that Ctrl-C ends
 
 
 def _stopped_by_signals() -> threading.Event:
@@ -59,10 +59,3 @@ def _stopped_by_signals() -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     return stop
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

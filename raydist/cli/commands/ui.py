@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ import click
 from raydist import __version__
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output
+from raydist.cli.screen.listening import warn_of_readers
 from raydist.page.access import new_token
 
 
@@ -43,8 +43,8 @@ def command(host: str, port: int | None, no_token: bool, storage: str, is_json: 
             output.print_json({"url": server.url, "storage": opened.uri()})
         else:
             click.echo(f"{server.url}  shows the runs in {opened.uri()}; Ctrl-C ends it")
-        if no_token and not _is_loopback(host):
-            click.echo(f"raydist: everybody who reaches {host} can read these runs", err=True)
+        if no_token:
+            warn_of_readers(host)
         sys.stdout.flush()
         _take_interrupts()
         server.serve_forever(poll_interval=0.2)
@@ -55,10 +55,3 @@ def _take_interrupts() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -238,6 +238,17 @@ def test_resume_takes_over_what_the_run_was_started_with(raydist: Run, fake_run:
     }
 
 
+def test_resume_tells_what_the_record_does_not_keep(raydist: Run, fake_run: Any) -> None:
+    fake = fake_run(ended())
+    store({**SPEC, "on_end": "***"})
+    _, _, err = raydist("resume", "digits-1")
+    assert "on_end" not in fake.given["config"]
+    assert "note: the command of --on-end is not kept; give it again\n" in err
+    assert "note: secrets are not kept; give api_key with -p\n" in err
+    _, _, err = raydist("resume", "digits-1", "--on-end", "true", "-p", "api_key=a")
+    assert "not kept" not in err
+
+
 def test_resume_lets_a_config_file_win_over_what_is_stored(
     raydist: Run, fake_run: Any, tmp_path: Path
 ) -> None:

@@ -161,7 +161,7 @@ def test_evaluator_comes_back_at_any_address(start: Start, wait_until: WaitUntil
     assert notes_of(now)["TF_CONFIG"] == notes_of(before)["TF_CONFIG"]
 
 
-def test_orders_reach_the_process_that_took_the_place(start: Start, wait_until: WaitUntil) -> None:
+def test_commands_reach_the_process_that_took_the_place(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_ps_plan(1, has_evaluator=True))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0", "evaluator/0"))
     lose_and_replace(drive, "evaluator/0", wait_until)

@@ -23,6 +23,22 @@ def check_args(run: str, spec: Mapping[str, Any]) -> None:
         raise MistakeError(f"the arguments of run {run} have a secret, which is not kept; give them after --")
 
 
+def lost_secrets(spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each setting of the run that neither its record nor `settings` has.
+
+    Args:
+      settings: The options and params of the next run.
+    """
+    sentences = []
+    if spec.get("on_end") == REDACTED and "on_end" not in settings:
+        sentences.append("the command of --on-end is not kept; give it again")
+    params = spec.get(PARAMS, {})
+    names = [name for name in params if params[name] == REDACTED and name not in settings[PARAMS]]
+    if names:
+        sentences.append(f"secrets are not kept; give {', '.join(names)} with -p")
+    return sentences
+
+
 def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options and params of a run, as a config has them, without secrets and the run's place."""
     spec = {_RENAMED.get(name, name): value for name, value in spec.items()}

@@ -12,7 +12,7 @@ import click
 
 from raydist.cli import running
 from raydist.cli.commands.runs.download import check_is_empty
-from raydist.cli.commands.runs.kept_job import check_args, kept_job, kept_settings
+from raydist.cli.commands.runs.kept_job import check_args, kept_job, kept_settings, lost_secrets
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
@@ -22,7 +22,6 @@ from raydist.runtime.host.packages import package_versions
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.entry.job_file import read_job
 from raydist.storage.evidence import read_kept_code
-from raydist.storage.files.redaction import REDACTED
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
@@ -137,12 +136,7 @@ def _kept_code(storage: RunStorage, record: RunRecord) -> bytes | None:
 
 def _notes(record: RunRecord) -> list[str]:
     """Returns what differs from the run that is repeated, as sentences."""
-    notes = []
-    if record.spec.get("on_end") == REDACTED:
-        notes.append("the command of --on-end is not kept; give it again")
-    secrets = [name for name, value in record.spec.get("params", {}).items() if value == REDACTED]
-    if secrets:
-        notes.append(f"secrets are not kept; give {', '.join(secrets)} with -p")
+    notes = lost_secrets(record.spec, settings=kept_settings(record.spec))
     if record.code is not None and record.code.omitted:
         names = ", ".join(record.code.omitted[:5]) + (", …" if len(record.code.omitted) > 5 else "")
         notes.append(f"the copy of the code is without what .gitignore names: {names}")
