@@ -11,19 +11,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.this_machine import this_machine
+from raydist.runs.event_hook import GuardedHook
 from raydist.runs.evidence import traced_code
 from raydist.runs.handle import RunHandle, ThreadedRun, checked
 from raydist.runtime.cluster.connection import connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.leftovers import new_owner
+from raydist.runtime.host.packages import check_mlflow
 from raydist.runtime.task.code_archive import pack
 from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
@@ -35,6 +37,11 @@ from raydist.spec.settings.run_options import RunOptions, shows_options
 from raydist.storage.files.redaction import redact
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+    from typing_extensions import Unpack
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -118,7 +125,8 @@ def run(
       config: A YAML file with JobSpec's field names, or its content.
       params: Typed values for the job's params. A job that declares none takes any.
       datasets: `ray.data.Dataset`s by name. `ctx.dataset(name)` is each worker's share of the stream.
-      on_event: Called in this thread with each event, as raydist.controller.report.journal describes them.
+      on_event: Called in this thread with each event, as `raydist guide from-python` lists them. An exception
+        that it raises is a note of the run and changes nothing else.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
       **options: Fields of JobSpec, which are the command line's options with `_`. Times are seconds, or
         text such as `90s`, `5m` and `2h`.
@@ -225,7 +233,7 @@ def _prepare(
     request: Request, stack: contextlib.ExitStack, *, called_at_s: float, on_event: EventHook | None
 ) -> Controller:
     """Does first what a person may have to fix, then connects; `stack` closes what was opened."""
-    job, tell = request.job, on_event or _tell_nobody
+    job, tell = request.job, GuardedHook(on_event or _tell_nobody)
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
     folder = _open_folder(request)
     if not folder.was_detached:
@@ -257,6 +265,7 @@ def _prepare(
         events,
         driver=driver,
         tell=tell,
+        tell_notes=tell.notes,
         ray_s=time.monotonic() - called_at_s,
         owner=owner,
         datasets=request.datasets,
@@ -267,6 +276,8 @@ def _open_folder(request: Request) -> RunFolder:
     """Opens the run's folder, which nobody may hold now."""
     from raydist.storage.claims.run_folder import RunFolder
 
+    if request.job.mlflow is not None:
+        check_mlflow()
     folder = RunFolder.open(request.job)
     check_resumed(request.job.name, request.datasets, before=folder.datasets)
     folder.check_is_free()
@@ -281,7 +292,7 @@ def _claim(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 
 def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHook | None) -> RunHandle:
     """Checks here all that can be, so that a person hears of it, and gives the run to the cluster."""
-    job, tell = request.job, on_event or _tell_nobody
+    job, tell = request.job, GuardedHook(on_event or _tell_nobody)
     if _will_be_embedded(job.address) or _is_embedded_here():
         raise SpecError(_EMBEDDED_CANNOT_DETACH)
     folder = _open_folder(request)

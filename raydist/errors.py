@@ -182,3 +182,11 @@ class TaskFailedError(TrainingError):
         except raydist.TaskFailedError as error:
             print(error.task, error.attempt, error.result.traceback)
     """
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Adds a note to an exception, as its own `add_note` does from Python 3.11 on.
+
+    A traceback of Python 3.10 does not show it.
+    """
+    vars(error)["__notes__"] = [*getattr(error, "__notes__", ()), note]

@@ -7,13 +7,16 @@ import logging
 import sys
 import threading
 import traceback
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Protocol
 
 from raydist.data.failures import data_error_in
-from raydist.errors import ClusterError, MistakeError, StorageError
+from raydist.errors import ClusterError, MistakeError, StorageError, UnsupportedError
+from raydist.known_versions import KNOWN
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry import script
 from raydist.spec.entry.entry_point import load_function
@@ -48,7 +51,7 @@ class TrainingBody:
 
     def warm_up(self) -> None:
         """Imports TensorFlow, while the addresses of the other tasks are still gathered."""
-        with uncollected(), executed_on_first_use(*KERAS_EXTRAS):
+        with uncollected(), executed_on_first_use(*KERAS_EXTRAS), told_if_newer():
             importlib.import_module("raydist.training.session")
 
     def status(self) -> TaskStatus:
@@ -79,7 +82,8 @@ class TrainingBody:
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> None:
         # Imports TensorFlow, which has to see the environment that the actor has set.
-        from raydist.training.session import open_script, open_session
+        with told_if_newer():
+            from raydist.training.session import open_script, open_session
 
         job = assignment.job
         if job.entry_point.is_script:
@@ -101,7 +105,7 @@ class ServerBody(TrainingBody):
 
     def warm_up(self) -> None:
         """Imports TensorFlow without Keras, for which a worker that comes back shall not wait."""
-        with uncollected(), left_out(*KERAS):
+        with uncollected(), left_out(*KERAS), told_if_newer():
             importlib.import_module("raydist.training.parameter_server.server")
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> NoReturn:
@@ -126,7 +130,7 @@ class DataWorkerBody(ServerBody):
 
     def warm_up(self) -> None:
         """Imports TensorFlow, and nothing that only training needs."""
-        with uncollected(), left_out(*KERAS):
+        with uncollected(), left_out(*KERAS), told_if_newer():
             importlib.import_module("raydist.training.cluster.data_service")
 
     def _start(self, assignment: TaskAssignment, lease: Lease) -> object:
@@ -136,6 +140,29 @@ class DataWorkerBody(ServerBody):
             return start_servers(assignment, worker_port=lease.port)
         with closing(lease.another()) as second:
             return start_servers(assignment, worker_port=second.port)
+
+
+@contextmanager
+def told_if_newer() -> Iterator[None]:
+    """Raises UnsupportedError for an import that fails because a library is newer than raydist knows."""
+    try:
+        yield
+    except (ImportError, AttributeError) as error:
+        newer = {name: version for name in KNOWN if KNOWN[name].is_newer(version := _version_of(name))}
+        if not newer:
+            raise
+        found = ", ".join(f"{name} {version}" for name, version in newer.items())
+        remedy = " ".join(f'"{name}{KNOWN[name].requirement}"' for name in newer)
+        raise UnsupportedError(
+            f"{found} is newer than what raydist knows, and lacks what it needs ({error}); install {remedy}"
+        ) from error
+
+
+def _version_of(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "none"
 
 
 def failure_of(task: TaskId, error: BaseException) -> TaskFailure:

@@ -28,6 +28,10 @@ _LEAKING_VARIABLES = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runslow", action="store_true", help="also run the tests marked slow")
+    parser.addoption(
+        "--compat", action="append", default=[], help="also run a set of tests/compat/sets.toml, or all"
+    )
+    parser.addoption("--compat-dir", help="where the environments of --compat are kept; else they are new")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -24,27 +24,31 @@ PACKAGE = Path(raydist.__file__).parent
 # folder or a module; a module belongs to the room with the longest name that fits.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "known_versions": set(),
     # Pure data, and how a person's words become it.
     "spec": {"errors"},
     "spec.settings": {"errors", "spec"},
     "spec.entry": {"errors", "spec", "spec.settings"},
     "spec.request": {"spec", "spec.entry", "spec.settings"},
     "planning": {"errors", "spec", "spec.settings"},
+    "stragglers": {"spec"},
     "storage.files": {"errors"},
     "storage": {"errors", "spec", "storage.files"},
     "storage.claims": {"errors", "spec", "storage"},
+    "storage.profiles": {"errors", "spec", "storage"},
     "metrics": {"errors", "spec", "storage"},
     "data.order": set(),
     "data": {"errors", "data.order"},
     "data.sources": {"errors", "spec", "storage", "storage.files", "data", "data.order"},
     "data.__init__": {"data", "data.sources"},
-    "page": {"errors", "spec", "storage", "metrics"},
+    "page": {"errors", "spec", "storage", "metrics", "stragglers"},
     "board": {"errors", "spec", "storage"},
+    "tracking": {"errors", "spec", "storage", "storage.files", "metrics"},
     "train_context": {"spec"},
     # Runs TensorFlow in a task.
     "training.lazy_imports": set(),
-    "training.tf_private": {"errors", "spec"},
-    "training.reporting": {"errors", "spec", "planning", "storage", "metrics"},
+    "training.tf_private": {"errors", "known_versions", "spec"},
+    "training.reporting": {"errors", "spec", "planning", "storage", "storage.profiles", "metrics"},
     "training.cluster": {"errors", "spec", "planning", "data", "training.tf_private"},
     "training.replicas": {"errors", "training.tf_private", "training.reporting", "training.cluster"},
     "training.input": {
@@ -59,9 +63,17 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "spec", "storage", "training.tf_private", "training.reporting", "training.cluster"),
         "training.replicas",
     },
-    "training.keras_patches.replacement": {"errors"},
+    "training.keras_patches.replacement": {"errors", "known_versions"},
+    "training.self_check.verdicts": set(),
     "training.keras_patches.keras3": {
-        *("errors", "training.tf_private", "training.cluster", "training.replicas", "training.input"),
+        *(
+            "errors",
+            "known_versions",
+            "training.tf_private",
+            "training.cluster",
+            "training.replicas",
+            "training.input",
+        ),
         *("training.stepping", "training.checkpointing", "training.keras_patches.replacement"),
     },
     "training.keras_patches.tf_keras": {
@@ -71,6 +83,10 @@ ROOMS: dict[str, set[str]] = {
     "training.keras_patches": {
         *("errors", "training.input", "training.stepping", "training.keras_patches.keras3"),
         "training.keras_patches.tf_keras",
+    },
+    # A process of its own.
+    "training.self_check": {
+        *("training.tf_private", "training.keras_patches.keras3", "training.keras_patches.tf_keras"),
     },
     "training.trainers": {
         *("errors", "planning", "storage", "metrics", "data", "training.tf_private"),
@@ -91,10 +107,11 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "spec", "planning", "storage", "metrics", "train_context", "training.tf_private"),
         *("training.reporting", "training.cluster", "training.replicas", "training.input"),
         *("training.checkpointing", "training.keras_patches.keras3", "training.keras_patches.tf_keras"),
+        "training.self_check.verdicts",
         *("training.trainers", "training.parameter_server", "training.context"),
     },
     "task": {
-        *("errors", "spec", "spec.entry", "planning", "data", "training.lazy_imports"),
+        *("errors", "known_versions", "spec", "spec.entry", "planning", "data", "training.lazy_imports"),
         *("training.reporting", "training.cluster", "training.parameter_server", "training.session"),
     },
     # Decides, and does nothing itself; `task_group` is what it asks of the runtime.
@@ -104,16 +121,16 @@ ROOMS: dict[str, set[str]] = {
     "controller.revival": {"spec", "controller.attempt"},
     "controller.events": {"errors", "spec", "planning", "controller.task_group"},
     "controller.machine": {
-        *("errors", "spec", "planning", "controller.task_group", "controller.attempt"),
+        *("errors", "spec", "planning", "stragglers", "controller.task_group", "controller.attempt"),
         *("controller.failures", "controller.revival", "controller.events"),
     },
-    "controller.report": {"spec", "controller.attempt", "controller.machine"},
+    "controller.report": {"spec", "stragglers", "controller.attempt", "controller.machine"},
     "controller": {
         *("errors", "spec", "controller.task_group", "controller.revival"),
         *("controller.events", "controller.machine", "controller.report"),
     },
     # Acts. `runtime.host` is what a host knows of itself, without Ray.
-    "runtime.host": {"errors", "spec", "storage"},
+    "runtime.host": {"errors", "known_versions", "spec", "storage"},
     "runtime.cluster": {"errors", "spec", "planning", "runtime.host"},
     "runtime.task": {"errors", "spec", "planning", "storage", "runtime.host"},
     "runtime.group": {
@@ -126,7 +143,7 @@ ROOMS: dict[str, set[str]] = {
     "runs.handle": {"errors", "spec", "storage", "controller"},
     # Joins what decides with what acts.
     "runs": {
-        *("errors", "spec", "planning", "storage", "storage.claims"),
+        *("errors", "spec", "planning", "storage", "storage.claims", "storage.profiles", "tracking"),
         *("controller", "controller.revival", "controller.machine", "controller.report"),
         *("runtime.host", "runtime.cluster", "runtime.task", "runtime.group", "runtime.detach"),
     },
@@ -148,7 +165,7 @@ ROOMS: dict[str, set[str]] = {
         *("cli.job_options", "cli.screen"),
     },
     "cli.commands": {
-        *("errors", "spec", "spec.settings", "spec.entry", "planning"),
+        *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "planning"),
         *("storage", "storage.files", "storage.claims"),
         *("metrics", "page", "board", "runtime.host", "runtime.task"),
         *("runs", "api", "cli.job_options", "cli.screen"),
@@ -161,6 +178,7 @@ MAX_MODULES = 15
 
 # What an import inside a function may be for: one of these, or a module of raydist that loads one of these.
 LATE: dict[str, str] = {
+    "mlflow": "seconds; and only runs with --mlflow need it, which may not be installed",
     "numpy": "0.1 s, which `raydist plan` does without",
     "plotext": "only `metrics --plot` draws",
     "pyarrow": "0.3 s, which what reads no storage does without",
@@ -181,6 +199,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "tf_keras": {"training", "task", "data"},
     "pyarrow": {"storage", "metrics", "data"},
     "pathspec": {"runtime"},
+    "mlflow": {"tracking"},
     "tensorboard": {"board"},
     "wrapt": {"training"},
     "yaml": {"spec"},

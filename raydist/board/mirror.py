@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ _MIN_WAIT_S = 5.0
 _MAX_WAIT_S = 300.0
 _WAIT_SHARE = 0.25
 _THREADS = 8
+_PROFILES = "plugins/profile"
 _PART = ".part"  # the end of a name that TensorBoard does not read
 
 logger = logging.getLogger(__name__)
@@ -69,11 +71,13 @@ class Mirror:
 
     def _link(self, run: str, source: Path | None) -> None:
         link = self._folder / run
-        is_there = source is not None and source.is_dir()
-        if is_there and not link.is_symlink():
-            link.symlink_to(str(source))
-        elif not is_there and link.is_symlink():
-            link.unlink()  # the run was deleted
+        profiles = [] if source is None else sorted(source.glob(f"*/{_PROFILES}/*"))
+        if source is None or not source.is_dir():
+            _remove(link)  # the run was deleted
+        elif not profiles and not os.path.lexists(link):
+            link.symlink_to(source)
+        elif profiles:
+            _link_around(source, link, profiles)
 
     def _copy(self, run: str, key: str) -> None:
         now_s = self._clock()
@@ -101,3 +105,31 @@ class Mirror:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(part, target)
         return True
+
+
+def _link_around(source: Path, folder: Path, profiles: Sequence[Path]) -> None:
+    """Makes a folder with links to all that a run has, but copies of its profiles.
+
+    The profile plugin looks into no links, and writes its own files beside those of a profile.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+    folder.mkdir(exist_ok=True)
+    tasks = {profile.relative_to(source).parts[0] for profile in profiles}
+    for child in source.iterdir():
+        if child.name not in tasks and not os.path.lexists(folder / child.name):
+            (folder / child.name).symlink_to(child)
+    for profile in profiles:
+        target = folder / profile.relative_to(source)
+        if not target.exists():
+            part = folder.parent / f"{folder.name}-{profile.name}{_PART}"
+            shutil.copytree(profile, part, dirs_exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part, target)
+
+
+def _remove(place: Path) -> None:
+    if place.is_symlink():
+        place.unlink()
+    elif place.is_dir():
+        shutil.rmtree(place)

@@ -39,6 +39,7 @@ COMMANDS = {
     "download": "raydist.cli.commands.runs.download",
     "delete": "raydist.cli.commands.runs.delete",
     "stacks": "raydist.cli.commands.stacks",
+    "profile": "raydist.cli.commands.runs.profile",
     "chaos": "raydist.cli.commands.chaos",
     "doctor": "raydist.cli.commands.doctor",
     "guide": "raydist.cli.commands.guide",

@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from raydist.cli.job_options import default_storage
-from raydist.errors import RaydistError
+from raydist.errors import RaydistError, StorageError
 
 if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage
@@ -51,3 +51,13 @@ def open_named(storage: str, run: str) -> RunStorage:
     from raydist.storage.run_names import find_run
 
     return find_run(Storage.open(storage), run)
+
+
+def note_damage(storage: RunStorage) -> None:
+    """Tells on stderr of a run.json that is damaged, for a command that shows what is stored beside it."""
+    from raydist.storage.run_record import read_record
+
+    try:
+        read_record(storage)
+    except StorageError as error:
+        click.echo(f"note: {error}", err=True)

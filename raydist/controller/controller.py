@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from raydist.controller.clock import Clock
@@ -68,6 +68,7 @@ class Controller:
         record: Callable[[RunResult], object],
         on_event: Sink,
         on_end: Callable[[RunResult], str | None] | None = None,
+        more_notes: Callable[[], Sequence[str]] = tuple,
         ray_s: float = 0.0,
         revival: Revival | None = None,
     ) -> None:
@@ -80,6 +81,7 @@ class Controller:
             StorageError, which does not end the run.
           on_end: Called once, when the run has ended and its last record is written. What it returns, unless
             None, becomes a note.
+          more_notes: Returns the sentences that others add to the notes, all so far.
           ray_s: Seconds that the call had taken already, when Ray was connected.
           revival: What the machine took over from a controller that died; None otherwise.
         """
@@ -90,6 +92,8 @@ class Controller:
         self._record = record
         self._on_event = on_event
         self._on_end = on_end
+        self._more_notes = more_notes
+        self._noted: tuple[str, ...] = ()
         self._group: TaskGroup | None = None
         self._actions: collections.deque[Action] = collections.deque()
         self._stop_requested = threading.Event()
@@ -303,7 +307,11 @@ class Controller:
         """Replaces the record; returns why it could not, since a run outlives a storage that stutters."""
         self._recorded_s = self._clock.now()
         timings = {**self._timings, "total": self._recorded_s - self._started_s}
-        self._latest = result_of(self._machine, places=self._places, timings=timings)
+        latest = result_of(self._machine, places=self._places, timings=timings)
+        known, self._noted = self._noted, tuple(self._more_notes())
+        for note in (one for one in self._noted if one not in known):
+            self._tell(journal.note_event(self._machine, note, at_s=self._clock.unix()))
+        self._latest = dataclasses.replace(latest, notes=(*latest.notes, *self._noted))
         try:
             self._record(self._latest)
         except StorageError as error:

@@ -45,6 +45,7 @@ from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
 from raydist.spec.status import AttemptEnd, Command, FailureKind, TaskFailure, TaskState
 from raydist.spec.tasks import TaskId, TaskType, chief_of
+from raydist.stragglers.watch import StragglerWatch
 
 _EVALUATOR = TaskId(task_type=TaskType.EVALUATOR, index=0)
 
@@ -62,6 +63,7 @@ class RunMachine:
       attempt: The tasks of the attempt in hand, or of the last one.
       reached: What the run has reached, over all attempts.
       error: Why the run failed, or is about to; None unless it does.
+      pace: How fast the tasks train, and which are slower than the others.
       deaths: The deaths that attempts outlived. `restarts`: the new attempts that were planned.
       notes: One sentence for each attempt that was lost, or that left something behind.
     """
@@ -73,6 +75,7 @@ class RunMachine:
         self.attempt = Attempt(number=first_attempt, tasks=plan.tasks)
         self.reached = Reached(best=best)
         self.error: RunError | None = None
+        self.pace = StragglerWatch()
         self.deaths = Deaths()
         self.restarts: tuple[Restart, ...] = ()
         self.notes: tuple[str, ...] = ()
@@ -193,6 +196,7 @@ class RunMachine:
         self.reached = self.reached.updated(update.statuses, chief=self.chief, attempt=before.number)
         self.deaths = self.deaths.updated(before, self.attempt, at_s=at_s)
         self.restarts = resumed(self.restarts, self.attempt.statuses.get(self.chief), at_s=at_s)
+        self.pace = self.pace.updated(self.attempt.statuses.values())
         if self._is_trained:
             is_script = self.plan.job.entry_point.is_script
             self.attempt = self.attempt.without(
@@ -328,6 +332,7 @@ class RunMachine:
         if following is not RunState.STARTING:
             return []
         self.attempt = Attempt(number=number + 1, tasks=self.plan.tasks)
+        self.pace = self.pace.restarted()
         return [StartAttempt(number + 1, self._lost.hosts.to_avoid(at_s=self._news_at_s))]
 
     def _crash(self, error: BaseException) -> list[Action]:

@@ -88,7 +88,7 @@ class MetricsWriter:
 
 
 def _encode(rows: Sequence[MetricRow]) -> bytes:
-    table = pa.Table.from_pylist([_as_record(row) for row in rows], schema=SCHEMA)
+    table = pa.table(_columns(rows), schema=SCHEMA)
     target = io.BytesIO()
     is_large = len(rows) >= _COMPRESSED_FROM_ROWS
     pq.write_table(
@@ -102,15 +102,15 @@ def _encode(rows: Sequence[MetricRow]) -> bytes:
     return target.getvalue()
 
 
-def _as_record(row: MetricRow) -> dict[str, Any]:
+def _columns(rows: Sequence[MetricRow]) -> dict[str, list[Any]]:
     return {
-        "run": row.run,
-        "attempt": row.attempt,
-        "task": str(row.task),
-        "step": row.step,
-        "epoch": row.epoch,
-        "wall_time": row.wall_time,
-        "scope": row.scope.value,
-        "name": row.name,
-        "value": float(row.value),
+        "run": [row.run for row in rows],
+        "attempt": [row.attempt for row in rows],
+        "task": [str(row.task) for row in rows],
+        "step": [row.step for row in rows],
+        "epoch": [row.epoch for row in rows],
+        "wall_time": [row.wall_time for row in rows],
+        "scope": [row.scope.value for row in rows],
+        "name": [row.name for row in rows],
+        "value": [float(row.value) for row in rows],
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,6 +65,47 @@ def read_scopes(
         except _GoneError:  # joined with others since it was listed
             pass
     return _read_listed(storage, scopes, on_damage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRows:
+    """What `read_new` has found.
+
+    Attributes:
+      rows: By name of column, as `COLUMNS` has them; of one task in one attempt in the order of the reports.
+      files: The files that are known now.
+    """
+
+    rows: list[dict[str, Any]]
+    files: frozenset[str]
+
+
+def read_new(
+    storage: RunStorage,
+    *,
+    scope: Scope,
+    known: Container[str],
+    on_damage: Callable[[StorageError], object],
+) -> NewRows:
+    """Returns the rows of the files that are not `known` yet. Rows come again once their file is joined.
+
+    Args:
+      on_damage: Takes the error of each damaged file, which is left out.
+
+    Raises:
+      StorageError: Storage cannot be read.
+    """
+    files = frozenset(name for name in storage.list_names(storage.metrics) if name.endswith(".parquet"))
+    rows: list[dict[str, Any]] = []
+    for name in sorted(files):
+        if name in known:
+            continue
+        try:
+            part = _read_group(storage, [f"{storage.metrics}/{name}"], (scope,), on_damage)
+        except _GoneError:  # joined with others since it was listed: the next call finds the rows
+            continue
+        rows += part[scope].to_pylist()
+    return NewRows(rows=rows, files=files)
 
 
 class _GoneError(StorageError):

@@ -10,13 +10,14 @@ import numpy as np
 from raydist.metrics.records import Scope
 from raydist.metrics.series import Series, thinned
 from raydist.page.packing import Packer
-from raydist.page.stragglers import find_stragglers
+from raydist.stragglers.comparison import find_stragglers
 
 STEP_TIME = "step_time"
 INPUT_WAIT = "input_wait"
+COLLECTIVE_WAIT = "collective_wait"
 # Times are whole numbers of these: they are small then, and compress well.
 _TICKS_PER_S = 100
-# A task's step time and input wait are told of its last reports: what the first steps took is over.
+# A task's step time and waits are told of its last reports: what the first steps took is over.
 _RECENT = 50
 
 
@@ -73,19 +74,21 @@ def attempt_starts(series: Iterable[Series]) -> list[dict[str, Any]]:
 
 
 def workers(series: Iterable[Series]) -> list[dict[str, Any]]:
-    """Returns each task's step time and input wait of late, and how many times slower a straggler is."""
+    """Returns each task's step time and waits of late, and how many times slower a straggler is."""
     recent = {
         (one.name, one.task): float(np.median(one.values[-_RECENT:]))
         for one in series
-        if one.scope is Scope.LOCAL and one.name in (STEP_TIME, INPUT_WAIT) and len(one)
+        if one.scope is Scope.LOCAL and one.name in (STEP_TIME, INPUT_WAIT, COLLECTIVE_WAIT) and len(one)
     }
     step_s: Mapping[str, float] = {task: value for (name, task), value in recent.items() if name == STEP_TIME}
-    slow = find_stragglers(step_s)
+    own_s = {task: value * (1 - recent.get((COLLECTIVE_WAIT, task), 0.0)) for task, value in step_s.items()}
+    slow = find_stragglers(own_s, step_s)
     return [
         {
             "task": task,
             "step_s": seconds,
             "input_wait": recent.get((INPUT_WAIT, task)),
+            "collective_wait": recent.get((COLLECTIVE_WAIT, task)),
             "times_slower": slow.get(task),
         }
         for task, seconds in step_s.items()

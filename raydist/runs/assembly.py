@@ -16,16 +16,23 @@ from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runs.end_hook import end_hook
 from raydist.runs.evidence import Evidence
+from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
+from raydist.runtime.cluster.ray_gauges import RayGauges
 from raydist.runtime.group.launcher import RayLauncher
+from raydist.runtime.host.packages import check_mlflow
+from raydist.spec.job import JobSpec
 from raydist.spec.result import RunResult
 from raydist.storage.claims.run_folder import RunFolder
 from raydist.storage.evidence import CodeRecord
 from raydist.storage.run_record import RunRecord
+from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
+from raydist.tracking.mlflow_tracker import MlflowTracker
 
 EventHook = Callable[[Mapping[str, Any]], None]
+EndHook = Callable[[RunResult], str | None]
 
 
 def make_controller(
@@ -38,6 +45,7 @@ def make_controller(
     *,
     driver: Mapping[str, Any],
     tell: EventHook,
+    tell_notes: Callable[[], tuple[str, ...]] = tuple,
     ray_s: float = 0.0,
     revival: Revival | None = None,
     owner: str | None = None,
@@ -51,14 +59,20 @@ def make_controller(
       traced: Where `code` comes from.
       driver: Who drives the run, as raydist.spec.process describes it.
       tell: Called with each event, as raydist.controller.report.journal describes them.
+      tell_notes: Returns what `tell` has for the run's notes so far.
       ray_s: Seconds that the call had taken already, when Ray was connected.
       revival: Where a run goes on whose controller died; None for one that begins.
       owner: As `RayTaskGroup.start` has it; `body` and `datasets` likewise.
     """
 
     def record(result: RunResult) -> None:
+        if gauges is not None:
+            gauges.publish()
         known = evidence.facts(is_final=result.state.is_terminal)
-        folder.write_record(RunRecord.of(result, **constants, **known, failures=machine.history))
+        whole = RunRecord.of(result, **constants, **known, failures=machine.history)
+        folder.write_record(whole)
+        if tracker is not None:
+            tracker.update(whole)
         evidence.keep(code, folder)  # a run that could not be recorded leaves nothing
 
     def on_event(event: Mapping[str, Any]) -> None:
@@ -68,6 +82,7 @@ def make_controller(
         else:
             events.append(event)
 
+    tracker = _tracker(plan.job)
     evidence = Evidence(traced, before=folder.evidence)
     constants: dict[str, Any] = {
         "spec": describe_job(plan.job),
@@ -80,6 +95,9 @@ def make_controller(
         if revival is None
         else RunMachine.revived(plan, revival)
     )
+    clock = SystemClock()
+    # The process of a client is none of the cluster's, and nothing of it is collected.
+    gauges = None if connection.is_client else RunGauges(machine, RayGauges(), clock=clock)
     on_event(planned_event(plan, ray=connection.source))
     return Controller(
         machine,
@@ -93,14 +111,36 @@ def make_controller(
             datasets=datasets,
             on_hello=evidence.take,
         ),
-        clock=SystemClock(),
+        clock=clock,
         places=RunPlaces(storage=folder.uri, task_logs=folder.task_logs),
         record=record,
         on_event=on_event,
-        on_end=end_hook(plan.job),
+        more_notes=lambda: (*tell_notes(), *(() if tracker is None else tracker.notes())),
+        on_end=_both(None if tracker is None else tracker.finish, end_hook(plan.job)),
         ray_s=ray_s,
         revival=revival,
     )
+
+
+def _tracker(job: JobSpec) -> MlflowTracker | None:
+    if job.mlflow is None:
+        return None
+    check_mlflow()  # of this host, which a detached run's submitter is not on
+    name = str(job.entry_point).strip("<>")
+    return MlflowTracker(job.mlflow, open_run(job.storage, run=job.name), job=name)
+
+
+def _both(finish: Callable[[], str | None] | None, hook: EndHook | None) -> EndHook | None:
+    """Returns what calls both, and returns the sentences of both as one."""
+    if finish is None:
+        return hook
+
+    def call(result: RunResult) -> str | None:
+        # First MLflow: the command may look at what that has.
+        sentences = [finish(), None if hook is None else hook(result)]
+        return "; ".join(one for one in sentences if one is not None) or None
+
+    return call
 
 
 def planned_event(plan: Plan, *, ray: str) -> dict[str, Any]:

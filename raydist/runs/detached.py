@@ -10,7 +10,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError, TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -174,7 +174,7 @@ class DetachedController:
             RunFolder.of(self._job).abandon(owner=owner)
         try:
             code = self._code.result(timeout=_BEGIN_TIMEOUT_S)
-        except (TimeoutError, CancelledError):
+        except (FutureTimeoutError, CancelledError):
             self._refuse(TrainingError(f"run {self._job.name} was called off before it began"))
             return
         self._check_versions()

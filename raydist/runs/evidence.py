@@ -17,7 +17,7 @@ from raydist.runtime.task.kept_code import ignored_by_git, without
 from raydist.storage.evidence import CodeRecord, Environment
 
 if TYPE_CHECKING:
-    from raydist.runtime.task.actor import Hello
+    from raydist.runtime.task.greeting import Hello
     from raydist.storage.claims.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)

@@ -168,8 +168,9 @@ class EntryPoint:
     def __str__(self) -> str:
         if self.is_script:
             return self.file or f"{MODULE_FLAG}{self.module}"
-        where = self.file or self.module or "<function>"
-        return f"{where}:{self.function}"
+        if self.pickled is not None:
+            return "<function>"
+        return f"{self.file or self.module}:{self.function}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +226,13 @@ class JobSpec:
         `one_device`.
       compress_gradients: What gradients are rounded to before they are summed over replicas: `none`, `fp16`
         or `bf16`.
+      tensorboard_histograms: After how many epochs each histograms of the weights are written for
+        TensorBoard; None writes none.
+      tensorboard_graph: Whether the model's layers are written for TensorBoard.
+      log_device_placement: Whether each task's log tells the device of each op.
+      dump_xla: Whether what XLA compiles is kept with the run.
       on_end: Shell command that whoever drives the run runs once it has ended; None runs nothing.
+      mlflow: URI of the MLflow server that is told of the run; None tells none.
       detach: Whether submit returns once the cluster has accepted the run.
     """
 
@@ -271,7 +278,12 @@ class JobSpec:
     bytes_per_pack: int | None = None
     cross_device_ops: str = "auto"
     compress_gradients: str = "none"
+    tensorboard_histograms: int | None = None
+    tensorboard_graph: bool = False
+    log_device_placement: bool = False
+    dump_xla: bool = False
     on_end: str | None = None
+    mlflow: str | None = None
     detach: bool = False
 
     def __post_init__(self) -> None:
@@ -293,6 +305,7 @@ _LOWEST: Mapping[str, int] = {
     "devices": 1,
     "keep": 1,
     "bytes_per_pack": 1,
+    "tensorboard_histograms": 1,
 }
 _TIME_LIMITS = ("timeout", "start_timeout", "stall_timeout", "collective_timeout")
 _HIGHEST_SEED = 2**32 - 1  # NumPy takes no more

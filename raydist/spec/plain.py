@@ -9,16 +9,24 @@ import collections.abc
 import dataclasses
 import enum
 import functools
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from raydist.errors import SpecError
 from raydist.spec.tasks import TaskId
 
+if sys.version_info >= (3, 11):
+    from typing import NotRequired
+else:
+    from typing_extensions import NotRequired
+
 # Metadata of a field that is not kept.
 NOT_KEPT: Mapping[str, Any] = types.MappingProxyType({"is_kept": False})
+
+_Decoder: TypeAlias = Callable[[Any], Any]
 
 _MAX_SHOWN = 60
 # What a person calls the types of JSON.
@@ -55,12 +63,6 @@ def as_plain(value: Any) -> Any:
             return value
 
 
-@functools.cache
-def _hints_of(hint: Any) -> dict[str, Any]:
-    """Returns the types of a class's fields. Evaluating them takes most of the time of reading a record."""
-    return typing.get_type_hints(hint, include_extras=True)
-
-
 def _kept(dataclass: Any) -> list[tuple[str, dataclasses.Field[Any]]]:
     fields = dataclasses.fields(dataclass)
     return [
@@ -70,7 +72,7 @@ def _kept(dataclass: Any) -> list[tuple[str, dataclasses.Field[Any]]]:
     ]
 
 
-def from_plain(value: Any, hint: Any, where: str = "") -> Any:
+def from_plain(value: Any, hint: Any) -> Any:
     """Returns what `as_plain` made `value` of, if that is what `hint` says.
 
     Args:
@@ -78,102 +80,215 @@ def from_plain(value: Any, hint: Any, where: str = "") -> Any:
         dataclass, a TypedDict, a union of them, or Annotated with `nan_where_null`, or with functions that
         raise ValueError or SpecError for what they do not accept. Keys that a TypedDict does not name are
         left as they are.
-      where: Names the value in messages, such as `tasks[0].pid`.
 
     Raises:
-      ValueError: It is something else; the message names the place and the value.
+      ValueError: It is something else; the message names the place, such as `tasks[0].pid`, and the value.
     """
+    return _decoder(hint)(value)
+
+
+class _Mismatch(ValueError):
+    """A value that is not what its type says. Its place is found on the way out, so a match pays nothing."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self._place = ""
+        self._problem = problem
+
+    def add_outer(self, outer: str) -> None:
+        """Puts what the value is in, a field's name or `[index]`, before its place."""
+        dot = "." if self._place and not self._place.startswith("[") else ""
+        self._place = f"{outer}{dot}{self._place}"
+
+    def __str__(self) -> str:
+        return f"{self._place or 'it'} {self._problem}"
+
+
+@functools.cache
+def _decoder(hint: Any) -> _Decoder:
+    """Returns the function that decodes what `hint` says; made once, as reading 2,000 records takes many."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return value
+        return lambda value: value
     if hint is TaskId:
-        return _parsed(TaskId.parse, _accepted(value, isinstance(value, str), _NAMES[str], where), where)
+        return _checked(_scalar(str), TaskId.parse, keeps=False)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        values = [member.value for member in hint]
-        return hint(_accepted(value, value in values, f"one of {', '.join(values)}", where))
+        return _member_of_enum(hint)
     if dataclasses.is_dataclass(hint):
-        return _dataclass_from(value, hint, where)
+        return _dataclass(hint)
     if typing.is_typeddict(hint):
-        return _typed_dict_from(value, hint, where)
+        return _typed_dict(hint)
     if origin in (typing.Union, types.UnionType):
-        return _member_from(value, arguments, where)
+        return _union(arguments)
     if origin is typing.Annotated:
         if nan_where_null in arguments:
-            return nan_where_null(value if value is None else from_plain(value, float, where))
-        found = from_plain(value, arguments[0], where)
+            number = _decoder(float)
+            return lambda value: nan_where_null(value if value is None else number(value))
+        decode = _decoder(arguments[0])
         for check in arguments[1:]:
-            _parsed(check, found, where)
-        return found
+            decode = _checked(decode, check, keeps=True)
+        return decode
     if origin is tuple:
-        items = _accepted(value, isinstance(value, list), _NAMES[list], where)
-        return tuple(from_plain(item, arguments[0], f"{where}[{index}]") for index, item in enumerate(items))
+        return _tuple(_decoder(arguments[0]))
     if origin in (dict, collections.abc.Mapping):
-        entries = _accepted(value, isinstance(value, dict), _NAMES[dict], where)
-        return {key: from_plain(item, arguments[1], f"{where}.{key}") for key, item in entries.items()}
-    return _accepted(value, _is_plain(value, hint), _NAMES[hint], where)
+        return _mapping(_decoder(arguments[1]))
+    return _scalar(hint)
 
 
-def _dataclass_from(value: Any, hint: Any, where: str) -> Any:
-    entries = _accepted(value, isinstance(value, dict), _NAMES[dict], where)
-    hints, found = _hints_of(hint), {}
+def _scalar(hint: Any) -> _Decoder:
+    wanted = _NAMES[hint]
+
+    def decode(value: Any) -> Any:
+        if type(value) is not hint and not (hint is float and _is_small_int(value)):
+            raise _unlike(value, wanted)
+        return value
+
+    return decode
+
+
+def _member_of_enum(hint: type[enum.Enum]) -> _Decoder:
+    members = {member.value: member for member in hint}
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, collections.abc.Hashable) or value not in members:
+            raise _unlike(value, f"one of {', '.join(members)}")
+        return members[value]
+
+    return decode
+
+
+def _dataclass(hint: Any) -> _Decoder:
+    hints = typing.get_type_hints(hint, include_extras=True)
+    decoders: list[tuple[str, str, _Decoder]] = []
+    absent: dict[str, tuple[str, bool]] = {}
     for key, field in _kept(hint):
-        place = f"{where}.{key}" if where else key
-        if key in entries:
-            found[field.name] = from_plain(entries[key], hints[field.name], place)
-        elif types.NoneType in typing.get_args(hints[field.name]):
-            found[field.name] = None
+        decoders.append((key, field.name, _decoder(hints[field.name])))
+        if types.NoneType in typing.get_args(hints[field.name]):
+            absent[key] = (field.name, False)
         elif field.default is field.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{place} is missing")
-    return hint(**found)
+            absent[key] = (field.name, True)
 
-
-def _typed_dict_from(value: Any, hint: Any, where: str) -> dict[str, Any]:
-    entries = dict(_accepted(value, isinstance(value, dict), _NAMES[dict], where))
-    for name, inner in _hints_of(hint).items():
-        # Not from `__optional_keys__`, which is wrong where annotations are strings (PEP 655).
-        is_optional = typing.get_origin(inner) is typing.NotRequired
-        if is_optional:
-            [inner] = typing.get_args(inner)
-        if name in entries:
-            entries[name] = from_plain(entries[name], inner, f"{where}.{name}")
-        elif types.NoneType in typing.get_args(inner) and hint.__total__ and not is_optional:
-            entries[name] = None
-        elif hint.__total__ and not is_optional:
-            raise ValueError(f"{where}.{name} is missing")
-    return entries
-
-
-def _member_from(value: Any, hints: tuple[Any, ...], where: str) -> Any:
-    *others, last = [hint for hint in hints if hint is not types.NoneType]
-    if value is None and types.NoneType in hints:
-        return None
-    for hint in others:
+    def decode(value: Any) -> Any:
+        entries, found, key = _as_dict(value), {}, ""
         try:
-            return from_plain(value, hint, where)
-        except ValueError:
-            continue
-    return from_plain(value, last, where)
+            for key, name, inner in decoders:
+                if key in entries:
+                    found[name] = inner(entries[key])
+                elif key in absent:
+                    name, is_wanted = absent[key]
+                    if is_wanted:
+                        raise _Mismatch("is missing")
+                    found[name] = None
+        except _Mismatch as mismatch:
+            mismatch.add_outer(key)
+            raise
+        return hint(**found)
+
+    return decode
 
 
-def _parsed(parse: Callable[[Any], Any], value: Any, where: str) -> Any:
-    try:
-        return parse(value)
-    except (ValueError, SpecError) as error:
-        raise ValueError(f"{where} is {_shown(value)}: {error}") from error
+def _typed_dict(hint: Any) -> _Decoder:
+    decoders: dict[str, _Decoder] = {}
+    absent: dict[str, bool] = {}
+    for name, inner in typing.get_type_hints(hint, include_extras=True).items():
+        # Not from `__optional_keys__`, which is wrong where annotations are strings (PEP 655).
+        is_optional = typing.get_origin(inner) is NotRequired
+        kept = typing.get_args(inner)[0] if is_optional else inner
+        decoders[name] = _decoder(kept)
+        if hint.__total__ and not is_optional:
+            absent[name] = types.NoneType not in typing.get_args(kept)
+
+    def decode(value: Any) -> Any:
+        entries, name = dict(_as_dict(value)), ""
+        try:
+            for name, inner in decoders.items():
+                if name in entries:
+                    entries[name] = inner(entries[name])
+                elif name in absent:
+                    if absent[name]:
+                        raise _Mismatch("is missing")
+                    entries[name] = None
+        except _Mismatch as mismatch:
+            mismatch.add_outer(name)
+            raise
+        return entries
+
+    return decode
 
 
-def _is_plain(value: Any, hint: Any) -> bool:
-    if isinstance(value, bool) or hint is bool:  # which Python takes for an int
-        return isinstance(value, bool) and hint is bool
-    if hint is float:
-        return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1023)
-    return isinstance(value, hint)
+def _union(hints: tuple[Any, ...]) -> _Decoder:
+    takes_null = types.NoneType in hints
+    *others, last = [_decoder(hint) for hint in hints if hint is not types.NoneType]
+
+    def decode(value: Any) -> Any:
+        if value is None and takes_null:
+            return None
+        for inner in others:
+            try:
+                return inner(value)
+            except ValueError:
+                continue
+        return last(value)
+
+    return decode
 
 
-def _accepted(value: Any, is_accepted: bool, wanted: str, where: str) -> Any:
-    if not is_accepted:
-        raise ValueError(f"{where or 'it'} is {_shown(value)}, not {wanted}")
+def _tuple(inner: _Decoder) -> _Decoder:
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _unlike(value, _NAMES[list])
+        found: list[Any] = []
+        try:
+            for item in value:
+                found.append(inner(item))
+        except _Mismatch as mismatch:
+            mismatch.add_outer(f"[{len(found)}]")
+            raise
+        return tuple(found)
+
+    return decode
+
+
+def _mapping(inner: _Decoder) -> _Decoder:
+    def decode(value: Any) -> Any:
+        found, key = {}, ""
+        try:
+            for key, item in _as_dict(value).items():
+                found[key] = inner(item)
+        except _Mismatch as mismatch:
+            mismatch.add_outer(key)
+            raise
+        return found
+
+    return decode
+
+
+def _checked(inner: _Decoder, check: Callable[[Any], Any], *, keeps: bool) -> _Decoder:
+    """Returns `inner` followed by `check`, whose result is taken unless what `inner` found is kept."""
+
+    def decode(value: Any) -> Any:
+        found = inner(value)
+        try:
+            parsed = check(found)
+        except (ValueError, SpecError) as error:
+            raise _Mismatch(f"is {_shown(found)}: {error}") from error
+        return found if keeps else parsed
+
+    return decode
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _unlike(value, _NAMES[dict])
     return value
+
+
+def _is_small_int(value: Any) -> bool:
+    return type(value) is int and abs(value) < 2**1023
+
+
+def _unlike(value: Any, wanted: str) -> _Mismatch:
+    return _Mismatch(f"is {_shown(value)}, not {wanted}")
 
 
 def _shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import traceback as tracebacks
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,10 @@ class TaskRecord:
     Attributes:
       steps_per_s: The newest rate; None before the second step, and for a task that counts no steps.
       lag_steps: Steps behind the task that is ahead, for an evaluator behind the chief; None likewise.
+      step_s: Seconds that a step takes of late; None for a task that measures none.
+      input_wait: Share of that time spent waiting for data, 0 to 1; None where it is not measured.
+      collective_wait: Share of that time spent waiting in collectives, for the other tasks and the network;
+        None likewise.
       incarnation: How often the task was replaced in the attempt.
     """
 
@@ -53,6 +58,9 @@ class TaskRecord:
     steps: int = 0
     steps_per_s: float | None = None
     lag_steps: int | None = None
+    step_s: float | None = None
+    input_wait: float | None = None
+    collective_wait: float | None = None
     incarnation: int = 0
     host: str | None = None
     pid: Pid | None = None
@@ -89,6 +97,33 @@ class RunProgress:
     num_steps: int | None = None
     steps_per_s: float | None = None
     eta_s: float | None = None
+
+
+class StragglerCause(enum.Enum):
+    """Why a task is slower than the others."""
+
+    DATA = "data"  # it waits for its input
+    COMPUTE = "compute"  # its steps take more CPU time
+    HOST = "another process on its host"  # it is ready to run, and something else has the CPU
+    NETWORK = "network"  # all tasks wait in collectives, and its host's links are slower than the others'
+    UNKNOWN = "unknown"  # none of these explains it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A task that was slower than the others for a while.
+
+    Attributes:
+      times_slower: Its own time per step over the median of the tasks; about 1 where the network is slow.
+      message: A sentence with the figures, as the run's notes have it.
+      is_over: Whether it is as fast as the others again.
+    """
+
+    task: TaskId
+    cause: StragglerCause
+    times_slower: float
+    message: str
+    is_over: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +189,7 @@ class RunError:
         task = None if self.task is None else str(self.task)
         error = self.raised_as(self.message, task=task, attempt=self.attempt, log=self.log)
         if self.log_end:
-            error.add_note(f"The end of its log:\n{self.log_end}")
+            errors.add_note(error, f"The end of its log:\n{self.log_end}")
         return error
 
 
@@ -187,6 +222,7 @@ class RunResult:
       checkpoint: URI of the newest checkpoint; None without one.
       storage: URI of the run's folder.
       tasks: The tasks of the last attempt.
+      stragglers: Those of them that were slower than the others for a while.
       error: Why the run failed; None unless it did.
       notes: Sentences that say what was chosen on the user's behalf, and which tasks and attempts were lost.
       timings: Seconds from the call to the end of each phase; None for one not reached.
@@ -206,6 +242,7 @@ class RunResult:
     checkpoint: str | None = None
     storage: str
     tasks: tuple[TaskRecord, ...] = ()
+    stragglers: tuple[Straggler, ...] = ()
     error: RunError | None = None
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float | None] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 
-class RunState(enum.StrEnum):
+class RunState(str, enum.Enum):
     """Where a run stands. Each member equals its name as text, which `--json` and run.json have.
 
     Example:
@@ -19,6 +19,8 @@ class RunState(enum.StrEnum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"  # stopped by Ctrl-C or `raydist stop`
+
+    __str__ = str.__str__  # as of an enum.StrEnum, which came with Python 3.11
 
     @property
     def is_terminal(self) -> bool:

@@ -74,6 +74,56 @@ AttemptEnd = TaskFailure | GroupLoss
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskLink:
+    """What Linux has measured on a task's TCP connections with the tasks of one other host.
+
+    Attributes:
+      host: The other host's IP address.
+      round_trip_s: Shortest round trip of the last 5 minutes, seconds. The mean would be longer where a host
+        confirms late what it received, as it may do by 40 ms.
+      sent: Segments with data sent by the connections that are open now; `resent` is how many of them had
+        to be sent again.
+    """
+
+    host: str
+    round_trip_s: float
+    sent: int
+    resent: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPace:
+    """Sums since a task began, as of the end of one of its steps. All times are seconds.
+
+    Attributes:
+      at_s: On the monotonic clock of the task's host.
+      steps: Steps completed by the run, those before a restore included.
+      input_wait_s: Time that steps waited for data; None where it is not measured.
+      collective_wait_s: Time between having a tensor ready for a collective and having its result, which
+        holds the wait for slower tasks; None where it is not measured.
+      cpu_s: CPU time of the task's process, of all its threads.
+      run_delay_s: Time that its threads were ready to run while the CPUs ran something else, summed over the
+        threads; None where Linux does not tell.
+      other_cpu_s: CPU time of everything else on the host, time stolen by other virtual machines included;
+        None where Linux does not tell.
+      num_cpus: CPUs of the host.
+      host: IP address of the host within TensorFlow's cluster; None where links are not measured.
+      links: One to each other host that the task has connections with.
+    """
+
+    at_s: float
+    steps: int
+    input_wait_s: float | None = None
+    collective_wait_s: float | None = None
+    cpu_s: float = 0.0
+    run_delay_s: float | None = None
+    other_cpu_s: float | None = None
+    num_cpus: int = 1
+    host: str | None = None
+    links: tuple[TaskLink, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskStatus:
     """One push of a task to the mailbox, about twice a second.
 
@@ -95,6 +145,10 @@ class TaskStatus:
       beats: Counts whatever else shows that the task goes on: batches evaluated, checkpoints saved.
       is_joining: Whether a script may be about to wait for its peers in TensorFlow, which keeps its process
         from saying so (MultiWorkerMirroredStrategy holds Python's lock meanwhile).
+      pace: How fast it trains and what its steps wait for; None before the first step, and in a task that
+        measures none.
+      worker_paces: The chief of parameter servers: the pace of each worker, whose `at_s` counts the seconds
+        that it was busy; empty before the first closure.
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
       incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
@@ -121,6 +175,8 @@ class TaskStatus:
     lag_steps: int | None = None
     beats: int = 0
     is_joining: bool = False
+    pace: TaskPace | None = None
+    worker_paces: tuple[TaskPace, ...] = ()
     leaving: str | None = None
     incarnation: int = 0
     notes: tuple[str, ...] = ()
@@ -129,9 +185,10 @@ class TaskStatus:
 
 
 class Command(enum.Enum):
-    """What the controller may ask of a running task, through the mailbox."""
+    """What may be asked of a running task: by the controller through the mailbox, or by a signal."""
 
     STOP = "STOP"  # end the process now
     DUMP_STACKS = "DUMP_STACKS"  # write every thread's stack to the task's log
     SAVE = "SAVE"  # commit a checkpoint at the next step boundary
+    PROFILE = "PROFILE"  # look on storage for a request to profile some steps
     FINISH = "FINISH"  # evaluator: training is done; evaluate the last checkpoint and return

@@ -9,12 +9,13 @@ import io
 import os
 import re
 import shutil
+import sys
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -26,6 +27,11 @@ from raydist.storage.files.redaction import redact
 from raydist.storage.files.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
 from raydist.storage.files.s3 import HASTY, PATIENT, RequestLimits, with_limits
 
+if sys.version_info >= (3, 11):
+    from typing import Self
+else:
+    from typing_extensions import Self
+
 _CHUNK_BYTES = 8 * 1024 * 1024
 _SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _TEMPORARY_PATTERN = re.compile(r"\..*\.tmp")
@@ -36,6 +42,8 @@ _DEFAULT_QUERIES = {
     "s3": "allow_delayed_open=true",
     "gs": "retry_limit_seconds=5",
 }
+# Older pyarrows refuse the parameter; with them each small object takes three requests.
+_DELAYED_OPEN_SINCE = 21
 
 Result = TypeVar("Result")
 
@@ -361,6 +369,8 @@ class Storage:
 
 def _with_defaults(scheme: str, query: str) -> str:
     default = _DEFAULT_QUERIES.get(scheme)
+    if scheme == "s3" and int(pa.__version__.partition(".")[0]) < _DELAYED_OPEN_SINCE:
+        return query
     if default is None or default.partition("=")[0] in query:
         return query
     return f"{query}&{default}" if query else default

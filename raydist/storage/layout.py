@@ -176,6 +176,27 @@ class RunLayout:
         prefix = self.tensorboard_prefix(attempt=attempt)
         return f"{self.tensorboard_folder(folder)}/{prefix}{seq:06d}.raydist"
 
+    def tensorboard_task(self, task: TaskId) -> str:
+        """The profiles of a task, where TensorBoard's profile plugin looks for them."""
+        return self.tensorboard_folder(task.path_name)
+
+    def xla_dump(self, task: TaskId, *, attempt: int) -> str:
+        """What XLA has compiled in a task."""
+        return f"{self.run}/xla/{attempt}/{task.path_name}"
+
+    @property
+    def profile_mail(self) -> str:
+        """Requests for profiles and their answers, while somebody waits for them."""
+        return f"{self.run}/profiles"
+
+    def task_profile_mail(self, task: TaskId) -> str:
+        return f"{self.profile_mail}/{task.path_name}"
+
+    @property
+    def mlflow(self) -> str:
+        """Which run of MLflow stands for this one, and what it has been told."""
+        return f"{self.run}/mlflow.json"
+
     @property
     def export(self) -> str:
         return f"{self.run}/export"

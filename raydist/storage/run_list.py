@@ -9,7 +9,7 @@ from raydist.errors import StorageError
 from raydist.spec.result import RunError
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_names import names_by_age, read_contents
-from raydist.storage.run_record import RunRecord, decode_record
+from raydist.storage.run_record import RunRecord, settled_record
 from raydist.storage.run_storage import RunStorage
 
 # Records that are read at once while those that match are looked for.
@@ -80,7 +80,7 @@ def _decode(storage: RunStorage, content: bytes | StorageError) -> RunRecord | D
     try:
         if isinstance(content, StorageError):
             raise content
-        return decode_record(content, storage)
+        return settled_record(content, storage)
     except StorageError as error:
         damage = RunError.from_exception(error, attempt=None)
         return DamagedRecord(run=storage.run, storage=storage.uri(storage.run), error=damage)

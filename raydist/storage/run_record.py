@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
+from typing import Annotated, Any, TypeAlias, TypedDict
 
 from raydist.errors import MistakeError, StorageError
 from raydist.spec.plain import as_plain, from_plain
@@ -19,6 +20,13 @@ from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.run_names import no_such_run
 from raydist.storage.run_storage import RunStorage
 
+if sys.version_info >= (3, 11):
+    from typing import NotRequired
+else:
+    from typing_extensions import NotRequired
+
+# Before a record is read again. A live run replaces it about once a second, and when its state changes.
+_PAUSES_S = (0.0, 0.1, 0.3)
 _MAX_TIME_S = 2.5e11  # in the year 9892: what Python's calendar can show in any time zone
 
 
@@ -166,7 +174,23 @@ def read_record(storage: RunStorage) -> RunRecord:
     """
     if not storage.exists(storage.record):
         raise MistakeError(no_such_run(storage, storage.run))
-    return decode_record(storage.read_bytes(storage.record), storage)
+    return settled_record(storage.read_bytes(storage.record), storage)
+
+
+def settled_record(content: bytes, storage: RunStorage) -> RunRecord:
+    """Returns the record that was read, or one that is read again where this one was cut off.
+
+    pyarrow asks an object store for a file's size first. Of a record that was replaced by a larger one
+    meanwhile, it gets the beginning.
+    """
+    is_replaced_whole = storage.local_path() is not None
+    for pause_s in () if is_replaced_whole else _PAUSES_S:
+        try:
+            return decode_record(content, storage)
+        except StorageError:
+            time.sleep(pause_s)
+            content = storage.read_bytes(storage.record)
+    return decode_record(content, storage)
 
 
 def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
@@ -175,7 +199,10 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
         record = json.loads(content)
         if not isinstance(record, dict):
             raise ValueError("it holds no JSON object")
-        json.dumps(record, ensure_ascii=False).encode()  # fails for half a character, which no terminal takes
+        if b"\\u" in content or b"\xed" in content:
+            json.dumps(
+                record, ensure_ascii=False
+            ).encode()  # fails for half a character: no terminal takes it
         known = {"run": storage.run, "storage": storage.uri(storage.run), **record}
         found: RunRecord = from_plain(known, RunRecord)
     except (ValueError, RecursionError) as error:

@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.metrics.records import Scope
 from raydist.planning.learning_rate import ScaledRate
 from raydist.spec.near import suggest
 from raydist.spec.tasks import TaskType
@@ -172,12 +171,7 @@ class TaskContext(TrainContext):
 
     def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
         values = {name: _float(name, value) for name, value in metrics.items()}
-        at_step = self.step if step is None else step
-        reporter = self._run.reporter
-        reporter.advance(at_step)
-        if not self.is_chief:
-            reporter.progress.reported(values, step=at_step)
-        reporter.report(values, step=at_step, scope=Scope.GLOBAL if self.is_chief else Scope.LOCAL)
+        self._run.reporter.hand_in(values, step=self.step if step is None else step)
 
     def save(self, *, step: int, **trackables: Any) -> None:
         self._run.register(trackables)

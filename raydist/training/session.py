@@ -24,7 +24,7 @@ from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_storage import open_run
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import Gather, TaskCheckpoints
-from raydist.training.cluster import communication
+from raydist.training.cluster import collective_clock, communication
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import TaskStrategy, build_coordinator, build_strategy
@@ -36,9 +36,12 @@ from raydist.training.parameter_server.trainer import ParameterServerTrainer
 from raydist.training.replicas import all_reduce, loss_rules
 from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.commands import Commands
+from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import TaskProgress
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tensorboard import TensorBoardWriter
+from raydist.training.reporting.xla_dump import XlaDump
+from raydist.training.self_check import verdicts
 from raydist.training.trainers.evaluator import EvaluatorTrainer
 from raydist.training.trainers.export import ExportFolder
 from raydist.training.trainers.keras_fit import SynchronousTrainer
@@ -64,14 +67,17 @@ def open_session(
     exception in the block is reported to the peers, which would otherwise wait for this task.
     """
     progress = progress or TaskProgress(assignment.task)
-    _patch(assignment)
+    notes = _patch(assignment)
     strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
     input_clock.start(strategy)
+    collective_clock.start(strategy)
     _seed(assignment)
     strategies = TaskStrategy(strategy, build_coordinator(strategy))
     with _opened(assignment, strategies, progress=progress, commands=commands) as run:
         run.checkpoints.gather_by(_gather_of(strategy))
         _note_compression(strategy)
+        for note in notes:
+            reporting.note(note)
         with _as_current(TaskContext(run, _trainer)) as context:
             yield context
 
@@ -93,13 +99,14 @@ def open_script(
     """
     progress = progress or TaskProgress(assignment.task)
     progress.set_joining(assignment.strategy is Strategy.MULTI_WORKER_MIRRORED)
-    _patch(assignment)
+    notes = _patch(assignment)
     _seed(assignment)
     with ExitStack() as stack:
 
         def built(strategy: tf.distribute.Strategy) -> None:
             progress.set_joining(False)
             input_clock.start(strategy)
+            collective_clock.start(strategy)
             run.checkpoints.gather_by(_gather_of(strategy))
             _note_compression(strategy)
 
@@ -109,6 +116,8 @@ def open_script(
         opened = _opened(assignment, strategies, progress=progress, commands=commands)
         run = stack.enter_context(opened)
         run.reporter.reports_every_fit = True
+        for note in notes:
+            reporting.note(note)
         script = str(assignment.job.entry_point)
         if assignment.attempt > 0:
             reporting.note(
@@ -140,11 +149,19 @@ def _opened(
     assignment: TaskAssignment, strategies: Strategies, *, progress: TaskProgress, commands: Commands | None
 ) -> Iterator[TaskRun]:
     """Opens what a task stores, and finishes it; tells the peers of an exception in the block."""
+    commands = commands or Commands()
     with ExitStack() as stack:
         storage = open_run(assignment.job.storage, run=assignment.job.name).patient()
         metrics = MetricsWriter.open(storage, task=assignment.task, attempt=assignment.attempt)
         board = TensorBoardWriter.open(storage, assignment)
-        stack.enter_context(_ticking(metrics, board))
+        profiler = Profiler(
+            storage.hasty(),
+            assignment.task,
+            is_asked=commands.profile,
+            note=reporting.note,
+            marks_steps=assignment.keras is not KerasFlavour.LEGACY,
+        )
+        stack.enter_context(_ticking(progress, metrics, board, profiler))
         checkpoints = TaskCheckpoints(
             CheckpointStore(storage),
             attempt=assignment.attempt,
@@ -153,17 +170,20 @@ def _opened(
             keep_best=assignment.job.keep_best,
             progress=progress,
             # Or a chief that dies would leave a gap in the curve before the checkpoint.
-            before_commit=functools.partial(_flush, metrics, board),
+            before_commit=functools.partial(_flush, progress, metrics, board),
         )
-        reporter = Reporter(assignment, progress=progress, metrics=metrics, board=board)
+        reporter = Reporter(assignment, progress=progress, metrics=metrics, board=board, profiler=profiler)
         reporting.set_current(reporter)
         stack.callback(reporting.set_current, None)
+        if assignment.job.dump_xla:
+            dump = XlaDump.begin(storage, assignment.task, attempt=assignment.attempt)
+            stack.callback(dump.close, reporting.note)
         run = TaskRun(
             assignment,
             strategies=strategies,
             reporter=reporter,
             checkpoints=checkpoints,
-            commands=commands or Commands(),
+            commands=commands,
             export_folder=ExportFolder(storage) if assignment.job.export else None,
         )
         try:
@@ -171,6 +191,7 @@ def _opened(
             checkpoints.finish()
             if board is not None:
                 board.succeeded()
+                _note_histograms(assignment, board)
         except BaseException as error:
             # First: the peers' failure would make the controller end this task, and the next attempt
             # goes on from this checkpoint.
@@ -179,16 +200,36 @@ def _opened(
             raise
 
 
-def _patch(assignment: TaskAssignment) -> None:
-    """Patches Keras, where it is the one that was asked for."""
-    job = assignment.job
+def _note_histograms(assignment: TaskAssignment, board: TensorBoardWriter) -> None:
+    every = assignment.job.tensorboard_histograms
+    if assignment.is_chief and every is not None and not board.has_histograms:
+        reporting.note(
+            f"tensorboard_histograms wrote nothing: no fit completed {every} epochs, and a loop of your own "
+            "has no layers that raydist knows"
+        )
+
+
+def _patch(assignment: TaskAssignment) -> list[str]:
+    """Patches Keras, where it is the one that was asked for, and has TensorFlow log what the job wants.
+
+    Returns sentences for the run's notes.
+    """
+    job, notes = assignment.job, []
+    if job.log_device_placement:
+        tf.debugging.set_log_device_placement(True)
     check_keras(assignment.keras)
     if job.patch_keras:
-        patches.patch(sync_batchnorm=job.sync_batchnorm)
+        note = patches.patch(
+            sync_batchnorm=job.sync_batchnorm,
+            newer=tf_private.newer_than_known(),
+            check=functools.partial(verdicts.problem_of, keras),
+        )
+        notes = [] if note is None else [note]
         # It takes 0.1 s to import, and most jobs never do; those that do shall find it patched.
         wrapt.register_post_import_hook(functools.partial(_patch_tf_keras, job.sync_batchnorm), "tf_keras")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(communication.options_of(job), compression=communication.compression_of(job))
+    return notes
 
 
 def _seed(assignment: TaskAssignment) -> None:
@@ -228,22 +269,34 @@ def _finish_quietly(checkpoints: TaskCheckpoints) -> None:
 def _patch_tf_keras(sync_batchnorm: bool, module: ModuleType) -> None:
     from raydist.training.keras_patches.tf_keras import patches
 
-    patches.patch(sync_batchnorm=sync_batchnorm)
+    note = patches.patch(
+        sync_batchnorm=sync_batchnorm,
+        newer=tf_private.newer_than_known(),
+        check=functools.partial(verdicts.problem_of, module),
+    )
+    if note is not None:
+        reporting.note(note)
 
 
-def _flush(metrics: MetricsWriter, board: TensorBoardWriter | None, *, is_hasty: bool = False) -> None:
+def _flush(
+    progress: TaskProgress, metrics: MetricsWriter, board: TensorBoardWriter | None, *, is_hasty: bool = False
+) -> None:
+    progress.settle()
     if board is not None:
         board.flush()
     metrics.flush(is_hasty=is_hasty)
 
 
 @contextmanager
-def _ticking(metrics: MetricsWriter, board: TensorBoardWriter | None) -> Iterator[None]:
+def _ticking(
+    progress: TaskProgress, metrics: MetricsWriter, board: TensorBoardWriter | None, profiler: Profiler
+) -> Iterator[None]:
     """Uploads metrics in a thread, so that training does not wait for storage, and the rest at the end."""
     is_done = threading.Event()
 
     def tick() -> None:
         while not is_done.wait(TICK_INTERVAL_S):
+            progress.settle()
             try:
                 metrics.tick()
             except StorageError as error:
@@ -251,6 +304,7 @@ def _ticking(metrics: MetricsWriter, board: TensorBoardWriter | None) -> Iterato
                 logger.warning("metrics are not stored yet: %s", error)
             if board is not None:
                 board.tick()
+            profiler.tick()
 
     thread = threading.Thread(target=tick, name="raydist-metrics", daemon=True)
     thread.start()
@@ -263,13 +317,15 @@ def _ticking(metrics: MetricsWriter, board: TensorBoardWriter | None) -> Iterato
         yield
     except BaseException:
         stop()
+        profiler.close(has_failed=True)
         try:
-            _flush(metrics, board, is_hasty=True)
+            _flush(progress, metrics, board, is_hasty=True)
         except StorageError as error:  # the exception that ends the session is the one to tell
             logger.warning("the last metrics are lost: %s", error)
         raise
     stop()
-    _flush(metrics, board)
+    profiler.close(has_failed=False)
+    _flush(progress, metrics, board)
 
 
 def check_keras(flavour: KerasFlavour) -> None:

@@ -1,17 +1,17 @@
 """All that raydist touches of TensorFlow's private parts.
 
-Checked with TensorFlow 2.21; tests/training/test_tf_private.py fails when one is gone.
+Checked with TensorFlow 2.18 to 2.21; tests/training/test_tf_private.py fails when one is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.data.experimental.ops import cardinality as cardinality_op
 from tensorflow.python.data.ops import (
     batch_op,
@@ -26,19 +26,19 @@ from tensorflow.python.data.ops import (
     take_op,
 )
 from tensorflow.python.data.util import structure
-from tensorflow.python.distribute import distribute_lib, input_lib, mirrored_strategy
+from tensorflow.python.distribute import cross_device_utils, distribute_lib, input_lib, mirrored_strategy
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
 from tensorflow.python.framework import config, op_def_registry
-from tensorflow.python.ops import gen_script_ops, script_ops, stateful_random_ops
+from tensorflow.python.ops import control_flow_util, gen_script_ops, script_ops, stateful_random_ops
 
 from raydist.errors import UnsupportedError
+from raydist.known_versions import KNOWN
 from raydist.spec.tasks import ClusterSpec, TaskId
 
 __all__ = ["ShardedVariable"]  # has no public name
 
-VERSION = "2.21"
 HEARTBEAT_TIMEOUT_S = 20
 # More keys than one strategy uses; TensorFlow's own tests of several strategies take as many.
 _KEYS_PER_TASK = 100_000
@@ -67,8 +67,12 @@ def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float)
     current = context.context()
     if current.coordination_service is not None:
         return  # by an earlier strategy of this process, for the same cluster
+    # As TensorFlow imports it: the module has moved between 2.18 and 2.19.
+    protos = getattr(context, "coordination_config_pb2", None)
+    if protos is None or not hasattr(current, "configure_coordination_service"):
+        return  # see missing_parts
     jobs = [
-        coordination_config_pb2.CoordinatedJob(name=task_type.value, num_tasks=len(addresses))
+        protos.CoordinatedJob(name=task_type.value, num_tasks=len(addresses))
         for task_type, addresses in cluster_spec.jobs
     ]
     current.configure_coordination_service(
@@ -79,8 +83,42 @@ def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float)
         heartbeat_timeout_in_ms=HEARTBEAT_TIMEOUT_S * 1000,
     )
     # A public field of the proto, for which configure_coordination_service has no argument; without
-    # it the time-out does not bound the leader.
-    current._coordination_service_config.cluster_register_with_barrier = True
+    # it the time-out does not bound the leader. TensorFlow 2.18 has no such field.
+    if _has_barrier(protos):
+        current._coordination_service_config.cluster_register_with_barrier = True
+
+
+def _has_barrier(protos: Any) -> bool:
+    return "cluster_register_with_barrier" in protos.CoordinationServiceConfig.DESCRIPTOR.fields_by_name
+
+
+def newer_than_known() -> tuple[str, str] | None:
+    """Returns a sentence, and what pip would install instead, if TensorFlow is newer than raydist knows."""
+    known = KNOWN["tensorflow"]
+    if not known.is_newer(tf.__version__):
+        return None
+    last = f"{known.newest}, the last version that raydist knows"
+    return f"TensorFlow {tf.__version__} is newer than {last}", f"tensorflow{known.requirement}"
+
+
+def missing_parts() -> list[str]:
+    """Returns what raydist does without because this TensorFlow has no such part, one sentence for each."""
+    current, protos = context.context(), getattr(context, "coordination_config_pb2", None)
+    has_service = protos is not None and hasattr(current, "configure_coordination_service")
+    parts = {
+        "a barrier at registration": has_service and _has_barrier(protos),
+        "report_error_to_cluster": hasattr(current, "report_error_to_cluster"),
+        "mirrored_strategy.all_local_devices": hasattr(mirrored_strategy, "all_local_devices"),
+    }
+    missing = [name for name, is_there in parts.items() if not is_there]
+    return [f"TensorFlow {tf.__version__} has no {name}: {_LOST[name]}" for name in missing]
+
+
+_LOST = {
+    "a barrier at registration": "a task that does not start is named at --start-timeout, by raydist alone",
+    "report_error_to_cluster": "tasks whose peer raised are ended by raydist, not by TensorFlow",
+    "mirrored_strategy.all_local_devices": "do not make a MirroredStrategy() in a task of several workers",
+}
 
 
 def report_error_to_peers(message: str) -> None:
@@ -89,7 +127,7 @@ def report_error_to_peers(message: str) -> None:
     A peer that raised but whose process lives is otherwise waited for without end (TF_NOTES 4.5).
     """
     current = context.context()
-    if current.coordination_service is not None:
+    if current.coordination_service is not None and hasattr(current, "report_error_to_cluster"):
         # Where a peer's failure came first there is nobody to tell any more, and TensorFlow says so.
         with contextlib.suppress(tf.errors.FailedPreconditionError):
             current.report_error_to_cluster(2, message[:1000])
@@ -103,7 +141,9 @@ def keep_mirrored_local(task: TaskId) -> None:
     (mirrored_strategy.py, `all_local_devices`). The collectives of all workers share one table of group
     keys, in which groups of different strategies must not have the same key.
     """
-    all_local_devices = mirrored_strategy.all_local_devices
+    all_local_devices = getattr(mirrored_strategy, "all_local_devices", None)
+    if all_local_devices is None:
+        return  # see missing_parts
     prefix = f"/job:{task.task_type.value}/replica:0/task:{task.index}/"
 
     def own_devices(num_gpus: int | None = None) -> list[Any]:
@@ -117,6 +157,41 @@ def keep_mirrored_local(task: TaskId) -> None:
     own_devices.is_own = True  # type: ignore[attr-defined]
     mirrored_strategy.all_local_devices = own_devices
     tf.distribute.MirroredStrategy._collective_key_base = (1 + task.index) * _KEYS_PER_TASK
+
+
+def observe_collectives(begin: Callable[[Any, str], Any], end: Callable[[Any, tf.Tensor, str], None]) -> None:
+    """Observes each collective of this process, when it is traced or runs eagerly, for the last caller.
+
+    Args:
+      begin: Called with the collective's input and device, before it.
+      end: Called with what `begin` returned, the collective's result and device.
+    """
+    launcher = cross_device_utils.CollectiveReplicaLauncher
+    # All of the launcher's methods end in these two, for dense and for gathered tensors.
+    for name in ("all_reduce", "_all_gather"):
+        original = getattr(launcher, name)
+        setattr(launcher, name, _observed(getattr(original, "original", original), begin, end))
+
+
+def _observed(
+    original: Callable[..., tf.Tensor],
+    begin: Callable[[Any, str], Any],
+    end: Callable[[Any, tf.Tensor, str], None],
+) -> Callable[..., tf.Tensor]:
+    @functools.wraps(original)
+    def launch(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        begun = begin(input_tensor, self._device)
+        result = original(self, input_tensor, *args, **kwargs)
+        end(begun, result, self._device)
+        return result
+
+    launch.original = original  # type: ignore[attr-defined]
+    return launch
+
+
+def is_in_xla() -> bool:
+    """Whether what is traced now is compiled by XLA."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def is_synchronized_on_read(variable: object) -> bool:
@@ -288,6 +363,16 @@ def per_worker_iterators(
         remote_values.append(remote_value)
     spec = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], dataset.element_spec)
     return values.PerWorkerDistributedIterator(tuple(remote_values)), spec
+
+
+def worker_numbers(coordinator: Any) -> Any:
+    """Makes each worker's number (scalar int32), to be given to `coordinator.schedule`."""
+    remote_values = []
+    for index, worker in enumerate(coordinator._cluster.workers):
+        remote_value = worker.create_resource(lambda index=index: tf.constant(index, tf.int32))
+        remote_value._type_spec = tf.TensorSpec([], tf.int32)
+        remote_values.append(remote_value)
+    return values.PerWorkerValues(tuple(remote_values))
 
 
 def register(name: str, function: Callable[..., Any]) -> None:

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     import subprocess
 
 _STOP_TIMEOUT_S = 5.0
-# Appended, so that nothing beside raydist hides a module of Python's.
-_START = "import sys; sys.path.append(sys.argv[2]); from raydist.watch.process import main; main()"
+# Appended, and without the current folder (as by -P, which came with Python 3.11), so that nothing beside
+# raydist hides a module of Python's.
+_START = (
+    "import sys; sys.path = [one for one in sys.path if one] + [sys.argv[2]]; "
+    "from raydist.watch.process import main; main()"
+)
 
 # The pipe to the supervisor, in a process that has one.
 _supervisor: int | None = None
@@ -82,7 +86,7 @@ def _start() -> subprocess.Popen[bytes] | None:
     root = str(Path(__file__).parents[2])
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, str(os.getpid()), root],
+            [sys.executable, "-c", _START, str(os.getpid()), root],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

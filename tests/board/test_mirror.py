@@ -59,6 +59,32 @@ def test_folder_follows_the_runs(storage: Storage, folder: Path) -> None:
     }
 
 
+def test_profiles_are_no_links(storage: Storage, folder: Path) -> None:
+    now_s = [0.0]
+    mirror = Mirror(storage, folder, clock=lambda: now_s[0])
+    store(storage, "a")
+    mirror.refresh()
+    for task, content in (("worker-0", b"p"), ("worker-1", b"q")):
+        storage.write_bytes(f"a/tensorboard/{task}/plugins/profile/2026_01_01/host.xplane.pb", content)
+    store(storage, "a", seq=1)
+    now_s[0] = 5.0
+    mirror.refresh()
+    mirror.refresh()
+    name = "a/chief/train/events.out.tfevents.000000-00000"
+    profiles = {
+        "a/worker-0/plugins/profile/2026_01_01/host.xplane.pb": b"p",
+        "a/worker-1/plugins/profile/2026_01_01/host.xplane.pb": b"q",
+    }
+    events = {f"{name}{seq}.raydist": b"x" for seq in (0, 1)}
+    assert {name: (folder / name).read_bytes() for name in (*profiles, *events)} == {**profiles, **events}
+    for profile in profiles:
+        assert not any(place.is_symlink() for place in (folder / profile, *(folder / profile).parents))
+    (folder / "a/worker-0/plugins/profile/2026_01_01/cache").write_text("of the plugin")
+    mirror.refresh()
+    assert storage.list_names("a/tensorboard/worker-0/plugins/profile/2026_01_01") == ["host.xplane.pb"]
+    assert sorted(path.name for path in folder.iterdir()) == ["a"]
+
+
 def test_only_the_runs_that_are_named_are_there(storage: Storage, folder: Path) -> None:
     for run in ("a", "b", "c"):
         store(storage, run)

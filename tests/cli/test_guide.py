@@ -10,7 +10,6 @@ import json
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -29,12 +28,26 @@ from raydist.spec.settings.typed import typed_values
 from raydist.train_context import TrainContext
 from tests.cli.conftest import Run
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "raydist" / "guide"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(FOLDER.glob("*.md"))]
 # Options of programs other than raydist: pytest, pip, and the scripts of tests/benchmarks.
-FOREIGN_OPTIONS = {"--runslow", "--seed", "--head", "--address", "--no-deps", "--logdir"}
+FOREIGN_OPTIONS = {
+    "--runslow",
+    "--compat",
+    "--compat-dir",
+    "--seed",
+    "--head",
+    "--address",
+    "--no-deps",
+    "--logdir",
+}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`([^`\n]+)`")

@@ -38,6 +38,7 @@ class Run:
         first_attempt: int = 0,
         ray_s: float = 0.0,
         on_end: Callable[[RunResult], str | None] | None = None,
+        more_notes: Callable[[], tuple[str, ...]] = tuple,
     ):
         plan = plan or make_plan()
         self.clock = FakeClock()
@@ -53,6 +54,7 @@ class Run:
             record=self._record,
             on_event=self.events.append,
             on_end=on_end,
+            more_notes=more_notes,
             ray_s=ray_s,
         )
 
@@ -596,6 +598,33 @@ def test_replaced_task_is_told_as_its_next_process() -> None:
     run.controller.run()
     told = [(event["incarnation"], event["state"]) for event in run.of("task") if event["task"] == "worker/1"]
     assert told[:3] == [(0, "RUNNING"), (1, "PENDING"), (1, "RUNNING")]
+
+
+def test_notes_of_others_are_told_once_and_kept() -> None:
+    said: list[str] = []
+
+    def save(group: FakeTaskGroup) -> None:
+        said.append("the server is away")
+        group.say("worker/0", step=40, checkpoint="/c/step-40")
+
+    run = Run([train, save, finish], more_notes=lambda: tuple(said))
+    result = run.controller.run()
+    assert result.notes[-1] == run.records[-1]["notes"][-1] == "the server is away"
+    assert [event["message"] for event in run.of("note")] == ["the server is away"]
+
+
+def test_each_new_checkpoint_is_told_once() -> None:
+    def save(group: FakeTaskGroup) -> None:
+        group.say("worker/0", step=40, checkpoint="/c/step-40")
+
+    def save_again(group: FakeTaskGroup) -> None:
+        group.say("worker/0", step=50, checkpoint="/c/step-40")
+        group.clock.advance(1.0)
+        group.say("worker/0", step=60, checkpoint="/c/step-60")
+
+    run = Run([train, save, save_again, finish])
+    run.controller.run()
+    assert [event["checkpoint"] for event in run.of("checkpoint")] == ["/c/step-40", "/c/step-60"]
 
 
 def test_end_hook_is_called_once_with_what_was_recorded_last() -> None:

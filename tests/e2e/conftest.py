@@ -11,16 +11,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.processes import PATIENCE
 from tests.support.records import record_of
 from tests.support.slow_job import write_slow_job
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+TOKENS_SINCE = (2, 52)  # Ray's first version with token authentication
+
+
+def version_of(text: str) -> tuple[int, int]:
+    major, minor, *_ = text.split(".")
+    return int(major), int(minor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,20 +56,28 @@ class Ended:
 @pytest.fixture(scope="session")
 def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRay]:
     """One `ray start --head` with token authentication for all end-to-end tests."""
-    folder = Path(tmp_path_factory.mktemp("r", numbered=True))
+    with started_ray(Path(tmp_path_factory.mktemp("r", numbered=True)), environ=os.environ) as ray:
+        yield ray
+
+
+@contextlib.contextmanager
+def started_ray(folder: Path, *, environ: Mapping[str, str]) -> Iterator[RunningRay]:
+    """A `ray start --head` with token authentication, whose tasks have `environ`."""
     # Unix sockets below Ray's folder allow about 100 characters.
-    short = Path(f"/tmp/rd{os.getpid()}")
+    short = Path(f"/tmp/rd{os.getpid()}-{folder.name}")
     short.symlink_to(folder)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environ = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    environ = dict(environ)
+    if version_of(metadata.version("ray")) >= TOKENS_SINCE:
+        environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     command = [BIN / "ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=4"]
     command += [f"--temp-dir={short}", "--include-dashboard=false"]
     log = (folder / "head.txt").open("wb")
     head = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 60 * PATIENCE
         while "Ray runtime started" not in (folder / "head.txt").read_text():
             assert head.poll() is None, (folder / "head.txt").read_text()
             assert time.monotonic() < deadline, "ray start did not answer within 60 s"
@@ -91,7 +107,7 @@ def raydist(running_ray: RunningRay, tmp_path: Path) -> Callable[..., Ended]:
     def run(*arguments: str, timeout_s: float = 180) -> Ended:
         process = start_raydist(running_ray, tmp_path, *arguments)
         try:
-            out, err = process.communicate(timeout=timeout_s)
+            out, err = process.communicate(timeout=timeout_s * PATIENCE)
         finally:
             process.kill()
         return Ended(code=process.returncode, out=out, err=err)

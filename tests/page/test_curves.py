@@ -11,7 +11,6 @@ from raydist.metrics.records import Scope
 from raydist.metrics.series import Series
 from raydist.page.curves import pack_curves, with_step_times, workers
 from raydist.page.packing import Packer
-from raydist.page.stragglers import find_stragglers
 
 
 def series(values: Any, *, task: str = "worker/0", name: str = "loss", step_s: float = 0.1) -> Series:
@@ -89,17 +88,11 @@ def test_step_time_of_each_worker_and_who_is_slow() -> None:
     assert [one["task"] for one in found if one["times_slower"]] == ["worker/1"]
 
 
-@pytest.mark.parametrize(
-    ("step_s", "slow"),
-    [
-        ({"worker/0": 1.0, "worker/1": 1.0, "worker/2": 1.51}, ["worker/2"]),
-        ({"worker/0": 1.0, "worker/1": 1.0, "worker/2": 1.5}, []),
-        ({"worker/0": 9.0}, []),
-        ({"worker/0": 0.0, "worker/1": 0.0, "worker/2": 1.0}, []),
-        ({}, []),
-    ],
-)
-def test_straggler_takes_more_than_one_and_a_half_times_the_median(
-    step_s: dict[str, float], slow: list[str]
-) -> None:
-    assert list(find_stragglers(step_s)) == slow
+def test_worker_that_the_others_wait_for_is_slow_although_all_steps_take_the_same() -> None:
+    waits = {"worker/0": 0.7, "worker/1": 0.1, "worker/2": 0.65}
+    curves = [series(np.full(9, wait), task=task, name="collective_wait") for task, wait in waits.items()]
+    found = workers(with_step_times(curves))
+    assert {one["task"]: one["collective_wait"] for one in found} == waits
+    assert {one["task"]: one["times_slower"] for one in found if one["times_slower"]} == {
+        "worker/1": pytest.approx(0.9 / 0.35)
+    }

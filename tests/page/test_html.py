@@ -3,12 +3,17 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-import tomllib
+import sys
 from pathlib import Path
 
 import pytest
 
 from raydist.page.html import SCRIPTS, STYLES, page_json, report_html, script, style
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 CURVES = {"points": 0, "series": [], "blob": ""}

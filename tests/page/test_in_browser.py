@@ -18,7 +18,7 @@ from raydist.page.html import report_html
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support import browser as browsers
 from tests.support.browser import Browser
-from tests.support.page_runs import BEGUN_S, store_metrics, store_record, store_run
+from tests.support.page_runs import BEGUN_S, record_facts, store_metrics, store_record, store_run
 from tests.support.serving import serving
 
 pytestmark = pytest.mark.skipif(
@@ -156,6 +156,34 @@ class TestReport:
         page = opened(browser, write_report(run, tmp_path / "old.html"))
         assert page.locator("#code").count() == 0
         assert "1.2.3" in page.locator("#environment").inner_text()
+
+    def test_tasks_on_a_slow_link_are_marked(self, browser: Browser, run: RunStorage, tmp_path: Path) -> None:
+        ends = [
+            {
+                "task": f"worker/{index}",
+                "cause": "network",
+                "times_slower": 1.0,
+                "message": "",
+                "is_over": False,
+            }
+            for index in range(2)
+        ]
+        store_record(run, stragglers=ends)
+        page = opened(browser, write_report(run, tmp_path / "slow.html"))
+        assert page.locator("#workers .slow").all_inner_texts() == ["worker/0", "worker/1"]
+        assert "the network of worker/0 and worker/1 is slow" in page.locator("#workers").inner_text()
+
+    def test_workers_without_series_have_the_step_time_of_the_record(
+        self, browser: Browser, run: RunStorage, tmp_path: Path
+    ) -> None:
+        slow = {"task": "worker/7", "cause": "unknown", "times_slower": 4.0, "message": "", "is_over": False}
+        tasks = [*record_facts()["tasks"], {**record_facts()["tasks"][0], "task": "worker/7", "step_s": 0.4}]
+        store_record(run, tasks=tasks, stragglers=[slow])
+        page = opened(browser, write_report(run, tmp_path / "ps.html"))
+        assert page.locator("#workers .slow").all_inner_texts() == ["worker/7"]
+        shown = page.locator("#workers").inner_text()
+        assert "worker/7 is 4.0 times slower than the median (likely cause: unknown)" in shown
+        assert "400 ms" in shown
 
     def test_log_of_the_root_cause_opens(self, browser: Browser, report: str) -> None:
         page = opened(browser, report)

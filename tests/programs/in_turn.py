@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.programs.outcome import Outcome
-from tests.support.processes import Cluster, TaskProcess, run_function, started
+from tests.support.processes import PATIENCE, Cluster, TaskProcess, run_function, started
 
 CLUSTERS = {
     "one device": {},
@@ -21,7 +21,7 @@ CLUSTERS = {
     "3 workers": {"strategy": "multi_worker_mirrored", "workers": 3},
     "2 devices": {"strategy": "mirrored", "devices": 2},
 }
-LIMIT_S = 150  # of one program: what hangs in a collective hangs for ever
+LIMIT_S = 150 * PATIENCE  # of one program: what hangs in a collective hangs for ever
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def run_programs(
                     names=left,
                     folder=folder,
                     limit_s=LIMIT_S,
-                    timeout_s=LIMIT_S + 60 * len(left),
+                    timeout_s=150 + 60 * len(left),
                     job_options={"export": False, **(job_options or {})},
                     **options,
                 )

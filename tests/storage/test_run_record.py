@@ -13,8 +13,9 @@ from raydist.spec.run_state import RunState
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_list import DamagedRecord, list_runs
 from raydist.storage.run_names import run_names
-from raydist.storage.run_record import RunRecordStore, read_record
-from raydist.storage.run_storage import RunStorage
+from raydist.storage.run_record import RunRecord, RunRecordStore, read_record
+from raydist.storage.run_storage import RunStorage, open_run
+from tests.support.faulty_http import HttpRequest, faulty_proxy
 from tests.support.records import make_record
 
 
@@ -43,6 +44,7 @@ def test_record_is_read_back_with_every_key(storage: RunStorage) -> None:
             "error": None,
             "notes": [],
             "timings": {},
+            "stragglers": [],
             "failures": [],
             "spec": {},
             "plan": {},
@@ -132,3 +134,25 @@ def test_list_runs_is_newest_first_and_survives_a_damaged_one(storage: Storage) 
     assert isinstance(runs[2], DamagedRecord)
     assert "damaged" in runs[2].error.message
     assert run_names(storage) == ["broken", "new", "old"]
+
+
+def test_record_that_is_replaced_while_it_is_read_is_whole(
+    s3_uri: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = RunRecordStore(direct := open_run(s3_uri, run="first"))
+    written.replace(make_record(direct, state="RUNNING"))
+    with faulty_proxy(s3_endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        gets = iter(range(100))
+
+        def replace_between_size_and_content(request: HttpRequest) -> None:
+            if request.method == "GET" and request.path.endswith("run.json") and (number := next(gets)) < 2:
+                notes = ("x" * 50,) * 40 * (number + 1)
+                written.replace(make_record(direct, state="RUNNING", notes=notes))
+
+        proxy.choose = replace_between_size_and_content
+        storage = open_run(s3_uri, run="first")
+        assert len(read_record(storage).notes) == 80
+        assert next(gets) == 3
+        listed = list_runs(Storage.open(s3_uri)).runs
+    assert [len(run.notes) for run in listed if isinstance(run, RunRecord)] == [80]

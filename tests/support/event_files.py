@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.job import EntryPoint, JobSpec, KerasFlavour, Strategy
@@ -22,6 +25,36 @@ def scalars_of(storage: RunStorage, folder: str, tmp_path: Path) -> dict[str, Sc
         tag: [(event.step, float(event.tensor_proto.float_val[0])) for event in events.Tensors(tag)]
         for tag in events.Tags()["tensors"]
     }
+
+
+Buckets = dict[int, np.ndarray]
+
+
+def histograms_of(storage: RunStorage, folder: str, tmp_path: Path) -> dict[str, Buckets]:
+    """Returns of each histogram by its tag, and by step, rows of left edge, right edge and count."""
+    events = accumulated(storage, folder, tmp_path)
+    return {
+        tag: {event.step: make_ndarray(event.tensor_proto) for event in events.Tensors(tag)}
+        for tag in events.PluginTagToContent("histograms")
+    }
+
+
+def layers_of(storage: RunStorage, folder: str, tmp_path: Path) -> dict[str, list[str]]:
+    """Returns the inputs of each layer, as TensorBoard's graph page draws them."""
+    from tensorboard.plugins.graph import keras_util
+
+    events = accumulated(storage, folder, tmp_path)
+    assert "keras" in events.PluginTagToContent("graph_keras_model")
+    [event] = events.Tensors("keras")
+    config = json.loads(make_ndarray(event.tensor_proto).item())
+    return {node.name: list(node.input) for node in keras_util.keras_model_to_graph_def(config).node}
+
+
+def make_ndarray(tensor: Any) -> np.ndarray:
+    from tensorboard.util import tensor_util
+
+    array: np.ndarray = tensor_util.make_ndarray(tensor)
+    return array
 
 
 def params_of(storage: RunStorage, tmp_path: Path) -> tuple[Any, Any]:
@@ -46,7 +79,8 @@ def accumulated(storage: RunStorage, folder: str, tmp_path: Path) -> Any:
     for name in storage.list_names(key):
         if "tfevents" in name:
             storage.download(f"{key}/{name}", copies / name)
-    events = EventAccumulator(str(copies), tensor_size_guidance={"scalars": 0, "hparams": 0})
+    kept = dict.fromkeys(("scalars", "hparams", "histograms", "graph_keras_model"), 0)  # all
+    events = EventAccumulator(str(copies), tensor_size_guidance=kept)
     events.Reload()
     return events
 

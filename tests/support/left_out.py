@@ -30,6 +30,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
         "controller_killed",
     ),
     "e2e/test_embedding_jobs.py": ALL,
+    "e2e/test_every_command.py": ("command", "list_has", "server_takes", "failed_run", "live_run"),
     "e2e/test_failures.py": ("crash_names", "run_of_that_name", "run_waits"),
     "e2e/test_hosts.py": ("run_over_two", "killed_raylet", "storage_that_another"),
     "e2e/test_input_data.py": ALL,
@@ -37,6 +38,8 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_parameter_server.py": ("mistake_in", "every_role"),
     "e2e/test_parameter_server_jobs.py": ALL,
     "e2e/test_scripts.py": ("killed",),
+    "e2e/test_profile.py": ALL,
+    "e2e/test_python_api.py": ("run_that_ends",),
     "e2e/test_storage.py": ("outage_that", "host_that", "full_disk", "run_goes_on"),
     "e2e/test_tensorboard.py": ("tensorboard_shows_a_run[s3",),
     "e2e/test_survival.py": (

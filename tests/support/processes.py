@@ -25,6 +25,9 @@ import numpy as np
 from raydist.spec import KerasFlavour
 from tests.support.preloaded import server_of
 
+# For a machine that others are busy on.
+PATIENCE = float(os.environ.get("RAYDIST_TEST_PATIENCE", "1"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
@@ -100,7 +103,7 @@ def run_function(
     *,
     timeout_s: float = 240,
     environ: Mapping[str, str] | None = None,
-    storage: Path | None = None,
+    storage: Path | str | None = None,
     attempt: int = 0,
     **arguments: Any,
 ) -> list[TaskProcess]:
@@ -109,6 +112,7 @@ def run_function(
     The function returns a dict; NumPy arrays come back in `arrays`, the rest (JSON) in `values`.
     Raises AssertionError with all output when a task fails or the time is up.
     """
+    timeout_s *= PATIENCE
     with started(target, cluster, environ=environ, storage=storage, attempt=attempt, **arguments) as tasks:
         deadline = time.monotonic() + timeout_s
         tasks = tasks[: cluster.finishing]
@@ -165,7 +169,7 @@ def started(
     cluster: Cluster,
     *,
     environ: Mapping[str, str] | None = None,
-    storage: Path | None = None,
+    storage: Path | str | None = None,
     attempt: int = 0,
     **arguments: Any,
 ) -> Iterator[list[TaskProcess]]:

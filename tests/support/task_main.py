@@ -57,6 +57,7 @@ def main(request: dict[str, Any]) -> None:
     commands = Commands()
     # As the controller does. A thread: the main one may hold the event's lock.
     signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=commands.finish.set).start())
+    signal.signal(signal.SIGURG, lambda *_: threading.Thread(target=commands.profile.set).start())
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=commands.save.set).start())
     assignment = _assignment(request, **job_options)
     if is_script:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.run_argument import note_damage, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import CheckpointError
 
@@ -26,10 +26,9 @@ _COLUMNS = ("step", "attempt", "epoch", "bytes", "state", "uri")
 def command(run: str, verify: bool, storage: str, is_json: bool) -> None:
     """List the committed checkpoints of a run, the newest first."""
     from raydist.storage.checkpoints import CheckpointStore
-    from raydist.storage.run_record import read_record
 
     opened = open_named(storage, run)
-    read_record(opened)  # tells a run that does not exist from one without checkpoints
+    note_damage(opened)
     store = CheckpointStore(opened)
     rows = [_describe(store, checkpoint, verify=verify) for checkpoint in store.committed()]
     if is_json:

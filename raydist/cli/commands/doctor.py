@@ -11,12 +11,15 @@ import click
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output
 from raydist.errors import RaydistError, StorageError
+from raydist.known_versions import KNOWN
 from raydist.planning.this_machine import this_machine
 from raydist.runtime.host.address import accepts_tcp, running_address, split_address
+from raydist.runtime.host.lost_parts import lost_parts
+from raydist.runtime.host.packages import has_metrics_agent
 from raydist.runtime.host.versions import installed_versions
 
-# The version whose private functions raydist patches, as pyproject bounds it.
-_PATCHED_KERAS = "3.15."
+_CHECKED = "the first task on each host checks what raydist's patches do with it"
+_OF_NEWER = {"tensorflow": _CHECKED, "keras": _CHECKED, "tf_keras": _CHECKED, "ray": "not tested"}
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 
 
@@ -25,7 +28,8 @@ _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 @json_option
 def command(storage: str, is_json: bool) -> int:
     """Check versions, Ray, storage and environment variables. Starts nothing."""
-    found = [*_versions(), _machine(), _ray(), _storage(storage), *_environment(os.environ)]
+    versions = [*_versions(), *_lost_parts()]
+    found = [*versions, _machine(), _ray(), _metrics(), _storage(storage), *_environment(os.environ)]
     if is_json:
         output.print_json({"is_ok": all(each["is_ok"] for each in found), "findings": found})
     else:
@@ -42,10 +46,18 @@ def _finding(what: str, text: str, *, is_ok: bool = True, exit_code: int = 3) ->
 def _versions() -> list[dict[str, Any]]:
     found = []
     for name, version in installed_versions().items():
-        is_known = name != "keras" or version.startswith(_PATCHED_KERAS)
-        text = version if is_known else f"{version}: not patched, raydist knows {_PATCHED_KERAS}x only"
-        found.append(_finding(name, text, is_ok=is_known and version != "none"))
+        known = KNOWN.get(name)
+        text, is_ok = version, version != "none"
+        if known is not None and is_ok and known.is_older(version):
+            text, is_ok = f'{version}: too old; install "{name}{known.requirement}"', False
+        elif known is not None and known.is_newer(version):
+            text = f"{version}: newer than {known.newest}; {_OF_NEWER[name]}"
+        found.append(_finding(name, text, is_ok=is_ok))
     return found
+
+
+def _lost_parts() -> list[dict[str, Any]]:
+    return [_finding("lost", sentence) for sentence in lost_parts()]
 
 
 def _machine() -> dict[str, Any]:
@@ -64,6 +76,13 @@ def _ray() -> dict[str, Any]:
         return _finding("Ray", f"RAY_ADDRESS: {error}", is_ok=False)
     is_up = accepts_tcp(host, port, timeout_s=3.0)
     return _finding("Ray", f"{address} {'answers' if is_up else 'does not answer'}", is_ok=is_up)
+
+
+def _metrics() -> dict[str, Any]:
+    if has_metrics_agent():
+        return _finding("Prometheus", "a Ray that is started here serves metrics")
+    remedy = "`pip install 'raydist[prometheus]'` adds what is missing"
+    return _finding("Prometheus", f"a Ray that is started here serves no metrics; {remedy}")
 
 
 def _storage(uri: str) -> dict[str, Any]:

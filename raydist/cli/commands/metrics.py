@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.run_argument import note_damage, open_named, run_argument
 from raydist.cli.screen.curves import charts
 from raydist.metrics.records import Scope
 
@@ -40,11 +40,10 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     from raydist.metrics import formats
     from raydist.metrics.merge import as_table
     from raydist.metrics.reading import read_columns
-    from raydist.storage.run_record import read_record
 
     opened = open_named(storage, run)
     run = opened.run
-    read_record(opened)  # tells a run that does not exist from one without metrics
+    note_damage(opened)
     scope = Scope.LOCAL if local else Scope.GLOBAL
     table = as_table(read_columns(opened, scope=scope))
     if is_json or form == "json":

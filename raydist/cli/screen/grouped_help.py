@@ -22,6 +22,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "storage",
         "resume",
         "on_end",
+        "mlflow",
         "detach",
     ),
     "Cluster": ("address", "ports"),
@@ -35,6 +36,9 @@ GROUPS: Mapping[str, Sequence[str]] = {
         *("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "compress_gradients"),
     ),
     "Checkpoints and export": ("checkpoint_every", "keep", "keep_best", "export"),
+    "What is recorded": (
+        *("tensorboard_histograms", "tensorboard_graph", "log_device_placement", "dump_xla"),
+    ),
     "Failures and time limits (a DURATION is seconds, or 90s, 5m, 2h)": (
         *("max_failures", "timeout", "start_timeout", "stall_timeout"),
     ),

@@ -23,6 +23,7 @@ TOPICS = (
     "reproducing",
     "from-python",
     "on-a-cluster",
+    "versions",
     "keras-patches",
     "security",
     "figures",

@@ -14,14 +14,19 @@ from raydist.cli.screen import guide_pages, output
 from raydist.cli.screen.progress import Progress, duration, metrics_line, rate
 from raydist.spec.best import Best
 from raydist.spec.plain import as_plain
-from raydist.spec.result import RunError, RunProgress, RunResult
+from raydist.spec.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
 from raydist.spec.run_state import RunState
 
 if TYPE_CHECKING:
     from raydist.spec.incidents import Incident
     from raydist.storage.run_record import RunRecord
 
-_TASK_COLUMNS = ("task", "state", "steps", "lag", "steps/s", "host", "pid", "address")
+_TASK_COLUMNS = (
+    *("task", "state", "steps", "lag", "steps/s", "input wait", "collective wait"),
+    *("host", "pid", "address"),
+)
+# Left out where no task measures it.
+_WAITS = {"input wait": "input_wait", "collective wait": "collective_wait"}
 _KEYS = {"lag": "lag_steps", "steps/s": "steps_per_s"}
 
 
@@ -32,19 +37,46 @@ def how_far(state: RunState, steps: int) -> str:
 
 def record_lines(record: RunRecord, incidents: Sequence[Incident] = ()) -> list[str]:
     """Returns run.json as a person reads it: the facts, the restarts, the notes, the tasks, the error."""
-    told = {incident.message for incident in incidents}
+    told = {incident.message for incident in incidents} | {one.message for one in record.stragglers}
     lines = [
         *fact_lines(_facts(record)),
         *incident_lines(incidents),
+        *straggler_lines(record.stragglers),
         *(f"note: {note}" for note in record.notes if note not in told),
     ]
     if record.tasks:
-        tasks = [as_plain(task) for task in record.tasks]
-        rows = [[task[_KEYS.get(name, name)] for name in _TASK_COLUMNS] for task in tasks]
-        lines += ["", *output.table_lines(_TASK_COLUMNS, rows)]
+        lines += ["", *_task_lines([as_plain(task) for task in record.tasks])]
     if record.error:
         lines += ["", *error_lines(record.error)]
     return lines
+
+
+def _task_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+    columns = [
+        name
+        for name in _TASK_COLUMNS
+        if name not in _WAITS or any(task[_WAITS[name]] is not None for task in tasks)
+    ]
+    return [*output.table_lines(columns, [[_cell(task, name) for name in columns] for task in tasks])]
+
+
+def _cell(task: Mapping[str, Any], column: str) -> Any:
+    if column not in _WAITS:
+        return task[_KEYS.get(column, column)]
+    share = task[_WAITS[column]]
+    return None if share is None else f"{share:.0%}"
+
+
+def straggler_lines(stragglers: Sequence[Straggler]) -> list[str]:
+    """Returns two lines for a task that was slower than the others and is no longer, else one."""
+    lines = []
+    for one in stragglers:
+        lines.append(f"straggler: {one.message}")
+        if one.is_over:
+            what = f"the network of {one.task}" if one.cause is StragglerCause.NETWORK else one.task
+            lines.append(f"straggler: {what} is as fast as the others again")
+    # The two ends of a slow link have one sentence.
+    return list(dict.fromkeys(lines))
 
 
 def fact_lines(facts: Mapping[str, object]) -> list[str]:

@@ -2,7 +2,8 @@
 
 `event` says which. Kept are `state`; `task`, for each change of a task's state; `task_failed`; for a task
 that died and its attempt went on, `task_back` or `task_given_up`; `restarting`, and once the next attempt
-trains `restarted`; `note`, for an attempt that was lost, changed its size or left something behind.
+trains `restarted`; `checkpoint`, once one is committed; `note`, for an attempt that was lost, changed its
+size or left something behind; `straggler`, for a task that is slower than the others, once for each cause.
 `progress` comes with every poll, for the screen alone.
 """
 
@@ -15,7 +16,7 @@ from raydist.controller.attempt.attempt import Attempt
 from raydist.controller.attempt.replacement import Death, Deaths
 from raydist.controller.attempt.restarts import Restart
 from raydist.controller.machine import RunMachine
-from raydist.spec.result import RunError
+from raydist.spec.result import RunError, Straggler
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskFailure, TaskState, TaskStatus
 
@@ -34,6 +35,8 @@ class Known:
     deaths: Deaths
     restarts: tuple[Restart, ...]
     notes: tuple[str, ...]
+    checkpoint: str | None
+    stragglers: tuple[Straggler, ...]
 
     @classmethod
     def of(cls, machine: RunMachine) -> Known:
@@ -43,23 +46,29 @@ class Known:
             deaths=machine.deaths,
             restarts=machine.restarts,
             notes=machine.notes,
+            checkpoint=machine.reached.checkpoint,
+            stragglers=machine.pace.noted,
         )
 
 
 def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[str, Any]]:
-    """Returns the changes of tasks, failures, deaths, restarts and notes that are not `known` yet."""
+    """Returns what is not `known` yet: changes of tasks, failures, deaths, restarts, notes, stragglers."""
     deaths, before = machine.deaths.all, known.deaths.all
     new = deaths[len(before) :]
     ended = [death for old, death in zip(before, deaths, strict=False) if death is not old]
     failures = [failure for failure in machine.attempt.failures if failure not in known.failures]
     failures += [death.failure for death in new]
     restarts = [each for each in machine.restarts if each not in known.restarts]
+    checkpoint = machine.reached.checkpoint
+    checkpoints = [] if checkpoint in (None, known.checkpoint) else [checkpoint]
     return [
+        *(_event("checkpoint", machine, at_s, checkpoint=each) for each in checkpoints),
         *(_task_event(machine, status, at_s) for status in _changed(known.attempt, machine.attempt)),
         *(_failure_event(machine, failure, at_s) for failure in failures),
         *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
         *(_restart_event(machine, restart, at_s) for restart in restarts),
         *(note_event(machine, note, at_s=at_s) for note in machine.notes[len(known.notes) :]),
+        *(_straggler_event(machine, one, at_s) for one in machine.pace.noted[len(known.stragglers) :]),
     ]
 
 
@@ -144,6 +153,18 @@ def _restart_event(machine: RunMachine, restart: Restart, at_s: float) -> dict[s
         step=restart.step,
         pause_s=restart.pause_s,
         message=restart.sentence(),
+    )
+
+
+def _straggler_event(machine: RunMachine, straggler: Straggler, at_s: float) -> dict[str, Any]:
+    return _event(
+        "straggler",
+        machine,
+        at_s,
+        task=str(straggler.task),
+        cause=straggler.cause.value,
+        times_slower=straggler.times_slower,
+        message=straggler.message,
     )
 
 

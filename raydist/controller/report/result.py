@@ -10,6 +10,7 @@ from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunProgress, RunResult, TaskRecord
 from raydist.spec.status import TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
+from raydist.stragglers.step_times import StepTimes
 
 # The phases of a run, each with the seconds from the call of `raydist.run` to its end.
 TIMING_NAMES = ("ray", "placement", "tasks_ready", "first_step", "total")
@@ -30,7 +31,7 @@ class RunPlaces:
 
 def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, float | None]) -> RunResult:
     """Returns where the run stands; its result, once the state is terminal."""
-    plan, attempt, reached = machine.plan, machine.attempt, machine.reached
+    plan, attempt, reached, times = machine.plan, machine.attempt, machine.reached, machine.pace.times()
     return RunResult(
         run=plan.job.name,
         state=machine.state,
@@ -45,7 +46,8 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
         progress=_progress(attempt.statuses.get(machine.chief)),
         checkpoint=reached.checkpoint,
         storage=places.storage,
-        tasks=tuple(_task_record(task, attempt) for task in attempt.tasks),
+        tasks=tuple(_task_record(task, attempt, times.get(task)) for task in attempt.tasks),
+        stragglers=machine.pace.stragglers,
         error=machine.error and machine.error.with_log(places.task_logs),
         notes=_notes(machine),
         timings={name: timings.get(name) for name in TIMING_NAMES},
@@ -62,7 +64,8 @@ def _lag_steps(status: TaskStatus, attempt: Attempt) -> int | None:
 def _notes(machine: RunMachine) -> tuple[str, ...]:
     restarts = [restart.sentence() for restart in machine.restarts]
     incidents = [*machine.deaths.sentences(), *restarts, *machine.notes]
-    return tuple(dict.fromkeys([*machine.plan.notes, *machine.reached.notes, *incidents]))
+    stragglers = [one.message for one in machine.pace.noted]
+    return tuple(dict.fromkeys([*machine.plan.notes, *machine.reached.notes, *incidents, *stragglers]))
 
 
 def _progress(chief: TaskStatus | None) -> RunProgress | None:
@@ -88,7 +91,7 @@ def _eta_s(chief: TaskStatus) -> float | None:
     return num_left * (chief.at_s - chief.first_step_at_s) / num_timed
 
 
-def _task_record(task: TaskId, attempt: Attempt) -> TaskRecord:
+def _task_record(task: TaskId, attempt: Attempt, times: StepTimes | None) -> TaskRecord:
     status = attempt.statuses.get(task)
     if status is None or not status.pid:
         return TaskRecord(task=task, state=attempt.state_of(task))
@@ -98,6 +101,9 @@ def _task_record(task: TaskId, attempt: Attempt) -> TaskRecord:
         steps=status.step,
         steps_per_s=status.steps_per_s,
         lag_steps=_lag_steps(status, attempt),
+        step_s=None if times is None else times.step_s,
+        input_wait=None if times is None else times.input_wait,
+        collective_wait=None if times is None else times.collective_wait,
         incarnation=status.incarnation,
         host=status.host,
         pid=status.pid,

@@ -70,9 +70,10 @@ const formatShare = (value) => `${formatNumber(100 * value)} %`;
 const LOOKS = {
   step_time: { format: formatSeconds, formatAxis: shortSeconds, hint: "seconds per step" },
   input_wait: { format: formatShare, formatAxis: (value) => `${shortNumber(100 * value)} %`, hint: "share of the time" },
+  collective_wait: { format: formatShare, formatAxis: (value) => `${shortNumber(100 * value)} %`, hint: "share of the time" },
   examples_per_s: { hint: "examples per second" },
 };
-const ORDER = ["step_time", "input_wait", "examples_per_s", "loss", "accuracy"];
+const ORDER = ["step_time", "input_wait", "collective_wait", "examples_per_s", "loss", "accuracy"];
 
 // A chart for each metric; a metric and its `val_` counterpart share one.
 function chartsOf(curves) {
@@ -137,16 +138,26 @@ function failureList(data) {
   }));
 }
 
-function workerTable(data, workers) {
+const shareText = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
+
+function workerTable(data, measured) {
+  // The coordinator of parameter servers measures the workers, which report no series themselves.
+  const others = data.record.tasks.filter((task) => task.step_s && !measured.some((one) => one.task === task.task));
+  const named = new Map((data.record.stragglers || []).filter((one) => !one.is_over && one.cause !== "network").map((one) => [one.task, one.times_slower]));
+  const workers = [...measured, ...others.map((one) => ({ ...one, times_slower: named.get(one.task) || null }))];
   if (!workers.length) return null;
   const slow = workers.filter((one) => one.times_slower);
-  const hint = slow.length ? `${slow.map((one) => `${one.task} is ${one.times_slower.toFixed(1)} times slower than the median`).join("; ")}`
-    : workers.length > 1 ? "no task is 1.5 times slower than the median" : "";
+  const causes = new Map((data.record.stragglers || []).filter((one) => !one.is_over).map((one) => [one.task, one.cause]));
+  const because = (task) => (causes.has(task) ? ` (likely cause: ${causes.get(task)})` : "");
+  const told = slow.map((one) => `${one.task} is ${one.times_slower.toFixed(1)} times slower than the median${because(one.task)}`);
+  const onSlowLinks = [...causes].filter(([, cause]) => cause === "network").map(([task]) => task);
+  if (onSlowLinks.length) told.push(`the network of ${onSlowLinks.join(" and ")} is slow`);
+  const hint = told.length ? told.join("; ") : workers.length > 1 ? "no task is 1.5 times slower than the median" : "";
   const places = new Map(data.record.tasks.map((task) => [task.task, task]));
-  const rows = workers.slice(0, 200).map((one) => [h("span", { className: one.times_slower ? "slow" : "" }, one.task),
+  const rows = workers.slice(0, 200).map((one) => [h("span", { className: one.times_slower || onSlowLinks.includes(one.task) ? "slow" : "" }, one.task),
     (places.get(one.task) || {}).host || "–", formatSeconds(one.step_s),
-    one.input_wait === null ? "–" : `${(100 * one.input_wait).toFixed(1)} %`]);
-  return section("Workers", hint, table(["task", "host", "step time", "input wait"], rows, [2, 3]));
+    shareText(one.input_wait), shareText(one.collective_wait)]);
+  return section("Workers", hint, table(["task", "host", "step time", "input wait", "collective wait"], rows, [2, 3, 4]));
 }
 
 function launchView(timings) {

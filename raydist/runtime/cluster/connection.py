@@ -44,7 +44,8 @@ class Connection:
       is_embedded: Whether raydist started this Ray.
       is_client: Whether this process is outside of the cluster, by `ray://`.
       session: The folder of a Ray that raydist started; None for any other.
-      owns: Whether closing disconnects; False where ray was initialized before, or inside a Ray worker.
+      owns: Whether raydist connected for this one; False where it was connected before, by another run of
+        this process too, or inside a Ray worker.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Connection:
         is_embedded: bool = False,
         is_client: bool = False,
         session: Path | None = None,
+        owns: bool = True,
         close: Callable[[], None] | None,
     ) -> None:
         self.source = source
@@ -62,11 +64,14 @@ class Connection:
         self.is_embedded = is_embedded
         self.is_client = is_client
         self.session = session
-        self.owns = close is not None
+        self.owns = owns
         self._close = close
 
     def close(self) -> None:
-        """Disconnects, and ends an embedded Ray with all its processes and files. Idempotent."""
+        """Disconnects, and ends an embedded Ray with all its processes and files, once no other run needs it.
+
+        Idempotent. What others have connected is left alone.
+        """
         close, self._close = self._close, None
         if close is not None:
             close()
@@ -78,6 +83,43 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Shared:
+    """The connection that raydist has made: Ray has one for a whole process, with any number of runs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._num_users = 0
+
+    def use(self, seen: Connection | None = None) -> Connection:
+        """Returns a connection of its own to one more run; `seen` is what others find of it."""
+        self._num_users += 1
+        made = self._connection
+        found = made if seen is None else seen
+        return Connection(
+            source=found.source,
+            address=found.address,
+            is_embedded=found.is_embedded,  # not for a second run: its Ray was made to fit another one
+            is_client=found.is_client,
+            session=made.session,
+            owns=found is made,
+            close=self._leave,
+        )
+
+    def _leave(self) -> None:
+        with _lock:
+            self._num_users -= 1
+            if self._num_users == 0 and _State.shared is self:
+                _State.shared = None
+                self._connection.close()
+
+
+class _State:
+    shared: _Shared | None = None
+
+
+_lock = threading.RLock()
 
 
 def connect(
@@ -96,9 +138,15 @@ def connect(
     Raises:
       ClusterError: In one sentence with its remedy, within 15 s.
     """
-    existing = _existing()
-    if existing is not None:
-        return existing
+    with _lock:
+        existing = _existing()
+        if existing is None:
+            _State.shared = _Shared(_connect(address, embedded_cpus, environ))
+            return _State.shared.use()
+        return existing if _State.shared is None else _State.shared.use(existing)
+
+
+def _connect(address: str | None, embedded_cpus: int | None, environ: MutableMapping[str, str]) -> Connection:
     sweep_host()
     target = _resolve(address, environ)
     if target == LOCAL:
@@ -119,7 +167,9 @@ def _existing() -> Connection | None:
         return None
     is_client = bool(ray.util.client.ray.is_connected())
     gcs_address = ray.get_runtime_context().gcs_address
-    return Connection(source=f"Ray at {gcs_address}", address=gcs_address, is_client=is_client, close=None)
+    return Connection(
+        source=f"Ray at {gcs_address}", address=gcs_address, is_client=is_client, owns=False, close=None
+    )
 
 
 def _resolve(address: str | None, environ: MutableMapping[str, str]) -> str:

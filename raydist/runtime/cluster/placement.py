@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,10 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from raydist.runtime.cluster.inventory import is_node_alive
-from raydist.runtime.cluster.ray_internals import free_resources
+from raydist.runtime.cluster.ray_internals import can_avoid_nodes, free_resources
 from raydist.spec.tasks import Resources, TaskId, TaskType
+
+logger = logging.getLogger(__name__)
 
 Bundle = dict[str, float]
 
@@ -116,8 +119,12 @@ def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | N
 
 
 def _request(bundles: list[Bundle], *, strategy: str, avoid: Sequence[str]) -> PlacementGroup:
-    labels = [{"ray.io/node-id": f"!in({','.join(avoid)})"}] * len(bundles) if avoid else None
-    group: PlacementGroup = placement_group(bundles, strategy=strategy, bundle_label_selector=labels)
+    options: dict[str, Any] = {}
+    if avoid and can_avoid_nodes():
+        options["bundle_label_selector"] = [{"ray.io/node-id": f"!in({','.join(avoid)})"}] * len(bundles)
+    elif avoid:
+        logger.warning("this Ray cannot keep tasks away from nodes: %s", ", ".join(avoid))
+    group: PlacementGroup = placement_group(bundles, strategy=strategy, **options)
     return group
 
 

@@ -1,28 +1,87 @@
-"""Everything that raydist uses of Ray beside its public API, all of it checked against Ray 2.60.
+"""Everything that raydist uses of Ray beside its public API; tests/compat runs it with Ray 2.46 to 2.60.
 
-Each function says what it takes from Ray and why the public API cannot do it.
+Each function says what it takes from Ray and why the public API cannot do it, and works without it where a
+version has no such part. `missing_parts` tells what is lost then.
 """
 
 from __future__ import annotations
 
 import enum
+import importlib
+import inspect
 import json
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import ray
-from ray._private import gcs_utils, ray_constants, services, state as ray_state, worker as ray_worker
-from ray._raylet import AuthenticationTokenLoader, Config, GcsClient  # type: ignore[attr-defined]
-from ray.exceptions import AuthenticationError, RayError
-from ray.experimental.internal_kv import _internal_kv_get
+from ray.exceptions import RayError
+
+from raydist.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
+# What is taken from Ray, `module:name`, and what raydist cannot do without it.
+_CHANNEL = "ray._private.gcs_utils:create_gcs_channel"
+_TOKENS = "ray._raylet:AuthenticationTokenLoader"
+_CONFIG = "ray._raylet:Config"
+_GCS_CLIENT = "ray._raylet:GcsClient"
+_PROCESSES = "ray._private.services:_find_address_from_flag"
+_GCS_PROCESSES = "ray._private.services:find_gcs_addresses"
+_STDOUT = "ray._private.worker:print_to_stdstream"
+_NODE = "ray._private.worker:_global_node"
+_FREE = "ray._private.state:available_resources_per_node"
+_STATE = "ray._private.state:state"
+_KEY_VALUES = "ray.experimental.internal_kv:_internal_kv_get"
+_LOST = {
+    _CHANNEL: "a wrong address or token is reported only after Ray's own time-outs",
+    _TOKENS: "token authentication (Ray 2.52 or later); a cluster that demands a token cannot be joined",
+    _CONFIG: "RAY_AUTH_MODE cannot be changed after Ray is imported",
+    _GCS_CLIENT: "a driver on a machine that is no node of the cluster is reported only after a minute",
+    _PROCESSES: "a driver on a machine that is no node of the cluster is reported only after a minute",
+    _GCS_PROCESSES: "--address auto finds only a Ray that left its address file",
+    _STDOUT: "Ray's own messages of dead processes appear on stdout, also with --json",
+    _NODE: "embedded Rays: start one with `ray start --head` and give --address auto",
+    _FREE: "hosts that are busy are taken for free ones when tasks are placed",
+    _STATE: "tasks may be placed on nodes that are about to be drained",
+    _KEY_VALUES: "an autoscaling cluster is not recognized: what does not fit is refused, not waited for",
+}
+
 _GET_CLUSTER_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
 _CLIENT_CLUSTER_INFO = "/ray.rpc.RayletDriver/ClusterInfo"
+_AUTOSCALER_STATUS = "__autoscaling_status"
 _READ_ONLY_NODE_TYPE = "node_"
+
+
+def _part(name: str) -> Any:
+    """Returns one of `_LOST`; None where this Ray has no such. Variables are read anew each time."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute, None)
+    except ImportError:
+        return None
+
+
+def missing_parts() -> list[str]:
+    """Returns what raydist cannot do with the installed Ray, one sentence for each part that it lacks."""
+    gone = [name for name in _LOST if name != _NODE and _part(name) is None]
+    if not hasattr(importlib.import_module("ray._private.worker"), "_global_node"):
+        gone.append(_NODE)  # None before ray.init
+    lost = [f"Ray {ray.__version__} has no {name.replace(':', '.')}: {_LOST[name]}" for name in gone]
+    if not can_avoid_nodes():
+        lost.append(
+            f"Ray {ray.__version__} takes no bundle_label_selector (2.47 or later): a new attempt may be "
+            "placed on the node that failed before"
+        )
+    return lost
+
+
+def can_avoid_nodes() -> bool:
+    """Whether a placement group can be kept away from nodes; Ray 2.46 cannot do so."""
+    return "bundle_label_selector" in inspect.signature(ray.util.placement_group).parameters
 
 
 class Answer(enum.Enum):
@@ -39,8 +98,10 @@ def reload_authentication() -> None:
     `import ray` has read them into C++ caches, and ray.init does so only for addresses that it
     found by itself (authentication_token_setup.py does just this).
     """
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    config, tokens = _part(_CONFIG), _part(_TOKENS)
+    if tokens is not None and config is not None:
+        config.initialize("")
+        tokens.instance().reset_cache()
 
 
 def has_token() -> bool:
@@ -48,10 +109,23 @@ def has_token() -> bool:
 
     Ray's own search. Connecting in token mode without a token aborts the process in C++.
     """
+    tokens = _part(_TOKENS)
+    if tokens is None:
+        return False  # before Ray 2.52, which sends none
     try:
-        return bool(AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
-    except AuthenticationError:
+        return bool(tokens.instance().has_token(ignore_auth_mode=True))
+    except TypeError:
+        return _finds_token()  # Ray 2.52 looks for one in token mode only
+    except RayError:
         return False  # RAY_AUTH_TOKEN_PATH names a file that cannot be read
+
+
+def _finds_token() -> bool:
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
+    try:
+        return bool(os.environ.get("RAY_AUTH_TOKEN") or Path(path).read_text().strip())
+    except OSError:
+        return False
 
 
 def ask_gcs(address: str, *, timeout_s: float) -> Answer:
@@ -72,7 +146,10 @@ def ask_client_server(address: str, *, timeout_s: float) -> Answer:
 
 
 def _answer(address: str, method: str, request: bytes, *, timeout_s: float) -> Answer:
-    channel = gcs_utils.create_gcs_channel(address)
+    create_channel = _part(_CHANNEL)
+    if create_channel is None:
+        return Answer.RAY  # ray.init will find out
+    channel = create_channel(address)
     try:
         channel.unary_unary(method)(request, timeout=timeout_s)
     except grpc.RpcError as error:
@@ -85,15 +162,22 @@ def _answer(address: str, method: str, request: bytes, *, timeout_s: float) -> A
 
 def has_node_here(gcs_address: str, *, timeout_s: float) -> bool:
     """Whether a raylet of that cluster runs on this host; ray.init looks for one for a minute."""
-    here = services.find_node_ids()  # type: ignore[no-untyped-call]
-    nodes = GcsClient(address=gcs_address).get_all_node_info(timeout=timeout_s)
+    find_in_processes, gcs_client = _part(_PROCESSES), _part(_GCS_CLIENT)
+    if find_in_processes is None or gcs_client is None:
+        return True  # ray.init will find out
+    here = find_in_processes("--node_id")
+    nodes = gcs_client(address=gcs_address).get_all_node_info(timeout=timeout_s)
     return any(node_id.hex() in here for node_id in nodes)
 
 
 def local_gcs_addresses() -> list[str]:
     """Returns the Rays of this host by their processes; `auto` takes one that left no address file."""
-    services.find_gcs_addresses.cache_clear()  # type: ignore[attr-defined]
-    return sorted(services.find_gcs_addresses())  # type: ignore[no-untyped-call]
+    find = _part(_GCS_PROCESSES)
+    if find is None:
+        return []
+    if hasattr(find, "cache_clear"):  # newer Rays remember what they found
+        find.cache_clear()
+    return sorted(find())
 
 
 def silence_raylet() -> Callable[[], None]:
@@ -102,7 +186,10 @@ def silence_raylet() -> Callable[[], None]:
     Ray prints them on stdout whatever log_to_driver says (listen_error_messages): a page for each
     process that dies, where `--json` promises one object and nothing else.
     """
-    original = ray_worker.print_to_stdstream
+    original = _part(_STDOUT)
+    if original is None:
+        return lambda: None
+    ray_worker: Any = importlib.import_module("ray._private.worker")
 
     def log(data: Any, *_: Any, **__: Any) -> None:
         logger.debug("ray: %s", " ".join(data.get("lines", ())))
@@ -116,24 +203,34 @@ def silence_raylet() -> Callable[[], None]:
 
 def is_started_here() -> bool:
     """Whether the connected Ray was started by this process's ray.init, with which it ends."""
-    node: Any = ray_worker._global_node
+    node = _part(_NODE)
     return node is not None and bool(node.is_head())
 
 
 def session_path() -> str:
     """Returns the embedded Ray's folder of sockets and logs, which ray.shutdown leaves behind."""
-    node: Any = ray_worker._global_node
+    node = _part(_NODE)
+    if node is None:
+        raise ClusterError(
+            f"Ray {ray.__version__} does not tell where an embedded Ray keeps its files; install ray<2.61, "
+            "or start one with `ray start --head` and give --address auto"
+        )
     return str(node.get_session_dir_path())
 
 
 def free_resources() -> dict[str, dict[str, float]]:
     """Returns what is free by node id; ray.available_resources() gives the sum over all nodes alone."""
-    return dict(ray_state.available_resources_per_node())  # type: ignore[no-untyped-call]
+    available = _part(_FREE)
+    if available is None:
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        return {node["NodeID"]: dict(node["Resources"]) for node in nodes if node["Alive"]}
+    return dict(available())
 
 
 def draining_nodes() -> frozenset[str]:
     """Returns the ids of the nodes that are about to be taken away, which ray.nodes() does not tell."""
-    return frozenset(ray_state.state.get_draining_nodes())
+    state = _part(_STATE)
+    return frozenset(state.get_draining_nodes() if hasattr(state, "get_draining_nodes") else ())
 
 
 def kill_split_coordinator(share: Any) -> None:
@@ -142,7 +239,9 @@ def kill_split_coordinator(share: Any) -> None:
     It would end by itself once no share is left, but the arguments of tasks that were killed are not
     forgotten at once, and there is no call for it.
     """
-    ray.kill(share._coord_actor)
+    coordinator = getattr(share, "_coord_actor", None)
+    if coordinator is not None:
+        ray.kill(coordinator)
 
 
 def cluster_can_grow() -> bool:
@@ -151,9 +250,12 @@ def cluster_can_grow() -> bool:
     Without an autoscaler's configuration a read-only one runs, whose node types are `node_<id>`.
     Autoscaler v2 leaves no such status, but marks its nodes with the group that they belong to.
     """
+    get = _part(_KEY_VALUES)
+    if get is None:
+        return False
     try:
-        status = _internal_kv_get(ray_constants.DEBUG_AUTOSCALING_STATUS)
-        is_v2 = _internal_kv_get("__autoscaler_v2_enabled") == b"1"
+        status = get(_AUTOSCALER_STATUS)
+        is_v2 = get("__autoscaler_v2_enabled") == b"1"
     except (RayError, ConnectionError):
         return False
     if is_v2:

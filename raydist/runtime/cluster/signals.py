@@ -34,7 +34,7 @@ def _signal(pid: int, number: int) -> bool:
     try:
         if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(_TASK_PROCESS):
             return False
-        if number == signal.SIGUSR1 and not _catches(pid, number):
+        if number in (signal.SIGUSR1, signal.SIGUSR2) and not _catches(pid, number):
             return False  # it would die of it: a task that has just begun, or of an older raydist
         os.kill(pid, number)
     except (FileNotFoundError, ProcessLookupError):

@@ -20,7 +20,8 @@ from raydist.runtime.group.mailbox import Mailbox
 from raydist.runtime.group.remains import Remains, Remnant
 from raydist.runtime.host.post_mortem import Finding
 from raydist.runtime.host.salvage import wait_until_gone
-from raydist.runtime.task.actor import Hello, TaskActor, TaskSetup
+from raydist.runtime.task.actor import TaskActor
+from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.spec.status import Command
 from raydist.spec.tasks import TaskId, TaskType
 

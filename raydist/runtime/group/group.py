@@ -32,8 +32,8 @@ from raydist.runtime.group.witness import Witness
 from raydist.runtime.host.leftovers import new_owner
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.versions import describe_difference, installed_versions
-from raydist.runtime.task.actor import Hello, TaskSetup
 from raydist.runtime.task.body import body_of
+from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.spec.job import Strategy
 from raydist.spec.status import Command, TaskState
 from raydist.spec.tasks import TaskId, TaskType, chief_of

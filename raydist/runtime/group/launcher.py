@@ -13,7 +13,7 @@ from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.inventory import probe_free, probe_inventory, unreachable_hosts
 from raydist.runtime.group.group import RayTaskGroup
-from raydist.runtime.task.actor import Hello
+from raydist.runtime.task.greeting import Hello
 from raydist.storage.proof import StorageProof
 
 # What the attempt before has held is free a moment after its processes are gone.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from raydist.controller.task_group import GroupUpdate
-from raydist.runtime.task.actor import Hello
+from raydist.runtime.task.greeting import Hello
 from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 

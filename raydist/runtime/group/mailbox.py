@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raydist.spec.status import Command, TaskStatus
@@ -39,7 +39,7 @@ class Mailbox:
     async def exchange(self, status: TaskStatus, *, wait_s: float) -> tuple[Command, ...]:
         """Takes a task's newest status; returns its commands, at once or as soon as one comes in `wait_s`."""
         await self._put(status)
-        await self._wait_for_commands(status.task, wait_s)
+        await self._wait_until(lambda: status.task in self._commands, wait_s)
         # The call of a process that has died since must not take what is meant for the one in its place.
         return tuple(self._commands.pop(status.task, ())) if self._is_newest(status) else ()
 
@@ -58,10 +58,7 @@ class Mailbox:
 
     async def wait_news(self, since: int, *, timeout_s: float) -> News:
         """Returns the newest status of each task that pushed one after `since`, once there is any."""
-        try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: self._seq > since)
-        except TimeoutError:
+        if not await self._wait_until(lambda: self._seq > since, timeout_s):
             return News(seq=since)
         await asyncio.sleep(_GATHER_S)
         statuses = tuple(status for seq, status in self._statuses.values() if seq > since)
@@ -75,11 +72,7 @@ class Mailbox:
 
     async def wait_departed(self, tasks: Sequence[TaskId], *, timeout_s: float) -> tuple[TaskId, ...]:
         """Returns those of `tasks` that departed, once all have or the time is up."""
-        try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: self._departed.issuperset(tasks))
-        except TimeoutError:
-            pass
+        await self._wait_until(lambda: self._departed.issuperset(tasks), timeout_s)
         return tuple(task for task in tasks if task in self._departed)
 
     def _is_newest(self, status: TaskStatus) -> bool:
@@ -94,9 +87,17 @@ class Mailbox:
             self._statuses[status.task] = (self._seq, status)
             self._changed.notify_all()
 
-    async def _wait_for_commands(self, task: TaskId, wait_s: float) -> None:
+    async def _wait_until(self, predicate: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits for a change after which the predicate holds; returns whether it came in time."""
+
+        async def changed() -> None:
+            async with self._changed:
+                await self._changed.wait_for(predicate)
+
+        if predicate():
+            return True
         try:
-            async with asyncio.timeout(wait_s), self._changed:
-                await self._changed.wait_for(lambda: task in self._commands)
-        except TimeoutError:
-            pass
+            await asyncio.wait_for(changed(), timeout_s)  # asyncio.timeout came with Python 3.11
+        except asyncio.TimeoutError:
+            return False
+        return True

@@ -10,7 +10,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.runtime.cluster.reach import Loss
 from raydist.runtime.host.post_mortem import Finding
-from raydist.runtime.task.actor import Hello
+from raydist.runtime.task.greeting import Hello
 from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId
 

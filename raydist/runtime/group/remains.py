@@ -17,7 +17,7 @@ from raydist.runtime.cluster.inventory import unreachable_hosts
 from raydist.runtime.host.post_mortem import Finding
 from raydist.runtime.host.salvage import salvage
 from raydist.runtime.host.scratch import scratch_root
-from raydist.runtime.task.actor import Hello, TaskSetup
+from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.spec.tasks import TaskId
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from pathlib import Path
 from raydist.controller.task_group import Explanation
 from raydist.runtime.host.post_mortem import Finding, examine
 from raydist.runtime.host.wait_status import PidFd
-from raydist.runtime.task.actor import Hello
+from raydist.runtime.task.greeting import Hello
 from raydist.spec.status import TaskFailure
 from raydist.spec.tasks import TaskId
 

@@ -14,8 +14,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +24,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import Changes, assignment_environment, static_environment
 from raydist.runtime.host.address import join_address, split_address
 from raydist.runtime.host.hardware import read_machine
-from raydist.runtime.host.log_capture import LogCapture, LogTarget
+from raydist.runtime.host.log_capture import LogCapture
 from raydist.runtime.host.oom import OomCounter
 from raydist.runtime.host.packages import package_versions
 from raydist.runtime.host.post_mortem import EXIT_MARK
@@ -34,12 +32,9 @@ from raydist.runtime.host.scratch import Scratch
 from raydist.runtime.host.versions import installed_versions
 from raydist.runtime.task.body import TaskBody, load_body
 from raydist.runtime.task.code_archive import unpack
+from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.ports import PortLease
-from raydist.spec.job import KerasFlavour, PortRange
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
-from raydist.spec.tasks import Resources, TaskId
-from raydist.storage.evidence import Machine
-from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
 
@@ -61,75 +56,6 @@ _EXIT_S = 5.0
 _PORT_TIMEOUT_S = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskSetup:
-    """What a task is told before the tasks' addresses are known.
-
-    Attributes:
-      body: `package.module:Class` of the TaskBody.
-      scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
-      tpu_name: TPU to connect to; None without one.
-      may_vanish: Whether training goes on without it, so that it ends at once when it is told to.
-      proof: What the host has to find on storage; None checks nothing.
-      address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
-        one; None where any will do.
-      tells_packages: Whether it tells what is installed on its host; one task does, for all.
-    """
-
-    task: TaskId
-    body: str
-    keras: KerasFlavour
-    resources: Resources
-    log: LogTarget
-    scratch_prefix: str
-    ports: PortRange | None = None
-    tpu_name: str | None = None
-    may_vanish: bool = False
-    proof: StorageProof | None = None
-    address: str | None = None
-    tells_packages: bool = False
-
-    @property
-    def incarnation(self) -> int:
-        return self.log.incarnation
-
-    @property
-    def scratch_name(self) -> str:
-        return f"{self.scratch_prefix}-{self.incarnation}"
-
-    def for_next_life(self, *, address: str | None) -> TaskSetup:
-        """Returns what the process is told that takes this one's place."""
-        log = dataclasses.replace(self.log, incarnation=self.incarnation + 1)
-        return dataclasses.replace(self, log=log, address=address)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hello:
-    """What a task says once its process is up.
-
-    Attributes:
-      address: `ip:port` of the leased port, an IPv6 address in brackets.
-      host: The node's address as Ray knows it.
-      versions: Of what has to be the same everywhere, by name.
-      oom: What the kernel's OOM killer had done by then; None where the kernel does not show it.
-      host_name: The name that the host has for itself.
-      machine: What the host is made of.
-      packages: Versions of all that is installed; empty unless it was asked to tell them.
-    """
-
-    task: TaskId
-    address: str
-    pid: int
-    host: str
-    node_id: str
-    scratch_path: Path
-    versions: Mapping[str, str] = field(default_factory=dict)
-    oom: OomCounter | None = None
-    host_name: str = ""
-    machine: Machine | None = None
-    packages: Mapping[str, str] = field(default_factory=dict)
-
-
 class TaskActor:
     """The methods are called in this order, and run one after the other in the process's main thread.
 
@@ -143,6 +69,7 @@ class TaskActor:
         self._body: TaskBody | None = None
         self._failure: TaskFailure | None = None
         self._leaving: str | None = None
+        self._is_profile_asked = False
 
     def hello(self, setup: TaskSetup) -> Hello:
         """Takes what the task needs of its host: environment, scratch folder, log, port and storage."""
@@ -164,6 +91,9 @@ class TaskActor:
         self._capture.redirect()
         # `raydist stacks` sends it. In C, so that also a process shows its stacks that holds Python's lock.
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+        # `raydist profile` sends it. A system call of TensorFlow's or of the job's is not interrupted by it.
+        signal.signal(signal.SIGUSR2, self._note_profile)
+        signal.siginterrupt(signal.SIGUSR2, False)
         _note_exits()
         threading.Thread(target=self._end_with_node, name="raydist-node", daemon=True).start()
         try:
@@ -262,6 +192,10 @@ class TaskActor:
         # Past sys.stdout, in the middle of whose write the signal may have come.
         os.write(1, f"raydist: {self._setup.task} got SIGTERM; it goes on until the run has saved\n".encode())
 
+    def _note_profile(self, *_: object) -> None:
+        # No more, and nothing with a lock, which the code that the signal interrupts may hold.
+        self._is_profile_asked = True
+
     def _place_code(self, code: bytes) -> Path:
         path = self._scratch.code_path
         try:
@@ -295,6 +229,9 @@ class TaskActor:
             except ray.exceptions.RayError:
                 # The mailbox lives as long as the run: without it nobody waits for this task any more.
                 self._exit()
+            if self._is_profile_asked:
+                self._is_profile_asked = False
+                self._take(Command.PROFILE)
             for command in commands:
                 self._take(command)
             if Command.STOP in commands:

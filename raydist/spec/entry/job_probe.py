@@ -16,8 +16,12 @@ from raydist.spec.job import EntryPoint
 from raydist.spec.settings.decorator import Job
 
 _TIME_LIMIT_S = 300.0  # a job file may import TensorFlow, which takes long on a busy machine
-# -P and a path at the end keep the folder that raydist lies in (site-packages) from shadowing anything.
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from raydist.spec.entry.job_probe import main; main()"
+# Nothing of the current folder (as by -P, which came with Python 3.11), and a path at the end, so that the
+# folder that raydist lies in (site-packages) shadows nothing.
+_BOOT = (
+    "import sys; sys.path = [one for one in sys.path if one] + [sys.argv.pop(1)]; "
+    "from raydist.spec.entry.job_probe import main; main()"
+)
 
 
 def probe_defaults(
@@ -33,7 +37,7 @@ def probe_defaults(
     """
     request = {"file": entry_point.file, "module": entry_point.module, "function": entry_point.function}
     root = str(Path(__file__).parents[3])
-    command = [sys.executable, "-P", "-c", _BOOT, root, json.dumps(request), str(working_dir or "")]
+    command = [sys.executable, "-c", _BOOT, root, json.dumps(request), str(working_dir or "")]
     try:
         done = subprocess.run(
             command,

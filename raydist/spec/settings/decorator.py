@@ -5,11 +5,16 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from raydist.errors import SpecError
 from raydist.spec.settings.run_options import JobDefaults
 from raydist.spec.settings.typed import typed_values
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+    from typing_extensions import Unpack
 
 P = ParamSpec("P")
 R = TypeVar("R")

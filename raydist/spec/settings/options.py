@@ -337,11 +337,46 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.one_of("none", "fp16", "bf16"),
     ),
     Option(
+        name="tensorboard_histograms",
+        metavar="EPOCHS",
+        summary="Writes histograms of the weights for TensorBoard after each so many epochs of a fit; never "
+        "when omitted or none.",
+        parser=values.optional(values.whole_number, none="none"),
+    ),
+    Option(
+        name="tensorboard_graph",
+        metavar="",
+        summary="Writes the layers of the model of the first fit for TensorBoard's graph page.",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+    Option(
+        name="log_device_placement",
+        metavar="",
+        summary="Prints the device of each op to the task's log (tf.debugging.set_log_device_placement).",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+    Option(
+        name="dump_xla",
+        metavar="",
+        summary="Keeps what XLA compiles in the tasks that run the job, in the run's folder xla/.",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+    Option(
         name="on_end",
         metavar="COMMAND",
         summary="Shell command to run once the run has ended, with RAYDIST_RUN, RAYDIST_STATE and "
         "RAYDIST_STORAGE set and the result's JSON on stdin; nothing when omitted or none.",
         parser=values.optional(values.text, none="none"),
+    ),
+    Option(
+        name="mlflow",
+        metavar="URI",
+        summary="MLflow server that is told of the run, such as http://host:5000; its experiment is the job. "
+        "Needs raydist[mlflow]; nothing when omitted or none.",
+        parser=values.optional(values.tracking_uri, none="none"),
     ),
     Option(
         name="detach",

@@ -72,7 +72,12 @@ class RunOptions(TypedDict, total=False):
     bytes_per_pack: ByteSize | None
     cross_device_ops: Literal["auto", "nccl", "hierarchical", "one_device"]
     compress_gradients: Literal["none", "fp16", "bf16"]
+    tensorboard_histograms: int | None
+    tensorboard_graph: bool
+    log_device_placement: bool
+    dump_xla: bool
     on_end: str | None
+    mlflow: str | None
     detach: bool
 
 

@@ -19,6 +19,9 @@ _Read = Callable[[str, object], Any]
 
 _ADDRESS_PATTERN = re.compile(r"local|auto|ray://\S+|[^\s/]+:[0-9]{1,5}")
 
+# As MLflow takes them. An error does not repeat what was written: it may hold a password.
+_TRACKING_PATTERN = re.compile(r"databricks(://\S+)?|[a-z][a-z0-9+]*://\S+")
+
 
 @dataclass(frozen=True)
 class Parser:
@@ -105,6 +108,14 @@ def address(name: str, value: object) -> str:
     written: str = text(name, value)
     if not _ADDRESS_PATTERN.fullmatch(written):
         raise SpecError(f"{name} is {written!r}; write local, auto, host:port, or ray://host:port")
+    return written
+
+
+@_takes(str)
+def tracking_uri(name: str, value: object) -> str:
+    written: str = text(name, value)
+    if not _TRACKING_PATTERN.fullmatch(written):
+        raise SpecError(f"{name} is not the URI of a tracking server; write one such as http://host:5000")
     return written
 
 

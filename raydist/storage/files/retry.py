@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from raydist.errors import add_note
 from raydist.storage.files.failures import is_transient
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Retry:
                 tried_s = self.clock() - failed_s
                 if tried_s + pause_s > self.patience_s:
                     if tried_s:
-                        error.add_note(f"and so for {tried_s:.0f} s")
+                        add_note(error, f"and so for {tried_s:.0f} s")
                     raise
                 logger.info("storage failed, next try in %.1f s: %s", pause_s, error)
             self.sleep(pause_s)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from raydist.training import tf_private
 from raydist.training.reporting.reporter import Reporter
 
+INPUT_WAIT = "input_wait"  # the name of the share that is reported
 # Of the time of a step: above it the user is told.
 WAIT_LIMIT = 0.2
 # A training that was shorter has mostly traced and filled its buffers.
@@ -35,13 +36,13 @@ class Reading:
         seconds = max(self.at_s - earlier.at_s, 1e-9)
         values = {"examples_per_s": (self.num_examples - earlier.num_examples) / seconds}
         if self.waited_s is not None and earlier.waited_s is not None:
-            values["input_wait"] = min(1.0, (self.waited_s - earlier.waited_s) / seconds)
+            values[INPUT_WAIT] = min(1.0, (self.waited_s - earlier.waited_s) / seconds)
         return values
 
 
 def advice(task: str, begun: Reading, ended: Reading) -> str | None:
     """Returns what to tell of a training that waited too long for its data; None where it did not."""
-    seconds, share = ended.at_s - begun.at_s, ended.since(begun).get("input_wait", 0.0)
+    seconds, share = ended.at_s - begun.at_s, ended.since(begun).get(INPUT_WAIT, 0.0)
     if seconds < MIN_TRAINING_S or share <= WAIT_LIMIT:
         return None
     return (
@@ -158,8 +159,8 @@ class InputReport:
             return
         values = reading.since(begun)
         waited = (
-            f"{values['input_wait']:.0%} of the time waited for data"
-            if "input_wait" in values
+            f"{values[INPUT_WAIT]:.0%} of the time waited for data"
+            if INPUT_WAIT in values
             else "time waited for data not measured with deterministic operations"
         )
         print(f"raydist: input {values['examples_per_s']:,.0f} examples/s in this task, {waited}", flush=True)

@@ -1,4 +1,4 @@
-"""Replaces private parts of a library, each only where it is the very source that it was written for."""
+"""Replaces private parts of a library, each only where it fits what it was written for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from raydist.errors import UnsupportedError
+from raydist.known_versions import KNOWN
+
+# The end of `Replacement.parameters` where the new function passes on what it does not know.
+_OTHERS = "..."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,20 +23,42 @@ class Replacement:
     Attributes:
       owner: The class or module that holds it.
       name: Its name there.
-      fingerprint: `fingerprint_of` the source that the replacement was written for.
+      parameters: The names of its parameters, in order. With `...` at the end, those that the new function
+        relies on; there may be others before and behind them.
+      fingerprints: `fingerprint_of` each known source, where the new function does the work of the old one or
+        relies on how that does it. Empty where it merely wraps it.
       make: Makes the new function from the old one.
       reason: What is wrong with the old one, with the upstream issue.
     """
 
     owner: Any
     name: str
-    fingerprint: str
+    parameters: str
+    fingerprints: tuple[str, ...] = ()
     make: Callable[[Callable[..., Any]], Callable[..., Any]]
     reason: str
 
     @property
     def found(self) -> str:
         return fingerprint_of(inspect.getattr_static(self.owner, self.name))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the function is there and takes what the new one relies on."""
+        function = inspect.getattr_static(self.owner, self.name, None)
+        if function is None:
+            return False
+        found = list(inspect.signature(inspect.unwrap(function)).parameters)
+        wanted = self.parameters.split()
+        if wanted[-1] != _OTHERS:
+            return found == wanted
+        rest = iter(found)
+        return all(name in rest for name in wanted[:-1])  # each behind the one before
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its source is one that it was written for."""
+        return not self.fingerprints or self.found in self.fingerprints
 
     def __str__(self) -> str:
         return f"{getattr(self.owner, '__qualname__', self.owner.__name__)}.{self.name}"
@@ -43,26 +69,50 @@ def fingerprint_of(function: Any) -> str:
     return hashlib.sha256(inspect.getsource(inspect.unwrap(function)).encode()).hexdigest()[:12]
 
 
-def apply(replacements: Sequence[Replacement], *, library: ModuleType, version: str) -> None:
+def apply(
+    replacements: Sequence[Replacement],
+    *,
+    library: ModuleType,
+    check: Callable[[str], str | None] | None,
+    newer: tuple[str, str] | None = None,
+) -> str | None:
     """Applies all replacements, or none.
 
     Args:
-      version: `major.minor` that they were written for.
+      check: Called with the reason if the library is newer than what raydist knows, or has an unknown source.
+        It finds out whether the replacements work nevertheless and returns what does not, or None. Without it
+        they are taken to work.
+      newer: Something else that is newer than raydist knows, such as TensorFlow: a sentence, and what pip has
+        to be asked for instead.
+
+    Returns:
+      A sentence for the run's notes if they were checked.
 
     Raises:
-      UnsupportedError: The library has another version, or one of them is not what it was written for.
+      UnsupportedError: The library is older than raydist knows, lacks something, or did not pass the check.
     """
-    name, found_version = library.__name__, library.__version__
-    if not found_version.startswith(f"{version}."):
+    name, version = library.__name__, library.__version__
+    versions = KNOWN[name]
+    without = "go without the patches with --no-patch-keras"
+    remedy = f'install "{name}{versions.requirement}", or {without}'
+    if versions.is_older(version):
+        raise UnsupportedError(f"{name} is {version}; raydist patches {versions.oldest} or later: {remedy}")
+    if changed := [str(item) for item in replacements if not item.fits]:
         raise UnsupportedError(
-            f"{name} is {found_version}; raydist patches {version}. Install {name}=={version}.*, or go "
-            "without with --no-patch-keras"
+            f"{name} {version} differs from the versions that raydist patches in {', '.join(changed)}: "
+            f"{remedy}"
         )
-    changed = [f"{item} ({item.found})" for item in replacements if item.found != item.fingerprint]
-    if changed:
-        raise UnsupportedError(
-            f"{name} {found_version} differs from the version that raydist patches in {', '.join(changed)}; "
-            "install the version that raydist's pyproject.toml names, or go without with --no-patch-keras"
-        )
+    reason = None
+    if versions.is_newer(version):
+        reason = f"{name} {version} is newer than {versions.newest}, the last version that raydist knows"
+    elif newer is not None:
+        reason, remedy = newer[0], f'install "{newer[1]}", or {without}'
+    elif unknown := [str(item) for item in replacements if not item.is_known]:
+        reason = f"{name} {version} has another source than raydist knows in {', '.join(unknown)}"
+    if reason is not None and check is not None:
+        problem = check(reason)
+        if problem is not None:
+            raise UnsupportedError(f"{reason}, and its self-check failed: {problem}; {remedy}")
     for item in replacements:
         setattr(item.owner, item.name, item.make(getattr(item.owner, item.name)))
+    return None if reason is None else f"{reason}; its self-check passed, so raydist patches it"

@@ -19,6 +19,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.feeds import Feed
+from raydist.training.parameter_server.worker_times import WorkerTimes
 
 Step = Callable[[Any, Any], Any]
 
@@ -38,6 +39,7 @@ class PackedSteps:
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
+        coordinator: Any,
         step: Step,
         *,
         feed: Feed,
@@ -50,6 +52,8 @@ class PackedSteps:
           zeros: Makes the state (tensors that are summed over closures) that each closure begins with.
         """
         self._strategy = strategy
+        self._coordinator = coordinator
+        self._worker_numbers = tf_private.worker_numbers(coordinator)
         self._step = step
         self._zeros = zeros
         self._feed = feed
@@ -69,7 +73,7 @@ class PackedSteps:
             return
         began_at_s = time.perf_counter()
         function = self._make(unroll)
-        specs = *self._feed.specs, tf.TensorSpec([], tf.int32)
+        specs = *self._feed.specs, tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int32)
         with tf_private.traced_for_workers(self._strategy):
             concrete = function.get_concrete_function(*specs)
         check_variables(concrete.variables)
@@ -77,21 +81,23 @@ class PackedSteps:
         self._functions[unroll] = function
         self.trace_s = (time.perf_counter() - began_at_s) / unroll
 
-    def unpack(self, result: np.ndarray) -> list[np.ndarray]:
-        """Returns the state that a closure returned, in double precision."""
+    def unpack(self, result: np.ndarray) -> tuple[int, list[np.ndarray]]:
+        """Returns which worker has run a closure, and the state that it returned, in double precision."""
+        result, worker = result[:-1], int(result[-1])
         sizes = [int(np.prod(shape)) for shape in self._shapes]
         parts = np.split(result, np.cumsum(sizes)[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        return worker, [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
-    def schedule(self, coordinator: Any, *, first_step: int, turns: int, unroll: int) -> Any:
+    def schedule(self, *, first_step: int, turns: int, unroll: int) -> Any:
         """Schedules `turns * unroll` steps; returns the remote value of their state."""
         data = self._feed.arguments(first_step, turns * unroll)
-        return coordinator.schedule(self._functions[unroll], args=(*data, tf.constant(turns)))
+        arguments = (*data, tf.constant(turns), self._worker_numbers)
+        return self._coordinator.schedule(self._functions[unroll], args=arguments)
 
     def _make(self, unroll: int) -> Any:
         @tf.function(autograph=False)
         def closure(*arguments: Any) -> tf.Tensor:
-            *data, turns = arguments
+            *data, turns, worker = arguments
             iterator = self._feed.iterator(*data)
 
             def turn(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -106,7 +112,8 @@ class PackedSteps:
                 lambda index, *state: index < turns, turn, [tf.constant(0), *zeros], parallel_iterations=1
             )
             # One tensor, as each costs a message of its own while the worker waits.
-            return tf.concat([tf.reshape(tf.cast(part, tf.float64), [-1]) for part in state], axis=0)
+            parts = [tf.reshape(tf.cast(part, tf.float64), [-1]) for part in (*state, worker)]
+            return tf.concat(parts, axis=0)
 
         return closure
 
@@ -121,9 +128,11 @@ class StepScheduler:
         sizes: ClosureSizes,
         *,
         num_workers: int,
+        times: WorkerTimes,
         first_step: int = 0,
     ) -> None:
         """Takes what to schedule; `first_step` is the step of the data that comes first."""
+        self._times = times
         self._coordinator = coordinator
         self._steps = steps
         self._sizes = sizes
@@ -155,15 +164,17 @@ class StepScheduler:
         self._sizes.begin()
         left = num_steps
         pending: list[tuple[int, Any]] = []
+        has_begun = False
         while left or pending:
             if left and should_pause():
                 left = 0
             while left and len(pending) < _CLOSURES_PER_WORKER * self._num_workers:
                 self._prepare()
                 turns, unroll = self._sizes.next(left)
-                scheduled = self._steps.schedule(
-                    self._coordinator, first_step=self._next_step, turns=turns, unroll=unroll
-                )
+                if not has_begun:  # not before tracing
+                    self._times.begin()
+                    has_begun = True
+                scheduled = self._steps.schedule(first_step=self._next_step, turns=turns, unroll=unroll)
                 pending.append((turns * unroll, scheduled))
                 left -= turns * unroll
                 self._next_step += turns * unroll
@@ -176,7 +187,9 @@ class StepScheduler:
             for count, remote_value in finished:
                 self._done += count
                 self._sizes.completed(count)
-                on_done(count, self._steps.unpack(remote_value.fetch()))
+                worker, state = self._steps.unpack(remote_value.fetch())
+                self._times.completed(worker, count)
+                on_done(count, state)
 
     def _prepare(self) -> None:
         self._steps.trace(1)

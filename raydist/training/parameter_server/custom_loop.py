@@ -12,6 +12,7 @@ from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.worker_times import WorkerTimes
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
 from raydist.training.trainers.custom_loop import Span
 from raydist.training.trainers.task_run import TaskRun
@@ -31,6 +32,7 @@ def run_steps(
     scalars.probe(feed)
     steps = PackedSteps(
         run.strategy,
+        run.coordinator,
         lambda element, state: (state[0] + scalars.run(element),),
         feed=feed,
         zeros=lambda: (tf.zeros([len(scalars.names)]),),
@@ -39,7 +41,14 @@ def run_steps(
     sizes = ClosureSizes(
         num_workers=num_workers, total=span.last_step - span.done, fixed=request.steps_per_call
     )
-    scheduler = StepScheduler(run.coordinator, steps, sizes, num_workers=num_workers, first_step=span.skip)
+    scheduler = StepScheduler(
+        run.coordinator,
+        steps,
+        sizes,
+        num_workers=num_workers,
+        times=WorkerTimes(num_workers, tell=run.reporter.progress.workers_paced),
+        first_step=span.skip,
+    )
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
 
     def on_done(count: int, state: Sequence[np.ndarray]) -> None:

@@ -30,6 +30,7 @@ from raydist.training.parameter_server.feeds import Feed
 from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.worker_times import WorkerTimes
 from raydist.training.stepping.callback_calls import CallbackCalls
 from raydist.training.trainers import class_weights, fit_data
 from raydist.training.trainers.fit_position import FitPosition
@@ -164,10 +165,15 @@ class _Training:
         self._train_step = adapters.adapter_of(model).converted(model, model.train_step)
         # What the user's own train_step returns beside the metrics.
         self._returned = self._probe(feed) if adapters.has_own_train_step(model) else None
-        steps = PackedSteps(run.strategy, self._step, feed=feed, zeros=self._zeros)
+        steps = PackedSteps(run.strategy, run.coordinator, self._step, feed=feed, zeros=self._zeros)
         sizes = ClosureSizes(num_workers=run.assignment.num_workers, total=num_steps)
         self._scheduler = StepScheduler(
-            run.coordinator, steps, sizes, num_workers=run.assignment.num_workers, first_step=first_step
+            run.coordinator,
+            steps,
+            sizes,
+            num_workers=run.assignment.num_workers,
+            times=WorkerTimes(run.assignment.num_workers, tell=run.reporter.progress.workers_paced),
+            first_step=first_step,
         )
 
     def _zeros(self) -> tuple[tf.Tensor, ...]:

@@ -18,6 +18,8 @@ def start_server(assignment: TaskAssignment) -> tf.distribute.Server:
     Raises:
       ClusterError: The port is taken.
     """
+    if assignment.job.log_device_placement:
+        tf.debugging.set_log_device_placement(True)
     SourceFolder(open_run(assignment.job.storage, run=assignment.job.name).patient()).serve()
     num_peers = sum(len(addresses) for _, addresses in assignment.cluster_spec.jobs)
     try:

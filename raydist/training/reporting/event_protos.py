@@ -6,7 +6,9 @@ import struct
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # tensorboard/plugins/hparams/metadata.py and plugin_data.proto.
@@ -14,6 +16,7 @@ _PARAMS_PLUGIN = "hparams"
 _START_TAG, _START_FIELD = "_hparams_/session_start_info", 3
 _END_TAG, _END_FIELD = "_hparams_/session_end_info", 4
 _SUCCESS = 1
+_BUCKETS = 30  # as many as tf.summary.histogram has
 _BYTES, _FIXED64, _VARINT = 2, 1, 0  # protobuf's wire types
 
 
@@ -28,8 +31,33 @@ def event_file(events: Sequence[bytes]) -> bytes:
         return path.read_bytes()
 
 
-def scalar(tag: str, value: float, *, step: int, wall_time: float) -> bytes:
-    summary = tf.compat.v1.Summary(value=[{"tag": tag, "simple_value": value}])
+def scalars(values: Mapping[str, float], *, step: int, wall_time: float) -> bytes:
+    """Returns the event of a step's values by their tags."""
+    summary = tf.compat.v1.Summary(
+        value=[{"tag": tag, "simple_value": value} for tag, value in values.items()]
+    )
+    return tf.compat.v1.Event(step=step, wall_time=wall_time, summary=summary).SerializeToString()
+
+
+def histogram(tag: str, values: np.ndarray, *, step: int, wall_time: float) -> bytes:
+    """Returns the event with a histogram of values that are finite, as TensorBoard's plugin keeps it."""
+    counts, edges = np.histogram(values, bins=_BUCKETS)
+    buckets = np.stack([edges[:-1], edges[1:], counts.astype(np.float64)], axis=1)
+    return _tensor(tag, tf.make_tensor_proto(buckets), plugin="histograms", step=step, wall_time=wall_time)
+
+
+def layers(model_json: str, *, step: int, wall_time: float) -> bytes:
+    """Returns the event with the layers of a Keras model."""
+    tensor = tf.make_tensor_proto(model_json, dtype=tf.string)
+    plugin = "graph_keras_model"
+    return _tensor("keras", tensor, plugin=plugin, content=b"1", step=step, wall_time=wall_time)
+
+
+def _tensor(
+    tag: str, tensor: Any, *, plugin: str, step: int, wall_time: float, content: bytes = b""
+) -> bytes:
+    metadata = {"plugin_data": {"plugin_name": plugin, "content": content}}
+    summary = tf.compat.v1.Summary(value=[{"tag": tag, "metadata": metadata, "tensor": tensor}])
     return tf.compat.v1.Event(step=step, wall_time=wall_time, summary=summary).SerializeToString()
 
 

@@ -6,11 +6,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from raydist.spec.best import best_of
-from raydist.spec.status import TaskFailure, TaskState, TaskStatus
+from raydist.spec.best import Best, best_of
+from raydist.spec.status import TaskFailure, TaskPace, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 
 
@@ -25,15 +26,36 @@ class TaskProgress:
         self._status = TaskStatus(
             task=task, state=TaskState.STARTING, pid=os.getpid(), host=host or socket.gethostname()
         )
+        # What steps and reports have changed since: to copy the whole status for each was half of their time.
+        self._news: dict[str, Any] = {}
+        self._settle_first: Callable[[], None] = lambda: None
+        self._step = 0
+        self._best: Best | None = None
         self._rate_step = 0
         self._rate_at_s: float | None = None
         self._resumable_step = 0
 
+    def settle_first(self, settle: Callable[[], None]) -> None:
+        """Takes what `settle` calls, which may call the other methods."""
+        self._settle_first = settle
+
+    def settle(self) -> None:
+        """Has what was handed in noted, before anything is read or stored."""
+        self._settle_first()
+
+    def _whole(self) -> TaskStatus:
+        """Returns the status with the news in it; the caller holds the lock."""
+        if self._news:
+            self._status = replace(self._status, **self._news)
+            self._news = {}
+        return self._status
+
     def status(self) -> TaskStatus:
         """Returns the status as of now, with the rate of steps since the last call that saw new ones."""
+        self.settle()
         with self._lock:
             now = self._clock()
-            status = self._status
+            status = self._whole()
             if self._rate_at_s is not None and status.step > self._rate_step and now > self._rate_at_s:
                 rate = (status.step - self._rate_step) / (now - self._rate_at_s)
                 self._status = status = replace(status, steps_per_s=rate)
@@ -42,22 +64,25 @@ class TaskProgress:
 
     def set_state(self, state: TaskState, *, address: str | None = None) -> None:
         with self._lock:
-            self._status = replace(self._status, state=state, address=address or self._status.address)
+            self._status = replace(self._whole(), state=state, address=address or self._status.address)
 
     def set_joining(self, is_joining: bool) -> None:
         """Notes whether the script may wait for its peers now, which holds up all threads of the process."""
         with self._lock:
-            self._status = replace(self._status, is_joining=is_joining)
+            self._status = replace(self._whole(), is_joining=is_joining)
 
     def has_trained(self) -> bool:
         """Whether any step was completed, or any value reported."""
+        self.settle()
         with self._lock:
-            return self._status.step > 0 or bool(self._status.metrics)
+            return self._step > 0 or bool(self._whole().metrics)
 
     def restored(self, step: int) -> None:
         """Notes that this attempt goes on from `step`."""
+        self.settle()  # what was reported before it belongs to what was before it
         with self._lock:
-            self._status = replace(self._status, step=step, restored_step=step)
+            self._status = replace(self._whole(), step=step, restored_step=step)
+            self._step = step
             self._rate_step, self._rate_at_s = step, None
             self._resumable_step = step
 
@@ -68,7 +93,7 @@ class TaskProgress:
 
     def expect(self, *, num_steps: int | None = None, num_epochs: int | None = None) -> None:
         with self._lock:
-            self._status = replace(self._status, num_steps=num_steps, num_epochs=num_epochs)
+            self._status = replace(self._whole(), num_steps=num_steps, num_epochs=num_epochs)
 
     def completed(
         self, step: int, *, epoch: int | None = None, local_metrics: Mapping[str, float] | None = None
@@ -86,51 +111,62 @@ class TaskProgress:
             self._complete(step, epoch, local_metrics)
 
     def _complete(self, step: int, epoch: int | None, local_metrics: Mapping[str, float] | None) -> None:
-        status, now = self._status, self._clock()
-        if status.first_step_at_s is None and step > status.restored_step:
-            status = replace(status, first_step_at_s=now)
-            self._rate_step, self._rate_at_s = step, now
-        self._status = replace(
-            status,
-            step=max(step, status.step),
-            epoch=status.epoch if epoch is None else epoch,
-            local_metrics=status.local_metrics if local_metrics is None else dict(local_metrics),
-        )
+        if self._rate_at_s is None and step > self._status.restored_step:
+            self._rate_step, self._rate_at_s = step, self._clock()
+            if self._whole().first_step_at_s is None:
+                self._news["first_step_at_s"] = self._rate_at_s
+        self._step = self._news["step"] = max(step, self._step)
+        if epoch is not None:
+            self._news["epoch"] = epoch
+        if local_metrics is not None:
+            self._news["local_metrics"] = dict(local_metrics)
 
     def reported(self, metrics: Mapping[str, float], *, step: int, keep_best: str | None = None) -> None:
         """Notes values that hold after `step` steps; `keep_best` is the metric to find the best value of."""
         with self._lock:
-            best = best_of(self._status.best, metrics, step=step, keep_best=keep_best)
-            self._status = replace(self._status, metrics=dict(metrics), best=best)
+            self._best = best_of(self._best, metrics, step=step, keep_best=keep_best)
+            self._news |= {"metrics": dict(metrics), "best": self._best}
+
+    def paced(self, pace: TaskPace) -> None:
+        """Notes how fast this task trains, and what its steps wait for."""
+        with self._lock:
+            self._news["pace"] = pace
+
+    def workers_paced(self, sums: Sequence[tuple[float, int]]) -> None:
+        """Notes of each worker of parameter servers how many seconds it was busy, and its steps meanwhile."""
+        with self._lock:
+            self._news["worker_paces"] = tuple(TaskPace(at_s=seconds, steps=steps) for seconds, steps in sums)
 
     def committed(self, checkpoint_uri: str) -> None:
         with self._lock:
-            status = self._status
+            status = self._whole()
             self._status = replace(status, checkpoint=checkpoint_uri, beats=status.beats + 1)
 
     def repeated(self, num_steps: int) -> None:
         """Notes how many steps were applied twice so far, because a worker died with them half done."""
         with self._lock:
-            self._status = replace(self._status, steps_repeated=num_steps)
+            self._status = replace(self._whole(), steps_repeated=num_steps)
 
     def evaluated(self, step: int, *, lag_steps: int) -> None:
         """Notes that the checkpoint of `step` was evaluated, when training was `lag_steps` ahead."""
         with self._lock:
-            self._status = replace(self._status, step=step, lag_steps=lag_steps)
+            self._status = replace(self._whole(), step=step, lag_steps=lag_steps)
+            self._step = step
 
     def beat(self) -> None:
         """Notes that the task goes on, where no step tells it."""
         with self._lock:
-            self._status = replace(self._status, beats=self._status.beats + 1)
+            self._status = replace(self._whole(), beats=self._status.beats + 1)
 
     def note(self, sentence: str) -> None:
         """Adds a sentence about what was chosen on the user's behalf, once."""
         with self._lock:
             if sentence not in self._status.notes:
-                self._status = replace(self._status, notes=(*self._status.notes, sentence))
+                self._status = replace(self._whole(), notes=(*self._status.notes, sentence))
 
     def failed(self, failure: TaskFailure) -> None:
         """Notes the failure, at the step that a new attempt may get beyond."""
+        self.settle()
         with self._lock:
             failure = replace(failure, step=self._resumable_step, at_s=self._clock())
-            self._status = replace(self._status, state=TaskState.FAILED, failure=failure)
+            self._status = replace(self._whole(), state=TaskState.FAILED, failure=failure)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from raydist.errors import StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.tasks import TaskType
@@ -35,6 +37,9 @@ class TensorBoardWriter:
 
     Starts no thread: whoever owns it calls `tick()` about once a second, and `flush()` at the end. `append`
     never waits for storage. A storage that fails costs curves in TensorBoard, never the training.
+
+    Attributes:
+      has_histograms: Whether it was given any.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class TensorBoardWriter:
         self._clock = clock
         self._started_at_s = self._flushed_at_s = clock()
         self._has_failed = False
+        self.has_histograms = False
 
     @classmethod
     def open(
@@ -106,6 +112,34 @@ class TensorBoardWriter:
           restored_step: Where this attempt began. What an earlier one wrote beyond it is dropped.
           wall_time: Unix time, seconds.
         """
+        self._restart(restored_step, wall_time)
+        by_folder: dict[str, dict[str, float]] = {}
+        for name, value in values.items():
+            folder_name, tag = self._place(name, of_epoch=of_epoch, is_running=is_running)
+            by_folder.setdefault(folder_name, {})[tag] = value
+        for folder_name, tagged in by_folder.items():
+            event = event_protos.scalars(tagged, step=step, wall_time=wall_time)
+            self._folders[folder_name].append(event)
+
+    def append_histograms(
+        self, weights: Mapping[str, np.ndarray], *, step: int, restored_step: int, wall_time: float
+    ) -> None:
+        """Takes the values of weights by name; those that are not finite are in no histogram."""
+        self._restart(restored_step, wall_time)
+        self.has_histograms = True
+        for name, values in weights.items():
+            finite = values[np.isfinite(values)]
+            if finite.size:
+                event = event_protos.histogram(f"{name}/histogram", finite, step=step, wall_time=wall_time)
+                self._folders[TRAIN].append(event)
+
+    def append_graph(self, model_json: str, *, step: int, restored_step: int, wall_time: float) -> None:
+        """Takes the layers of a model, as Keras writes them."""
+        self._restart(restored_step, wall_time)
+        self._folders[TRAIN].append(event_protos.layers(model_json, step=step, wall_time=wall_time))
+
+    def _restart(self, restored_step: int, wall_time: float) -> None:
+        """Has TensorBoard drop what an earlier attempt wrote beyond `restored_step`, once."""
         if restored_step != self._restored_step:
             # An epoch's last values are written before the checkpoint of the same step.
             first = restored_step + 1 if restored_step else 0
@@ -113,10 +147,6 @@ class TensorBoardWriter:
             for name, folder in self._folders.items():
                 if name in (TRAIN, VALIDATION):
                     folder.append(event_protos.restart(step=first, wall_time=wall_time))
-        for name, value in values.items():
-            folder_name, tag = self._place(name, of_epoch=of_epoch, is_running=is_running)
-            event = event_protos.scalar(tag, value, step=step, wall_time=wall_time)
-            self._folders[folder_name].append(event)
 
     def succeeded(self) -> None:
         """Notes that the run has succeeded, as far as this task knows."""

@@ -10,12 +10,12 @@ from raydist.metrics.records import Scope
 from raydist.spec.tasks import TaskType
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
-from raydist.training.input.input_clock import InputReport
-from raydist.training.replicas import layer_notes
+from raydist.training.replicas import layer_notes, model_summaries
 from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.stepping import fit_session
+from raydist.training.stepping.pace_report import PaceReport
 
 
 def reports_stock_fits() -> bool:
@@ -62,7 +62,7 @@ class _Reports:
         self._step = reporter.first_step
         self._step_in_epoch = 0
         self._reported_at_s = 0.0
-        self._input = InputReport()
+        self._pace = PaceReport()
         self._epoch: int | None = None  # epochs completed
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -73,6 +73,7 @@ class _Reports:
         for sentence in layer_notes.notes_on(self.model, strategy):
             self._reporter.note(sentence)
         self._note_separate_models(strategy)
+        model_summaries.fit_begins(self.model, self._reporter)
         steps, epochs = self.params.get("steps"), self.params["epochs"]
         if steps and epoch > self._initial_epoch:
             # A callback of the user's, such as BackupAndRestore, goes on from an earlier attempt.
@@ -104,16 +105,19 @@ class _Reports:
         self._step_in_epoch, self._epoch = 0, epoch + 1
         self._reporter.advance(self._step, epoch=self._epoch, is_resumable=False)
         self._reporter.report(floats(logs), step=self._step, epoch=self._epoch)
+        model_summaries.epoch_ended(self.model, self._reporter, epoch=self._epoch, step=self._step)
 
     def fit_ended(self) -> None:
         """Called by the `fit_session`, also when an exception ends the `fit`: no step is awaited any more."""
         if is_distributed(self.model.distribute_strategy):
-            self._input.finish(self._reporter)
+            self._pace.finish(self._reporter)
         self._reporter.progress.expect(num_steps=self._step, num_epochs=self._epoch)
 
     def _measured(self) -> dict[str, float]:
         # What Keras iterates over by itself is not measured.
-        return self._input.update() if is_distributed(self.model.distribute_strategy) else {}
+        if not is_distributed(self.model.distribute_strategy):
+            return {}
+        return self._pace.update(self._reporter, step=self._step)
 
     def _note_separate_models(self, strategy: Any) -> None:
         """Tells where each worker trains by itself, which may be meant, and gives no sign of it."""

@@ -13,6 +13,7 @@ from raydist.metrics.records import Scope
 from raydist.training.input import input_clock, recipes, train_data
 from raydist.training.replicas import slices
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
+from raydist.training.stepping.pace_report import PaceReport
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import LoopRequest
 
@@ -82,15 +83,17 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
     call = _make_call(run.strategy, request.step_fn)
     iterator = iter(dataset)
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
-    report = input_clock.InputReport()
+    pace = PaceReport()
     while (done := reports.done) < span.last_step:
         count = min(request.steps_per_call, span.last_step - done, run.steps_to_checkpoint(done))
         scalars, is_save_wanted = call(iterator, count, run.wants_registered_save(done))
         if reports.completed(count, scalars):
-            run.reporter.report(report.update(), step=reports.done, scope=Scope.LOCAL)
+            run.reporter.report(
+                pace.update(run.reporter, step=reports.done), step=reports.done, scope=Scope.LOCAL
+            )
         if is_save_wanted or run.schedule.is_due(step_before=done, step=done + count):
             run.save_registered(step=reports.done, **span.saved())
-    report.finish(run.reporter)
+    pace.finish(run.reporter)
     run.save_registered(step=reports.done, **span.saved())
     run.checkpoints.finish()
     return reports.metrics

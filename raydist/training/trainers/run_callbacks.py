@@ -12,11 +12,11 @@ from raydist.metrics.records import Scope
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
 from raydist.training.input.groups import Groups
-from raydist.training.input.input_clock import InputReport
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.replicas import layer_notes
+from raydist.training.replicas import layer_notes, model_summaries
 from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
 from raydist.training.stepping import fit_session, packing
+from raydist.training.stepping.pace_report import PaceReport
 from raydist.training.trainers import model_state
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.task_run import TaskRun
@@ -69,7 +69,7 @@ class _Progress:
         self._position = position
         self._element_spec = element_spec
         self._reported_at_s = 0.0
-        self._input = InputReport()
+        self._pace = PaceReport()
 
     def run_around(self, callbacks: Sequence[Any]) -> None:
         """Nothing here depends on the user's callbacks."""
@@ -83,6 +83,7 @@ class _Progress:
         for sentence in (*layers, *model_state.unsaved(model)):
             position.run.reporter.note(sentence)
         position.restore(model)
+        model_summaries.fit_begins(model, position.run.reporter)
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
         num_steps = None
         if steps and epochs:
@@ -99,7 +100,7 @@ class _Progress:
             position.run.checkpoints.restore(position.state, {"metrics": list(self.model.metrics)})
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._input.finish(self._position.run.reporter)
+        self._pace.finish(self._position.run.reporter)
         # A callback may have ended it early: no step is missed any more.
         self._position.run.reporter.progress.expect(
             num_steps=self._position.step, num_epochs=self._position.epoch
@@ -126,7 +127,7 @@ class _Progress:
         if now - self._reported_at_s >= LOCAL_REPORT_INTERVAL_S:
             self._reported_at_s = now
             metrics = floats(logs)
-            measured = {**metrics, **self._input.update()}
+            measured = {**metrics, **self._pace.update(reporter, step=position.step)}
             reporter.report(measured, step=position.step, epoch=position.epoch, scope=Scope.LOCAL)
         reporter.advance(position.step, epoch=position.epoch, values=metrics)
         position.run.checkpoints.check()
@@ -147,6 +148,9 @@ class _Progress:
         position.history.append(metrics)
         position.run.reporter.advance(position.step, epoch=position.epoch)
         position.run.reporter.report(metrics, step=position.step, epoch=position.epoch)
+        model_summaries.epoch_ended(
+            self.model, position.run.reporter, epoch=position.epoch, step=position.step
+        )
 
 
 class _Checkpoint:

@@ -79,6 +79,9 @@ def test_keys_are_those_that_submit_promises() -> None:
                 "steps": 8,
                 "steps_per_s": None,
                 "lag_steps": 0,
+                "step_s": None,
+                "input_wait": None,
+                "collective_wait": None,
                 "incarnation": 0,
                 "host": f"10.0.0.{index + 1}",
                 "pid": 100 + index,
@@ -87,6 +90,7 @@ def test_keys_are_those_that_submit_promises() -> None:
             for index in range(2)
         ],
         "error": None,
+        "stragglers": [],
         "notes": ["from the plan", "from the task"],
         "timings": {"ray": 0.5, "placement": None, "tasks_ready": None, "first_step": None, "total": 3.0},
     }
@@ -101,6 +105,9 @@ def test_same_keys_hold_before_anything_is_known() -> None:
         "steps": 0,
         "steps_per_s": None,
         "lag_steps": None,
+        "step_s": None,
+        "input_wait": None,
+        "collective_wait": None,
         "incarnation": 0,
         "host": None,
         "pid": None,

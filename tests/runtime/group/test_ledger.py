@@ -8,7 +8,7 @@ from pathlib import Path
 from raydist.runtime.cluster.reach import Loss
 from raydist.runtime.group.ledger import Ledger
 from raydist.runtime.group.ray_failures import unreachable_task
-from raydist.runtime.task.actor import Hello
+from raydist.runtime.task.greeting import Hello
 from raydist.spec import FailureKind, TaskId, TaskState, TaskStatus
 from tests.support.fakes import FakeClock
 

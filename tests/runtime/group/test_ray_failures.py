@@ -8,7 +8,7 @@ from raydist.errors import ClusterError
 from raydist.runtime.cluster.reach import Loss
 from raydist.runtime.group.ray_failures import lost_task, unreachable_task
 from raydist.runtime.host.post_mortem import Finding
-from raydist.runtime.task.actor import Hello
+from raydist.runtime.task.greeting import Hello
 from raydist.spec import FailureKind, TaskId
 
 WORKER = TaskId.parse("worker/1")

@@ -94,6 +94,9 @@ def test_help_ends_with_the_built_in_default() -> None:
         ("bytes_per_pack", 100, 100),
         ("bytes_per_pack", "none", None),
         ("compress_gradients", "none", "none"),
+        ("tensorboard_histograms", "5", 5),
+        ("tensorboard_histograms", "none", None),
+        ("tensorboard_graph", "true", True),
     ],
     ids=str,
 )
@@ -107,6 +110,7 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
     [
         ("workers", 0, "workers is 0; need at least 1"),
         ("workers", "-1", "workers is -1; need at least 1"),
+        ("tensorboard_histograms", 0, "tensorboard_histograms is 0; need at least 1"),
         ("workers", "4:2", "workers is 4:2; MIN must not exceed MAX, write 2:4"),
         ("workers", "two", "workers is 'two'; write a number, or MIN:MAX such as 2:4"),
         ("workers", True, "workers is True; write a number, or MIN:MAX such as 2:4"),

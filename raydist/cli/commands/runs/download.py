@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.run_argument import note_damage, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.cli.screen.sizes import size_text
 from raydist.errors import CheckpointError, MistakeError, StorageError
@@ -47,15 +47,16 @@ def command(run: str, what: str, directory: Path, step: int | None, storage: str
     from raydist.storage.run_record import read_record
 
     opened = open_named(storage, run)
-    record = read_record(opened)
     if step is not None and what != "checkpoint":
         raise MistakeError(f"--step names a checkpoint; a run has one {what}")
     check_is_empty(directory)
+    if what != "code":
+        note_damage(opened)
     notes: list[str] = []
     if what == "export":
         copied = _copy_export(opened, directory)
     elif what == "code":
-        copied = _copy_code(opened, record, directory)
+        copied = _copy_code(opened, read_record(opened), directory)
     else:
         copied, notes = _copy_checkpoint(opened, directory, step=step)
     told = {"run": opened.run, "what": what, "directory": str(directory.resolve()), **copied, "notes": notes}

@@ -32,6 +32,8 @@ def lost_secrets(spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> lis
     sentences = []
     if spec.get("on_end") == REDACTED and "on_end" not in settings:
         sentences.append("the command of --on-end is not kept; give it again")
+    if REDACTED in str(spec.get("mlflow")) and "mlflow" not in settings:
+        sentences.append("the credentials in --mlflow are not kept; give it again")
     params = spec.get(PARAMS, {})
     names = [name for name in params if params[name] == REDACTED and name not in settings[PARAMS]]
     if names:
@@ -46,6 +48,8 @@ def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     # A secret is not kept: the job's own default, or -p, has to give it again.
     params = {name: value for name, value in spec.get(PARAMS, {}).items() if value != REDACTED}
     options = {name: value for name, value in spec.items() if name in taken_over and value != REDACTED}
+    if REDACTED in str(options.get("mlflow")):
+        del options["mlflow"]
     return {**options, PARAMS: params}
 
 

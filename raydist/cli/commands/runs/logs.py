@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.run_argument import note_damage, open_named, run_argument
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.log_noise import NoiseFilter, is_noise
 from raydist.errors import MistakeError, SpecError
@@ -84,6 +84,10 @@ def command(
     opened = open_named(storage, run)
     is_all = is_all or is_json
     logs = _Logs(opened, task=asked, attempt=attempt, tail=tail, since_s=since_s, is_all=is_all)
+    if follow:
+        logs.is_over()  # of a run that has ended by now, the next read is the last
+    else:
+        note_damage(opened)
     if is_json:
         lines = logs.read_new(is_last=True)
         logs.check_found()
@@ -127,7 +131,7 @@ class _Logs:
         self._is_all = is_all
         self._readers: dict[tuple[int, TaskId], TimedLogReader] = {}
         self._noise: dict[tuple[int, TaskId], NoiseFilter] = collections.defaultdict(NoiseFilter)
-        self.has_ended = self._is_ended()  # a run that does not exist is told before its logs are missed
+        self.has_ended = False
 
     @property
     def tasks(self) -> list[tuple[int, TaskId]]:

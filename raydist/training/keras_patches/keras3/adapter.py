@@ -50,8 +50,7 @@ class Keras3:
         return serving.serving(model)
 
     def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        converted: Callable[[Any], Any] = model._autoconvert_optionals(step)
-        return converted
+        return build.converted(model, step)
 
 
 def global_random_variables() -> list[tf.Variable]:

@@ -32,8 +32,15 @@ def build(model: Any, element_spec: Any) -> None:
             logger.info("%s is built by its train_step: %s", model.name, error)
     is_new = model.train_function is None or not step_trace.has_traced(model)
     if has_own_step and model.optimizer is not None and is_new:
-        step = model._autoconvert_optionals(model.train_step)
+        step = converted(model, model.train_step)
         step_trace.trace_step(model, step, element_spec, build=optimizers.build)
+
+
+def converted(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a model's step as Keras would trace it: from 3.12 on without `tf.experimental.Optional`s."""
+    convert = getattr(model, "_autoconvert_optionals", None)
+    found: Callable[[Any], Any] = step if convert is None else convert(step)
+    return found
 
 
 def make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:

@@ -6,16 +6,57 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
+from raydist.known_versions import version_of
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.data_sizes import check_sizes
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
 from raydist.training.input import cut, resume
 from raydist.training.input.groups import Groups
+from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import slices
 from raydist.training.stepping import fit_session, step_calls
+
+# Until 3.10 `fit` was given the first step of a call alone, and told callbacks that one at its end too.
+_HAS_LAST_STEPS = version_of(keras.__version__) > (3, 10)
+
+
+def replacements() -> tuple[Replacement, ...]:
+    """Returns what gives callbacks the last step of a call, where Keras does not."""
+    names = () if _HAS_LAST_STEPS else ("on_train_batch_end", "on_test_batch_end", "on_predict_batch_end")
+    return tuple(
+        Replacement(
+            owner=keras.callbacks.CallbackList,
+            name=name,
+            parameters="self batch logs",
+            make=_make_batch_end,
+            reason="a call of several steps ends with its last one, as from 3.11 on",
+        )
+        for name in names
+    )
+
+
+class _FirstStep(int):
+    """The first step of a call, which also has the last one."""
+
+    last: int
+
+
+def _make_batch_end(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def on_batch_end(self: Any, batch: int, logs: Any = None) -> None:
+        original(self, batch.last if isinstance(batch, _FirstStep) else batch, logs)
+
+    return on_batch_end
+
+
+def _first_with_last(first: int, last: int) -> _FirstStep:
+    step = _FirstStep(first)
+    step.last = last
+    return step
 
 
 def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., None]:
@@ -61,7 +102,11 @@ def make_enumerate_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
     def _enumerate_iterator(self: Any) -> Iterator[Any]:
         # The iterators of jax and torch have none, and are not replaced.
         is_ours = is_distributed(self._distribute_strategy)
-        yield from _enumerate_calls(self) if is_ours else original(self)
+        if not is_ours:
+            yield from original(self)
+            return
+        for first, last, call in _enumerate_calls(self):
+            yield (first, last, call) if _HAS_LAST_STEPS else (_first_with_last(first, last), call)
 
     return _enumerate_iterator
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import trainer as tf_trainer
@@ -13,6 +16,7 @@ from keras.src.losses import loss as loss_module
 from keras.src.metrics import reduction_metrics
 from keras.src.trainers import trainer as base_trainer
 
+from raydist.known_versions import version_of
 from raydist.training import tf_private
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import own_logs, replica_share
@@ -23,53 +27,87 @@ def replacements() -> tuple[Replacement, ...]:
         Replacement(
             owner=loss_module,
             name="scale_loss_for_distribution",
-            fingerprint="143cd8a5efb6",
+            parameters="value",
+            fingerprints=("143cd8a5efb6",),
             make=lambda original: _scale_loss,
             reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
         ),
         Replacement(
             owner=loss_module,
             name="unscale_loss_for_distribution",
-            fingerprint="3903c7ed7f69",
+            parameters="value",
+            fingerprints=("3903c7ed7f69",),
             make=lambda original: _unscale_loss,
             reason="it undoes scale_loss_for_distribution",
         ),
         Replacement(
             owner=loss_module,
             name="apply_mask",
-            fingerprint="61d8938cd866",
+            parameters="sample_weight mask dtype reduction",
+            fingerprints=("61d8938cd866", "13f8242de3cd", "c08def1fbac1"),
             make=_make_apply_mask,
             reason="each replica divides by its own valid entries, and is weighted by its examples",
         ),
         Replacement(
             owner=loss_module,
             name="reduce_values",
-            fingerprint="60b046214772",
+            parameters="values sample_weight reduction",
+            fingerprints=("60b046214772",),
             make=_make_reduce_values,
             reason="each replica divides by its own sample weights, and is weighted by its examples",
         ),
         Replacement(
             owner=tf_trainer.TensorFlowTrainer,
             name="_aggregate_additional_loss",
-            fingerprint="3e9ee641327e",
+            parameters="self loss",
+            fingerprints=("3e9ee641327e",),
             make=_make_aggregate_additional_loss,
             reason="a loss for each example, which add_loss was given, is a sum, but weighted as a mean",
         ),
         Replacement(
             owner=reduction_metrics.Mean,
             name="update_state",
-            fingerprint="addc194e254f",
+            parameters="self values sample_weight",
             make=_make_update_state,
             reason="the mean of a train_step's own loss weighs each replica alike, whatever its examples",
         ),
         Replacement(
             owner=base_trainer.Trainer,
             name="_get_metrics_result_or_logs",
-            fingerprint="1c7ab4a2c8e6",
+            parameters="self logs",
             make=_make_logs_of_epoch,
             reason="values of a user's own step that are no metrics differ from worker to worker",
         ),
+        *_of_regularizers(),
     )
+
+
+def _of_regularizers() -> tuple[Replacement, ...]:
+    # From 3.14 on Keras divides it by the number of examples: it is a mean, as what is weighted has to be.
+    if version_of(keras.__version__) >= (3, 14):
+        return ()
+    return (
+        Replacement(
+            owner=keras.Layer,
+            name="add_loss",
+            parameters="self loss",
+            make=_make_add_loss,
+            reason="an activity_regularizer's loss is a sum over the examples, but weighted as a mean",
+        ),
+    )
+
+
+def _make_add_loss(original: Callable[..., None]) -> Callable[..., None]:
+    # Layers call `add_loss` in their `call`; `__call__` itself does so for its activity_regularizer alone.
+    of_regularizer = inspect.unwrap(keras.Layer.__call__).__code__
+
+    @functools.wraps(original)
+    def add_loss(self: Any, loss: Any) -> None:
+        is_sum = sys._getframe(1).f_code is of_regularizer and replica_share.is_in_model_step()
+        # As a loss for each example is, of which the model's is the sum.
+        original(self, tf.reshape(loss, (1,)) if is_sum else loss)
+
+    return add_loss
 
 
 def _scale_loss(value: Any) -> Any:

@@ -25,33 +25,33 @@ def replacements() -> tuple[Replacement, ...]:
             Replacement(
                 owner=owner,
                 name="apply",
-                fingerprint=fingerprint,
+                parameters="self grads trainable_variables",
                 make=_make_recorded,
                 reason="the check of a model's own losses needs the gradients that its optimizers get",
             )
-            for owner, fingerprint in (
-                (base_optimizer.BaseOptimizer, "43097be63b91"),
-                (loss_scale_optimizer.LossScaleOptimizer, "1cc61fb4c21e"),
-            )
+            for owner in (base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer)
         ),
         Replacement(
             owner=base_optimizer.BaseOptimizer,
             name="_backend_apply_gradients",
-            fingerprint="48d6e24d5803",
+            parameters="self grads trainable_variables",
+            fingerprints=("48d6e24d5803",),
             make=_make_apply_gradients,
             reason="gradients are clipped, and sparse rows squared, before they are summed (TF_NOTES 7)",
         ),
         Replacement(
             owner=tf_optimizer.TFOptimizer,
             name="_all_reduce_sum_gradients",
-            fingerprint="953512efa56c",
+            parameters="self grads_and_vars",
+            fingerprints=("953512efa56c", "dd8896fa68d7"),
             make=lambda original: _keep_gradients,
             reason="they are summed already",
         ),
         Replacement(
             owner=loss_scale_optimizer.LossScaleOptimizer,
             name="_tf_apply",
-            fingerprint="e702c4db1a06",
+            parameters="self grads trainable_variables",
+            fingerprints=("e702c4db1a06",),
             make=_make_loss_scale_apply,
             reason="each replica decides from its own gradients whether to skip a step: a hang (TF_NOTES 7)",
         ),

@@ -1,6 +1,6 @@
 """All that raydist replaces in Keras 3.
 
-Stock Keras 3.15 cannot `fit` under MultiWorkerMirroredStrategy (keras#20585), nor run several steps
+Stock Keras 3.10 to 3.15 cannot `fit` under MultiWorkerMirroredStrategy (keras#20585), nor run several steps
 per execution under any strategy with several replicas (keras#19246). TF_NOTES 1 has the causes by
 file and line; each replacement names its own.
 """
@@ -8,6 +8,7 @@ file and line; each replacement names its own.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import keras
 from keras.src.backend.common import variables as common_variables
@@ -25,18 +26,25 @@ from raydist.training.keras_patches.keras3 import (
 )
 from raydist.training.keras_patches.replacement import Replacement
 
-VERSION = "3.15"
 
-
-def patch(*, sync_batchnorm: bool) -> None:
+def patch(
+    *, sync_batchnorm: bool, check: Callable[[str], str | None] | None, newer: tuple[str, str] | None = None
+) -> str | None:
     """Replaces what is broken. Call once in a process, before user code is imported.
 
+    Args:
+      check: As of `replacement.apply`; likewise `newer`.
+
+    Returns:
+      A sentence for the run's notes if this keras had to be checked.
+
     Raises:
-      UnsupportedError: This Keras is not the one that the replacements were written for.
+      UnsupportedError: The replacements do not fit this Keras, or failed the check.
     """
-    replacement.apply(replacements(), library=keras, version=VERSION)
+    note = replacement.apply(replacements(), library=keras, check=check, newer=newer)
     if sync_batchnorm:
         statistics.synchronize_batchnorm()
+    return note
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -46,75 +54,67 @@ def replacements() -> tuple[Replacement, ...]:
         Replacement(
             owner=model,
             name="_maybe_symbolic_build",
-            fingerprint="92a504f5eba9",
+            parameters="self iterator data_batch",
+            fingerprints=("92a504f5eba9", "181752273e37"),  # the latter in 3.10
             make=build.make_symbolic_build,
             reason="strategy.reduce takes no nests: fit fails on `PerReplica` (keras#20585)",
         ),
         Replacement(
             owner=model,
             name="_make_function",
-            fingerprint="bb33b7a0da3d",
+            parameters="self step_function",
+            fingerprints=("bb33b7a0da3d", "55eb952812ca"),  # the latter before 3.12
             make=trainer.make_step_function,
             reason="scalars are reduced on axis 0 (keras#20585); several steps lose a capture (keras#19246)",
         ),
         Replacement(
             owner=model,
             name="make_predict_function",
-            fingerprint="a772a2efdd90",
+            parameters="self force",
+            fingerprints=("a772a2efdd90", "5f1a30acee30"),  # the latter before 3.12
             make=trainer.make_predict_function,
             reason="global batches arrive as slices, whose padding examples must not be predicted",
         ),
         Replacement(
             owner=model,
             name="fit",
-            fingerprint="a9a6dc02a7dd",
+            parameters="self callbacks initial_epoch ...",
             make=trainer.make_checked_fit,
             reason="what cannot work is refused before training (keras#20582)",
-        ),
-        Replacement(
-            owner=model,
-            name="evaluate",
-            fingerprint="a1facf652816",
-            make=statistics.make_with_equal_statistics,
-            reason="BatchNormalization's moving statistics drift apart per replica (TF_NOTES 1.5)",
-        ),
-        Replacement(
-            owner=model,
-            name="predict",
-            fingerprint="ee5831d7d217",
-            make=statistics.make_with_equal_statistics,
-            reason="as for evaluate",
         ),
         *(
             Replacement(
                 owner=model,
                 name=name,
-                fingerprint=fingerprint,
+                parameters="self ...",
                 make=statistics.make_with_equal_statistics,
-                reason="as for evaluate",
+                reason="BatchNormalization's moving statistics drift apart per replica (TF_NOTES 1.5)",
             )
-            for name, fingerprint in (("test_on_batch", "200619489306"), ("predict_on_batch", "05be67cba664"))
+            for name in ("evaluate", "predict", "test_on_batch", "predict_on_batch")
         ),
         Replacement(
             owner=epoch_iterator,
             name="__init__",
-            fingerprint="901af2700297",
+            parameters="self distribute_strategy args kwargs",
+            fingerprints=("901af2700297",),
             make=epochs.make_epoch_iterator_init,
             reason="an uneven global batch is weighted wrongly, an empty one becomes NaN (TF_NOTES 1.6, 7)",
         ),
         Replacement(
             owner=epoch_iterator,
             name="_enumerate_iterator",
-            fingerprint="376e3e16a928",
+            parameters="self",
+            fingerprints=("376e3e16a928", "5b12fbb1202b"),  # the latter in 3.10
             make=epochs.make_enumerate_iterator,
             reason="an epoch's last call runs only what is left; a resumed run starts inside one",
         ),
+        *epochs.replacements(),
         *losses.replacements(),
         *optimizers.replacements(),
         Replacement(
             owner=core.Variable,
             name="_initialize",
-            fingerprint="ab759c22f87f",
+            parameters="self value",
             make=variables.make_initialize,
             reason="CentralStorageStrategy needs an aggregation for layers' state (TF_NOTES 1.5)",
         ),
@@ -122,7 +122,8 @@ def replacements() -> tuple[Replacement, ...]:
             Replacement(
                 owner=common_variables.Variable,
                 name=name,
-                fingerprint=fingerprint,
+                parameters="self value",
+                fingerprints=(fingerprint,),
                 make=functools.partial(variables.make_atomic, name=name),
                 reason="assign(self + x) loses what other workers add meanwhile (TF_NOTES 2)",
             )
@@ -131,7 +132,8 @@ def replacements() -> tuple[Replacement, ...]:
         Replacement(
             owner=core.Variable,
             name="_direct_assign",
-            fingerprint="170647e9816d",
+            parameters="self value",
+            fingerprints=("170647e9816d",),
             make=variables.make_direct_assign,
             reason="metrics assign(self + x), and CentralStorageStrategy sums it with self in each",
         ),

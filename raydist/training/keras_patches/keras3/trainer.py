@@ -14,6 +14,7 @@ from keras.src.backend.tensorflow import trainer as tf_trainer
 
 from raydist.errors import UnsupportedError
 from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
+from raydist.training.keras_patches.keras3 import build
 from raydist.training.keras_patches.keras3.statistics import EqualStatistics
 from raydist.training.replicas import loss_rules, slices, user_batches
 from raydist.training.stepping import compilation, fit_session, model_steps, plain_fit, worker_callbacks
@@ -60,7 +61,7 @@ def make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, step_function)
         return model_steps.make_step_function(
             self,
-            self._autoconvert_optionals(step_function),
+            build.converted(self, step_function),
             is_training=step_function == self.train_step,
             is_own=not loss_rules.is_keras(step_function),
             metric_variables=lambda: (
@@ -79,7 +80,7 @@ def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
         strategy = self.distribute_strategy
         if not is_distributed(strategy):
             return original(self, force)
-        step_on_batch = self._autoconvert_optionals(self.predict_step)
+        step_on_batch = build.converted(self, self.predict_step)
         if compilation.is_compiled(self, strategy) and not self.run_eagerly:
             step_on_batch = tf.function(step_on_batch, reduce_retracing=True, jit_compile=True)
 

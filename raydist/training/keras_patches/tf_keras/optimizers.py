@@ -19,12 +19,12 @@ from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, all_reduce, gradient_probe, replica_share
 
 # Both generations of optimizers, and their wrappers for mixed precision.
-_OPTIMIZERS = {
-    optimizer.Optimizer: "f2bdbc4526fc",
-    loss_scale_optimizer.LossScaleOptimizerV3: "e94f9de2bbfd",
-    optimizer_v2.OptimizerV2: "3a754ceba6ea",
-    loss_scale_optimizer.LossScaleOptimizer: "2a6925ccda8d",
-}
+_OPTIMIZERS = (
+    optimizer.Optimizer,
+    loss_scale_optimizer.LossScaleOptimizerV3,
+    optimizer_v2.OptimizerV2,
+    loss_scale_optimizer.LossScaleOptimizer,
+)
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -33,44 +33,48 @@ def replacements() -> tuple[Replacement, ...]:
             Replacement(
                 owner=owner,
                 name="apply_gradients",
-                fingerprint=fingerprint,
+                parameters="self grads_and_vars ...",
                 make=_make_recorded,
                 reason="the check of a model's own losses needs the gradients that its optimizers get",
             )
-            for owner, fingerprint in _OPTIMIZERS.items()
+            for owner in _OPTIMIZERS
         ),
         Replacement(
             owner=optimizer_utils,
             name="all_reduce_sum_gradients",
-            fingerprint="a5b8dd0a1150",
+            parameters="grads_and_vars",
+            fingerprints=("a5b8dd0a1150",),
             make=_make_all_reduce,
             reason="a padding example adds its own gradient to losses that sum over examples",
         ),
         Replacement(
             owner=losses_utils,
             name="scale_loss_for_distribution",
-            fingerprint="85abae5f16dc",
+            parameters="loss_value",
+            fingerprints=("85abae5f16dc",),
             make=lambda original: _scale_loss,
             reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
         ),
         Replacement(
             owner=losses_utils,
             name="apply_valid_mask",
-            fingerprint="541c072a3c81",
+            parameters="losses sw mask reduction",
+            fingerprints=("541c072a3c81",),
             make=_make_apply_valid_mask,
             reason="each replica divides by its own valid entries, and by 0 where it has none",
         ),
         Replacement(
             owner=losses.Loss,
             name="_get_reduction",
-            fingerprint="2582a0c2d1c2",
+            parameters="self",
+            fingerprints=("2582a0c2d1c2",),
             make=_make_get_reduction,
             reason="the default reduction is refused in a train_step, where it is right for local means",
         ),
         Replacement(
             owner=base_metric.Mean,
             name="update_state",
-            fingerprint="bf10aa0fd05d",
+            parameters="self values sample_weight",
             make=_make_update_state,
             reason="the mean of a train_step's own loss weighs each replica alike, whatever its examples",
         ),

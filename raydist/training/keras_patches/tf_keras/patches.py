@@ -8,6 +8,7 @@ wrongly. TF_NOTES 3.2 and 7 have the causes by file and line.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import tf_keras
@@ -18,20 +19,27 @@ from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.keras_patches.tf_keras import data_handler, metrics, optimizers, trainer
 
-VERSION = "2.21"
 
-
-def patch(*, sync_batchnorm: bool) -> None:
+def patch(
+    *, sync_batchnorm: bool, check: Callable[[str], str | None] | None, newer: tuple[str, str] | None = None
+) -> str | None:
     """Replaces what is broken. Call once in a process, before user code is imported.
 
+    Args:
+      check: As of `replacement.apply`; likewise `newer`.
+
+    Returns:
+      A sentence for the run's notes if this tf_keras had to be checked.
+
     Raises:
-      UnsupportedError: This tf_keras is not the one that the replacements were written for.
+      UnsupportedError: The replacements do not fit this tf_keras, or failed the check.
     """
-    replacement.apply(replacements(), library=tf_keras, version=VERSION)
+    note = replacement.apply(replacements(), library=tf_keras, check=check, newer=newer)
     # Dropout's default generator has a state that cannot be saved (TF_NOTES 12).
     tf_keras.backend.experimental.enable_tf_random_generator()
     if sync_batchnorm:
         _synchronize_batchnorm()
+    return note
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -42,7 +50,8 @@ def replacements() -> tuple[Replacement, ...]:
             Replacement(
                 owner=training.Model,
                 name=name,
-                fingerprint=_FINGERPRINTS[name],
+                parameters="self force",
+                fingerprints=_FINGERPRINTS[name],
                 make=functools.partial(trainer.make_step_function, kind=kind),
                 reason="each step reduces each metric, and logs are summed twice (keras#16286, TF_NOTES 3.2)",
             )
@@ -51,56 +60,62 @@ def replacements() -> tuple[Replacement, ...]:
         Replacement(
             owner=training.Model,
             name="make_predict_function",
-            fingerprint=_FINGERPRINTS["make_predict_function"],
+            parameters="self force",
+            fingerprints=_FINGERPRINTS["make_predict_function"],
             make=trainer.make_predict_function,
             reason="global batches arrive as slices, whose padding examples must not be predicted",
         ),
         Replacement(
             owner=training.Model,
             name="_maybe_load_initial_counters_from_ckpt",
-            fingerprint=_FINGERPRINTS["_maybe_load_initial_counters_from_ckpt"],
+            parameters="self steps_per_epoch initial_epoch",
+            fingerprints=_FINGERPRINTS["_maybe_load_initial_counters_from_ckpt"],
             make=trainer.make_load_initial_counters,
             reason="the hook by which a resumed run starts at its epoch",
         ),
         Replacement(
             owner=data_adapter.DataHandler,
             name="_configure_dataset_and_inferred_steps",
-            fingerprint=_FINGERPRINTS["_configure_dataset_and_inferred_steps"],
+            parameters="self strategy x steps_per_epoch class_weight distribute",
+            fingerprints=_FINGERPRINTS["_configure_dataset_and_inferred_steps"],
             make=functools.partial(data_handler.unless_coordinated, data_handler.configure_dataset),
             reason="an uneven global batch is weighted wrongly (TF_NOTES 7)",
         ),
         Replacement(
             owner=data_adapter.DataHandler,
             name="enumerate_epochs",
-            fingerprint=_FINGERPRINTS["enumerate_epochs"],
+            parameters="self",
+            fingerprints=_FINGERPRINTS["enumerate_epochs"],
             make=functools.partial(data_handler.unless_coordinated, data_handler.enumerate_epochs),
             reason="an iterator that is made and dropped advances a shuffle's seed, but not in a resumed run",
         ),
         Replacement(
             owner=data_adapter.DataHandler,
             name="steps",
-            fingerprint=_FINGERPRINTS["steps"],
+            parameters="self",
+            fingerprints=_FINGERPRINTS["steps"],
             make=functools.partial(data_handler.unless_coordinated, data_handler.steps),
             reason="a call has as many steps as the train function is asked for, and may have more than one",
         ),
         Replacement(
             owner=data_adapter,
             name="single_batch_iterator",
-            fingerprint=_FINGERPRINTS["single_batch_iterator"],
+            parameters="strategy x y sample_weight class_weight",
+            fingerprints=_FINGERPRINTS["single_batch_iterator"],
             make=data_handler.make_single_batch_iterator,
             reason="train_on_batch makes a data set of a batch, which is weighted wrongly (TF_NOTES 7)",
         ),
         Replacement(
             owner=data_adapter.DatasetAdapter,
             name="_validate_args",
-            fingerprint=_FINGERPRINTS["_validate_args"],
+            parameters="self y sample_weights steps ...",
             make=data_handler.make_validate_args,
             reason="a distributed data set needs steps_per_epoch, though its end can be seen",
         ),
         Replacement(
             owner=training.Model,
             name="fit",
-            fingerprint=_FINGERPRINTS["fit"],
+            parameters="self callbacks initial_epoch ...",
             make=trainer.make_packed_fit,
             reason="several steps may go into one call where no callback watches batches",
         ),
@@ -108,21 +123,22 @@ def replacements() -> tuple[Replacement, ...]:
         Replacement(
             owner=training.Model,
             name="_validate_and_get_metrics_result",
-            fingerprint=_FINGERPRINTS["_validate_and_get_metrics_result"],
+            parameters="self logs",
             make=trainer.make_logs_of_epoch,
             reason="values of a user's own step that are no metrics differ from worker to worker",
         ),
         Replacement(
             owner=metrics_utils,
             name="update_state_wrapper",
-            fingerprint=_FINGERPRINTS["update_state_wrapper"],
+            parameters="update_state_fn",
             make=metrics.make_update_state_wrapper,
             reason="a metric cannot be updated where the check of a model's own losses traces the step",
         ),
         Replacement(
             owner=metrics_utils,
             name="result_wrapper",
-            fingerprint=_FINGERPRINTS["result_wrapper"],
+            parameters="result_fn",
+            fingerprints=_FINGERPRINTS["result_wrapper"],
             make=metrics.make_result_wrapper,
             reason="reading a metric in a step is an all-reduce per variable (TF_NOTES 3.2)",
         ),
@@ -130,19 +146,15 @@ def replacements() -> tuple[Replacement, ...]:
 
 
 _FINGERPRINTS = {
-    "make_train_function": "2c98267ffc1c",
-    "make_test_function": "c0d12feaac61",
-    "make_predict_function": "56a6ae779caf",
-    "_maybe_load_initial_counters_from_ckpt": "fa3b05cb1c73",
-    "_configure_dataset_and_inferred_steps": "b29f05ea7262",
-    "enumerate_epochs": "8bd30ce6fbcc",
-    "steps": "d8870ad49d13",
-    "single_batch_iterator": "f73090f406a9",
-    "_validate_args": "f5ff9427fb95",
-    "fit": "f6cc972c81a0",
-    "update_state_wrapper": "0960128e93b4",
-    "result_wrapper": "e266e01cef55",
-    "_validate_and_get_metrics_result": "7e420007d6a6",
+    "make_train_function": ("2c98267ffc1c",),
+    "make_test_function": ("c0d12feaac61",),
+    "make_predict_function": ("56a6ae779caf",),
+    "_maybe_load_initial_counters_from_ckpt": ("fa3b05cb1c73",),
+    "_configure_dataset_and_inferred_steps": ("b29f05ea7262",),
+    "enumerate_epochs": ("8bd30ce6fbcc",),
+    "steps": ("d8870ad49d13",),
+    "single_batch_iterator": ("f73090f406a9",),
+    "result_wrapper": ("e266e01cef55",),
 }
 
 

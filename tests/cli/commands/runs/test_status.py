@@ -72,6 +72,34 @@ def test_status_json_of_a_live_run(raydist: Run, live: RunStorage) -> None:
     ]
 
 
+SLOW = "worker/1 is 2.5 times slower than the median of the tasks"
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_status_names_stragglers_once_and_shows_the_waits(
+    raydist: Run, live: RunStorage, is_over: bool
+) -> None:
+    straggler = {
+        "task": "worker/1",
+        "cause": "data",
+        "times_slower": 2.5,
+        "message": SLOW,
+        "is_over": is_over,
+    }
+    waits = ({"collective_wait": 0.61}, {"input_wait": 0.5, "collective_wait": 0.02})
+    tasks = [{**task, **wait} for task, wait in zip(LIVE["tasks"], waits, strict=True)]
+    record = {**LIVE, "tasks": tasks, "stragglers": [straggler], "notes": [SLOW, "the seed is 0"]}
+    RunRecordStore(live).replace(make_record(live, **record, driver=this_process()))
+    lines = raydist("status", "@latest", "--storage", live.uri())[1].splitlines()
+    assert [line for line in lines if SLOW in line] == [f"straggler: {SLOW}"]
+    assert ("straggler: worker/1 is as fast as the others again" in lines) is is_over
+    cells = {line.split()[0]: line.split() for line in lines if line.startswith("worker/")}
+    assert (cells["worker/0"][5:7], cells["worker/1"][5:7]) == (["-", "61%"], ["50%", "2%"])
+    told = json.loads(raydist("status", "@latest", "--storage", live.uri(), "--json")[1])
+    assert told["stragglers"] == [straggler]
+    assert told["tasks"][1]["input_wait"] == 0.5
+
+
 def test_status_names_damaged_events_and_shows_the_rest(raydist: Run, live: RunStorage) -> None:
     live.write_bytes(live.event_segment(7), b"{")
     code, out, _ = raydist("status", "digits-1", "--storage", live.uri())
@@ -124,3 +152,21 @@ def test_run_of_an_older_raydist_is_shown(raydist: Run, live: RunStorage) -> Non
     code, out, _ = raydist("status", "digits-1", "--storage", live.uri())
     assert code == 0
     assert "steps       40\n" in out
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_status_tells_of_a_slow_link_once_for_both_of_its_ends(
+    raydist: Run, live: RunStorage, is_over: bool
+) -> None:
+    sentence = "the network of worker/0 and worker/1 is slow: a round trip takes 40 ms"
+    ends = [
+        {"task": f"worker/{index}", "cause": "network", "times_slower": 1.0, "message": sentence}
+        for index in range(2)
+    ]
+    stragglers = [{**one, "is_over": is_over} for one in ends]
+    record = {**LIVE, "stragglers": stragglers, "notes": [sentence]}
+    RunRecordStore(live).replace(make_record(live, **record, driver=this_process()))
+    lines = raydist("status", "@latest", "--storage", live.uri())[1].splitlines()
+    again = [f"straggler: the network of worker/{index} is as fast as the others again" for index in range(2)]
+    told = [line for line in lines if "network" in line]
+    assert told == [f"straggler: {sentence}", *(again if is_over else [])]

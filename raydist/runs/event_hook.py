@@ -1,0 +1,32 @@
+"""The user's `on_event`, whose mistakes do not end a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class GuardedHook:
+    """Calls a function with each event; what it raises is told once and harms nothing."""
+
+    def __init__(self, call: Callable[[Mapping[str, Any]], object]) -> None:
+        self._call = call
+        self._notes: tuple[str, ...] = ()
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        try:
+            self._call(event)
+        except Exception as error:  # the user's code, as in a task; Ctrl-C is none
+            if not self._notes:
+                logger.exception("on_event failed for the event %r", event.get("event"))
+                what = f"{type(error).__name__}: {error}"
+                self._notes = (
+                    f"on_event failed for an event {event.get('event')!r} ({what}); the run went on",
+                )
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns a sentence about its first failure, if there was one."""
+        return self._notes

@@ -1,0 +1,136 @@
+"""A profile of some steps of a task of a run that goes on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+
+from raydist.errors import ClusterError, MistakeError, RaydistError, StorageError
+from raydist.runtime.cluster.signals import signal_task
+from raydist.spec.job import Strategy
+from raydist.spec.result import TaskRecord
+from raydist.spec.tasks import TaskId, TaskType
+from raydist.storage.profiles import mail
+from raydist.storage.profiles.mail import ProfileAnswer, ProfileRequest
+from raydist.storage.run_record import RunRecord, read_record
+from raydist.storage.run_storage import RunStorage
+
+_POLL_S = 0.5
+_LOOK_AT_RUN_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A profile that is kept.
+
+    Attributes:
+      task: Which task it is of.
+      answer: What it shows, and where it is.
+    """
+
+    task: TaskId
+    answer: ProfileAnswer
+
+
+def profile_task(storage: RunStorage, task: TaskId | None, *, steps: int, timeout_s: float) -> Profile:
+    """Has a task profile its next steps, and returns once the profile is stored.
+
+    Args:
+      task: Which one; the chief when it is None.
+      steps: How many steps, at least: several that are packed into one call are profiled together.
+
+    Raises:
+      MistakeError: The run has ended or ends before the profile is complete, has no such task, or one that
+        takes no steps.
+      ClusterError: The task cannot be reached, is being profiled already, or takes no step in time.
+    """
+    record = read_record(storage)
+    if record.state.is_terminal:
+        raise MistakeError(
+            f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; only a run that "
+            "goes on can be profiled"
+        )
+    entry = _entry_of(record, task or _chief_of(record))
+    if entry.pid is None or entry.state.is_terminal:
+        raise ClusterError(f"{entry.task} of run {record.run} has no process now; ask again once it has")
+    request = ProfileRequest(steps=steps, timeout_s=timeout_s)
+    name = mail.write_request(storage, entry.task, request)
+    try:
+        address = record.spec.get("address")
+        signal_task(entry.pid, signal.SIGUSR2, host=entry.host or "", address=address)
+        answer = _wait(storage, entry, name, request)
+    finally:
+        mail.delete_mail(storage, entry.task, name)
+    if answer.error is not None:
+        raise ClusterError(f"{entry.task} of run {record.run} {answer.error}")
+    return Profile(task=entry.task, answer=answer)
+
+
+def check_has_steps(task: TaskId, strategy: str) -> None:
+    """Raises MistakeError for a task that takes no training steps of its own."""
+    if strategy == Strategy.PARAMETER_SERVER.value and task.task_type is not TaskType.CHIEF:
+        raise MistakeError(
+            f"{task} cannot be profiled: under parameter_server the coordinator in chief/0 counts the steps, "
+            "and the other tasks only serve it; profile chief/0"
+        )
+    if task.task_type not in (TaskType.CHIEF, TaskType.WORKER):
+        raise MistakeError(f"{task} cannot be profiled: it takes no training steps; profile a worker")
+
+
+def _chief_of(record: RunRecord) -> TaskId:
+    chief = TaskId(task_type=TaskType.CHIEF, index=0)
+    has_chief = any(entry.task == chief for entry in record.tasks)
+    return chief if has_chief else TaskId(task_type=TaskType.WORKER, index=0)
+
+
+def _entry_of(record: RunRecord, task: TaskId) -> TaskRecord:
+    entries = {entry.task: entry for entry in record.tasks}
+    if task not in entries:
+        known = ", ".join(map(str, entries)) or "none"
+        raise MistakeError(f"run {record.run} has no task {task}; it has {known}")
+    check_has_steps(task, record.strategy)
+    return entries[task]
+
+
+def _wait(storage: RunStorage, entry: TaskRecord, name: str, request: ProfileRequest) -> ProfileAnswer:
+    begun_s = looked_s = time.monotonic()
+    while True:
+        time.sleep(_POLL_S)
+        if (answer := mail.read_answer(storage, entry.task, name)) is not None:
+            return answer
+        now_s = time.monotonic()
+        if now_s - begun_s > request.timeout_s:
+            raise ClusterError(
+                f"{entry.task} of run {storage.run} did not complete {request.steps} steps within "
+                f"{request.timeout_s:g} s; `raydist stacks {storage.run} --task {entry.task}` shows where it "
+                "is. If it is training, ask for fewer --steps or give a longer --timeout; a loop of your own "
+                "has to call ctx.report for its steps to be counted"
+            )
+        if now_s - looked_s >= _LOOK_AT_RUN_S:
+            looked_s = now_s
+            if (ended := _end_of(storage, entry)) is not None:
+                # The task may have answered just before.
+                answer = mail.read_answer(storage, entry.task, name)
+                if answer is None:
+                    raise ended
+                return answer
+
+
+def _end_of(storage: RunStorage, entry: TaskRecord) -> RaydistError | None:
+    """Returns why the task's process will not answer any more; None while it may."""
+    try:
+        record = read_record(storage)
+    except StorageError:
+        return None  # a record that is being replaced; whether the storage is there, the answer tells
+    if record.state.is_terminal:
+        return MistakeError(
+            f"run {storage.run} ended before {entry.task} was profiled: {record.state.value} after "
+            f"{record.steps} steps"
+        )
+    if {one.task: one.pid for one in record.tasks}.get(entry.task) != entry.pid:
+        return ClusterError(
+            f"the process of {entry.task} of run {storage.run} ended before it was profiled; ask again once "
+            "the task has another one"
+        )
+    return None

@@ -1,0 +1,84 @@
+"""What a task is told before the tasks' addresses are known, and what it answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raydist.runtime.host.log_capture import LogTarget
+from raydist.runtime.host.oom import OomCounter
+from raydist.spec.job import KerasFlavour, PortRange
+from raydist.spec.tasks import Resources, TaskId
+from raydist.storage.evidence import Machine
+from raydist.storage.proof import StorageProof
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSetup:
+    """What a task is told before the tasks' addresses are known.
+
+    Attributes:
+      body: `package.module:Class` of the TaskBody.
+      scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
+      tpu_name: TPU to connect to; None without one.
+      may_vanish: Whether training goes on without it, so that it ends at once when it is told to.
+      proof: What the host has to find on storage; None checks nothing.
+      address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
+        one; None where any will do.
+      tells_packages: Whether it tells what is installed on its host; one task does, for all.
+    """
+
+    task: TaskId
+    body: str
+    keras: KerasFlavour
+    resources: Resources
+    log: LogTarget
+    scratch_prefix: str
+    ports: PortRange | None = None
+    tpu_name: str | None = None
+    may_vanish: bool = False
+    proof: StorageProof | None = None
+    address: str | None = None
+    tells_packages: bool = False
+
+    @property
+    def incarnation(self) -> int:
+        return self.log.incarnation
+
+    @property
+    def scratch_name(self) -> str:
+        return f"{self.scratch_prefix}-{self.incarnation}"
+
+    def for_next_life(self, *, address: str | None) -> TaskSetup:
+        """Returns what the process is told that takes this one's place."""
+        log = dataclasses.replace(self.log, incarnation=self.incarnation + 1)
+        return dataclasses.replace(self, log=log, address=address)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """What a task says once its process is up.
+
+    Attributes:
+      address: `ip:port` of the leased port, an IPv6 address in brackets.
+      host: The node's address as Ray knows it.
+      versions: Of what has to be the same everywhere, by name.
+      oom: What the kernel's OOM killer had done by then; None where the kernel does not show it.
+      host_name: The name that the host has for itself.
+      machine: What the host is made of.
+      packages: Versions of all that is installed; empty unless it was asked to tell them.
+    """
+
+    task: TaskId
+    address: str
+    pid: int
+    host: str
+    node_id: str
+    scratch_path: Path
+    versions: Mapping[str, str] = field(default_factory=dict)
+    oom: OomCounter | None = None
+    host_name: str = ""
+    machine: Machine | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)

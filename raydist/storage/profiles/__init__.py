@@ -1,0 +1,1 @@
+"""What `raydist profile` and a task tell each other through storage."""

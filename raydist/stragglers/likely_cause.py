@@ -1,0 +1,104 @@
+"""Why a task is slower than the others, as far as its numbers tell."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from raydist.spec.result import StragglerCause
+from raydist.stragglers.comparison import LIMIT
+from raydist.stragglers.step_times import StepTimes
+
+# A cause has to explain so much of the time that a task takes more than the others.
+_EXPLAINS = 0.5
+# Where the delay of threads is not known: what others take of the host's CPU time.
+_BUSY_HOST = 0.5
+
+_REMEDIES = {
+    StragglerCause.HOST: "see what else runs there, or give each task more --cpus-per-worker",
+    StragglerCause.DATA: (
+        "balance the files or rows of the workers, cache what does not change, or make its maps cheaper"
+    ),
+    StragglerCause.COMPUTE: "look for code that only this task runs, larger examples, or a slower CPU",
+    StragglerCause.UNKNOWN: (
+        "a sleep, a lock, a slow file or a slower device looks like this; `raydist stacks` shows where it is"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LikelyCause:
+    """A cause, and what it is read from and what to do about it, as the end of a sentence."""
+
+    cause: StragglerCause
+    reason: str
+
+
+def likely_cause(slow: StepTimes, others: Sequence[StepTimes]) -> LikelyCause:
+    """Returns why `slow` takes longer than `others`, of which there is at least one."""
+    cause = _cause(slow, others)
+    return LikelyCause(cause=cause, reason=f"{_reading(cause, slow, others)}; {_REMEDIES[cause]}")
+
+
+def seconds_text(seconds: float) -> str:
+    """Returns `1.2 s` or `45 ms`."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _cause(slow: StepTimes, others: Sequence[StepTimes]) -> StragglerCause:
+    def more(of: Callable[[StepTimes], float | None]) -> float:
+        return (of(slow) or 0.0) - _median(of, others)
+
+    explained_s = _EXPLAINS * more(lambda one: one.own_s)
+    cpu_s, delay_s = more(_cpu_s), more(_delay_s)
+    # On a busy host each second of CPU time brings its delay with it, so that both belong to the task's own
+    # computation where its CPU time is longer, too.
+    has_more_work = slow.cpu_s > LIMIT * _median(_cpu_s, others) or cpu_s > delay_s
+    is_computing = has_more_work and cpu_s + max(0.0, delay_s) >= explained_s
+    if slow.run_delay_s is None:
+        is_delayed = (slow.other_cpus or 0.0) >= _BUSY_HOST
+    else:
+        is_delayed = delay_s >= explained_s
+    # Before the data: another process makes a task's input pipeline as slow as its steps.
+    if is_delayed and not is_computing:
+        return StragglerCause.HOST
+    if more(_input_s) >= explained_s:
+        return StragglerCause.DATA
+    return StragglerCause.COMPUTE if is_computing else StragglerCause.UNKNOWN
+
+
+def _reading(cause: StragglerCause, slow: StepTimes, others: Sequence[StepTimes]) -> str:
+    def compared(of: Callable[[StepTimes], float | None]) -> str:
+        median_s = seconds_text(_median(of, others))
+        return f"{seconds_text(of(slow) or 0.0)} of each step (median of the others {median_s})"
+
+    match cause:
+        case StragglerCause.HOST if slow.run_delay_s is None:
+            return f"other processes take {slow.other_cpus or 0.0:.0%} of its host's CPU time"
+        case StragglerCause.HOST:
+            return f"its threads are ready and get no CPU for {compared(_delay_s)}"
+        case StragglerCause.DATA:
+            return f"it waits for its input {compared(_input_s)}"
+        case StragglerCause.COMPUTE:
+            return f"its CPU time is {compared(_cpu_s)}"
+        case _ if not slow.cpu_s:  # a process that trains takes some
+            return "neither its CPU time nor its input is measured under parameter_server"
+        case _:
+            return "it does not wait for its input, takes no more CPU time, and nothing keeps it from a CPU"
+
+
+def _median(of: Callable[[StepTimes], float | None], others: Sequence[StepTimes]) -> float:
+    return statistics.median_low([of(one) or 0.0 for one in others])
+
+
+def _cpu_s(one: StepTimes) -> float:
+    return one.cpu_s
+
+
+def _delay_s(one: StepTimes) -> float | None:
+    return one.run_delay_s
+
+
+def _input_s(one: StepTimes) -> float | None:
+    return one.input_wait_s

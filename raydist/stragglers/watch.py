@@ -1,0 +1,179 @@
+"""Who is slower than the others for a while, from what the tasks of an attempt say of their pace."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from raydist.spec.result import Straggler, StragglerCause
+from raydist.spec.status import TaskPace, TaskState, TaskStatus
+from raydist.spec.tasks import TaskId, TaskType
+from raydist.stragglers.comparison import find_stragglers
+from raydist.stragglers.likely_cause import likely_cause, seconds_text
+from raydist.stragglers.network import REMEDY, SlowLinks, find_slow_links, host_links, is_network_bound
+from raydist.stragglers.step_times import StepTimes, step_times
+
+# A task is named once it was slow in each of so many samples, of so many seconds each: an evaluation, a
+# checkpoint or a pause of a machine falls into one of them, or into two.
+SAMPLE_S = 10.0
+NUM_SAMPLES = 3
+# In a sample, of each task.
+MIN_STEPS = 3
+
+_Paces = Mapping[TaskId, TaskPace]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StragglerWatch:
+    """What is known of the tasks' pace. Immutable, so that another thread may read it.
+
+    Attributes:
+      stragglers: The tasks that were named in this attempt, in that order.
+      noted: Each task and cause when it was named first, over all attempts.
+      marks: The paces at the samples' ends, the oldest first, and before them the beginning.
+      latest: The newest paces.
+    """
+
+    sample_s: float = SAMPLE_S
+    stragglers: tuple[Straggler, ...] = ()
+    noted: tuple[Straggler, ...] = ()
+    marks: tuple[_Paces, ...] = ()
+    latest: _Paces = field(default_factory=dict)
+    _incarnations: Mapping[TaskId, int] = field(default_factory=dict)
+
+    def updated(self, statuses: Iterable[TaskStatus]) -> StragglerWatch:
+        """Takes the newest status of each task of the attempt."""
+        running = {one.task: one for one in statuses if one.state is TaskState.RUNNING}
+        paces = _paces_of(running)
+        incarnations = {task: running[task].incarnation for task in paces}
+        # Other tasks or processes, or the next `fit` under parameter servers: their sums begin anew.
+        counts_anew = any(
+            task in paces and paces[task].steps < one.steps for task, one in self.latest.items()
+        )
+        if counts_anew or incarnations != self._incarnations:
+            return dataclasses.replace(self, marks=(paces,), latest=paces, _incarnations=incarnations)
+        seen = dataclasses.replace(self, latest=paces)
+        if not self.marks or not self._is_sample(self.marks[-1], paces):
+            return seen
+        marks = (*self.marks, paces)[-NUM_SAMPLES - 1 :]
+        return dataclasses.replace(seen, marks=marks)._judged()
+
+    def restarted(self) -> StragglerWatch:
+        """Returns the watch as it is at the beginning of the next attempt."""
+        return StragglerWatch(sample_s=self.sample_s, noted=self.noted)
+
+    def times(self) -> dict[TaskId, StepTimes]:
+        """Returns what a step takes each task of late; of those that have completed one."""
+        return _times(self.marks[0], self.latest) if self.marks else {}
+
+    def _is_sample(self, begun: _Paces, ended: _Paces) -> bool:
+        return all(
+            ended[task].at_s - pace.at_s >= self.sample_s and ended[task].steps - pace.steps >= MIN_STEPS
+            for task, pace in begun.items()
+        )
+
+    def _judged(self) -> StragglerWatch:
+        if len(self.marks) <= NUM_SAMPLES:
+            return self
+        pairs = list(zip(self.marks[:-1], self.marks[1:], strict=True))
+        slow = [set(_slow(*pair)) for pair in pairs]
+        on_slow_links = [set(_on_slow_links(*pair)) for pair in pairs]
+
+        def samples_of(straggler: Straggler) -> list[bool]:
+            is_network = straggler.cause is StragglerCause.NETWORK
+            return [straggler.task in sample for sample in (on_slow_links if is_network else slow)]
+
+        found = {one.task: one for one in self.stragglers}
+        noted = {(one.task, one.cause): one for one in self.noted}
+        for straggler in _stragglers(self.marks[0], self.marks[-1]):
+            if not all(samples_of(straggler)):
+                continue
+            known = found.get(straggler.task)
+            if known is not None and known.cause is straggler.cause and not known.is_over:
+                straggler = dataclasses.replace(straggler, message=known.message)
+            found[straggler.task] = straggler
+            noted.setdefault((straggler.task, straggler.cause), straggler)
+        for task, known in found.items():
+            if not any(samples_of(known)):
+                found[task] = dataclasses.replace(known, is_over=True)
+        return dataclasses.replace(self, stragglers=tuple(found.values()), noted=tuple(noted.values()))
+
+
+def _stragglers(begun: _Paces, ended: _Paces) -> list[Straggler]:
+    times, slow = _times(begun, ended), _slow(begun, ended)
+    on_slow_links = _on_slow_links(begun, ended)
+    return [
+        *(_straggler(task, times_slower, times) for task, times_slower in slow.items()),
+        *(
+            _on_slow_link(task, links, on_slow_links, times)
+            for task, links in on_slow_links.items()
+            if task not in slow
+        ),
+    ]
+
+
+def _paces_of(running: Mapping[TaskId, TaskStatus]) -> dict[TaskId, TaskPace]:
+    paces = {task: one.pace for task, one in running.items() if one.pace is not None}
+    for status in running.values():
+        for index, pace in enumerate(status.worker_paces):
+            worker = TaskId(task_type=TaskType.WORKER, index=index)
+            if worker in running:
+                paces[worker] = pace
+    return paces
+
+
+def _times(begun: _Paces, ended: _Paces) -> dict[TaskId, StepTimes]:
+    both = {task: step_times(begun[task], ended[task]) for task in begun if task in ended}
+    return {task: one for task, one in both.items() if one is not None}
+
+
+def _slow(begun: _Paces, ended: _Paces) -> dict[TaskId, float]:
+    # The steps of a chief of parameter servers are those of all workers.
+    times = {task: one for task, one in _times(begun, ended).items() if task.task_type is not TaskType.CHIEF}
+    return find_stragglers(
+        {task: one.own_s for task, one in times.items()}, {task: one.step_s for task, one in times.items()}
+    )
+
+
+def _on_slow_links(begun: _Paces, ended: _Paces) -> dict[TaskId, SlowLinks]:
+    if not is_network_bound(_times(begun, ended).values()):
+        return {}
+    return {
+        task: links
+        for links in find_slow_links(host_links(begun, ended))
+        for task, pace in ended.items()
+        if pace.host in links.hosts
+    }
+
+
+def _straggler(task: TaskId, times_slower: float, times: Mapping[TaskId, StepTimes]) -> Straggler:
+    slow = times[task]
+    workers = {other: one for other, one in times.items() if other.task_type is not TaskType.CHIEF}
+    found = likely_cause(slow, [one for other, one in workers.items() if other != task])
+    message = (
+        f"{task} is {times_slower:.1f} times slower than the median of the tasks: of each step it takes "
+        f"{seconds_text(slow.own_s)} by itself, median {seconds_text(slow.own_s / times_slower)}. Likely "
+        f"cause: {found.cause.value}: {found.reason}"
+    )
+    return Straggler(task=task, cause=found.cause, times_slower=times_slower, message=message)
+
+
+def _on_slow_link(
+    task: TaskId, links: SlowLinks, all_links: Mapping[TaskId, SlowLinks], times: Mapping[TaskId, StepTimes]
+) -> Straggler:
+    # One sentence for all tasks that the links belong to, which the run's notes have once.
+    affected = [str(one) for one, found in all_links.items() if found == links]
+    wait = min(one.collective_wait or 0.0 for one in times.values())
+    median_s = statistics.median_low([one.own_s for one in times.values()])
+    message = (
+        f"the network of {' and '.join(affected)} is slow: {links.reading}; every task waits in collectives "
+        f"for at least {wait:.0%} of each step. Likely cause: {StragglerCause.NETWORK.value}: {REMEDY}"
+    )
+    return Straggler(
+        task=task,
+        cause=StragglerCause.NETWORK,
+        times_slower=times[task].own_s / median_s if median_s else 1.0,
+        message=message,
+    )

@@ -1,0 +1,1 @@
+"""Runs in other tools' lists of experiments."""

@@ -1,0 +1,134 @@
+"""The calls of MLflow's client that raydist makes. MLflow is imported here only, by a run that uses it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import posixpath
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from raydist.spec.run_state import RunState
+from raydist.storage.files.redaction import redact_text
+from raydist.tracking.values import Value
+
+Result = TypeVar("Result")
+
+# What MLflow takes at most, in one batch and of one text.
+BATCH = 1000
+_MAX_PARAMS = 100
+_MAX_NAME = 250
+_MAX_VALUE = 6000
+_FORBIDDEN = re.compile(r"[^\w\-. :/]", re.ASCII)
+# Its own limits are minutes; raydist tries again by itself. And it reports its use to its makers.
+_DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+_STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunState.CANCELLED: "KILLED"}
+_RUNNING = "RUNNING"
+
+
+class TrackingError(Exception):
+    """MLflow did not take something; one sentence without credentials."""
+
+
+class RunGoneError(TrackingError):
+    """The server has no such run, or it was deleted."""
+
+
+class MlflowRun:
+    """One run in MLflow. Each method raises TrackingError.
+
+    Attributes:
+      run_id: As MLflow names it.
+    """
+
+    def __init__(self, client: Any, run_id: str, params: Mapping[str, str]) -> None:
+        self._client = client
+        self._params = dict(params)
+        self.run_id = run_id
+
+    @classmethod
+    def create(cls, uri: str, *, experiment: str, name: str) -> MlflowRun:
+        """Makes a run in the experiment of that name, which is made unless it is there."""
+
+        def create(client: Any) -> MlflowRun:
+            known = client.get_experiment_by_name(experiment)
+            number = client.create_experiment(experiment) if known is None else known.experiment_id
+            return cls(client, client.create_run(number, run_name=name).info.run_id, {})
+
+        return _asked(lambda: create(_client(uri)))
+
+    @classmethod
+    def reopen(cls, uri: str, run_id: str) -> MlflowRun:
+        """Goes on with a run, which is running again; RunGoneError where it was deleted."""
+
+        def reopen(client: Any) -> MlflowRun:
+            run = client.get_run(run_id)
+            if run.info.lifecycle_stage == "deleted":
+                raise RunGoneError(f"run {run_id} was deleted")
+            client.update_run(run_id, status=_RUNNING)
+            return cls(client, run_id, run.data.params)
+
+        return _asked(lambda: reopen(_client(uri)))
+
+    def log_params(self, params: Mapping[str, str]) -> dict[str, str]:
+        """Adds params, and returns those that MLflow has with another value: it changes none."""
+        from mlflow.entities import Param
+
+        wanted = {metric_name(name): value[:_MAX_VALUE] for name, value in params.items()}
+        new = [Param(name, value) for name, value in wanted.items() if name not in self._params]
+        for start in range(0, len(new), _MAX_PARAMS):
+            log = functools.partial(self._client.log_batch, self.run_id)
+            _asked(functools.partial(log, params=new[start : start + _MAX_PARAMS]))
+        self._params |= {param.key: param.value for param in new}
+        return {name: value for name, value in wanted.items() if self._params[name] != value}
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        batch = [RunTag(name, value[:_MAX_VALUE]) for name, value in tags.items()]
+        _asked(lambda: self._client.log_batch(self.run_id, tags=batch))
+
+    def log_values(self, values: Sequence[Value]) -> None:
+        """Adds at most BATCH values."""
+        from mlflow.entities import Metric
+
+        batch = [
+            Metric(metric_name(one.name), one.value, int(1000 * one.wall_time), one.step) for one in values
+        ]
+        _asked(lambda: self._client.log_batch(self.run_id, metrics=batch))
+
+    def end(self, state: RunState, *, at_s: float) -> None:
+        """Tells how the run has ended, at a Unix time in seconds."""
+        _asked(lambda: self._client.set_terminated(self.run_id, _STATUS[state], int(1000 * at_s)))
+
+
+def metric_name(name: str) -> str:
+    """Returns a name as MLflow takes it: what it forbids becomes `_`."""
+    plain = _FORBIDDEN.sub("_", name)[:_MAX_NAME]
+    is_path = plain == posixpath.normpath(plain) and not plain.startswith(("/", ".."))
+    return plain if is_path and plain != "." else plain.replace("/", "_").replace(".", "_") or "_"
+
+
+def _client(uri: str) -> Any:
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def _asked(ask: Callable[[], Result]) -> Result:
+    """Returns what `ask` returns, with MLflow's errors as TrackingError."""
+    try:
+        return ask()
+    except TrackingError:
+        raise
+    except Exception as error:  # whatever MLflow, its transports and its stores raise is theirs
+        is_gone = getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST"
+        sentence = " ".join(redact_text(str(error)).split())[:500] or type(error).__name__
+        raise (RunGoneError if is_gone else TrackingError)(sentence) from error

@@ -1,0 +1,210 @@
+"""MlflowTracker: keeps a run in MLflow up to date, from the run's record and its metrics on storage."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from raydist.errors import StorageError
+from raydist.storage.files.redaction import redact
+from raydist.storage.plain_json import dump_plain_json
+from raydist.storage.run_record import RunRecord
+from raydist.storage.run_storage import RunStorage
+from raydist.tracking.mlflow_client import BATCH, MlflowRun, RunGoneError, TrackingError
+from raydist.tracking.mlflow_link import MlflowLink, read_link, write_link
+from raydist.tracking.values import NewValues
+
+EVERY_S = 10.0
+# How long the end of a run waits for MLflow.
+END_TIMEOUT_S = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class MlflowTracker:
+    """Tells MLflow of one run, in a thread of its own: neither the run nor its end depends on MLflow."""
+
+    def __init__(
+        self,
+        uri: str,
+        storage: RunStorage,
+        *,
+        job: str,
+        every_s: float = EVERY_S,
+        end_timeout_s: float = END_TIMEOUT_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Takes the tracking server, the run's folder, and the job, which is the experiment's name."""
+        self._uri = uri
+        self._storage = storage
+        self._job = job
+        self._every_s = every_s
+        self._end_timeout_s = end_timeout_s
+        self._clock = clock
+        self._record: RunRecord | None = None
+        self._run: MlflowRun | None = None
+        self._values: NewValues | None = None
+        self._tags: dict[str, str] = {}
+        self._notes: list[str] = []
+        self._problem: str | None = "it has not answered yet"
+        self._wake = threading.Event()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._follow, name="raydist-mlflow", daemon=True)
+
+    def update(self, record: RunRecord) -> None:
+        """Takes the run's newest record; the first one starts the thread."""
+        self._record = record
+        if not self._thread.is_alive() and not self._is_over:
+            self._thread.start()
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns sentences for the run's notes, each once the first time that it holds."""
+        return tuple(self._notes)
+
+    def finish(self) -> str | None:
+        """Waits until MLflow has all, for a limited time; returns what it lacks, or None.
+
+        Call it once the run has ended and `update` has its last record.
+        """
+        self._is_over = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(self._end_timeout_s)
+        if self._problem is None:
+            return None
+        lacks = "all of the run" if self._run is None else "the run's last values and its end"
+        return (
+            f"MLflow at {redact(self._uri)} lacks {lacks}: {self._problem}; "
+            "`raydist metrics` has all values, and a resume with --mlflow sends them"
+        )
+
+    def _follow(self) -> None:
+        deadline_s: float | None = None
+        while True:
+            is_last = self._is_over
+            try:
+                self._sync(is_last=is_last)
+                self._problem = None
+            except (TrackingError, StorageError) as error:
+                self._failed(str(error))
+            except Exception as error:  # a bug of ours or of MLflow's: the run goes on without
+                logger.exception("MLflow is not told of the run any more")
+                self._failed(f"{type(error).__name__}: {error}")
+                return
+            if is_last and deadline_s is None:
+                deadline_s = time.monotonic() + self._end_timeout_s
+            if is_last and (self._problem is None or time.monotonic() >= (deadline_s or 0.0)):
+                return
+            if is_last:
+                time.sleep(min(1.0, self._every_s))
+            else:
+                self._wake.wait(self._every_s)
+
+    def _failed(self, problem: str) -> None:
+        if self._problem is None or not self._notes:
+            self._note(
+                f"MLflow at {redact(self._uri)} does not take what it is told: {problem}; the training goes "
+                "on, and what is missing is sent once it does"
+            )
+        self._problem = problem
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self._notes:
+            logger.warning("%s", sentence)
+            self._notes.append(sentence)
+
+    def _sync(self, *, is_last: bool) -> None:
+        record = self._record
+        assert record is not None
+        if self._run is None:
+            self._run, self._values = self._open(record)
+        run, values = self._run, self._values
+        assert values is not None
+        tags = tags_of(record, self._storage, job=self._job)
+        changed = {name: value for name, value in tags.items() if self._tags.get(name) != value}
+        if changed:
+            run.set_tags(changed)
+            self._tags |= changed
+        waiting = values.read()
+        for sentence in values.damages:
+            self._note(f"MLflow lacks values: {sentence}")
+        for start in range(0, len(waiting), BATCH):
+            part = waiting[start : start + BATCH]
+            run.log_values(part)
+            values.take(len(part))
+            self._keep_link(run, values)
+        if is_last and record.state.is_terminal:
+            run.end(record.state, at_s=self._clock())
+
+    def _open(self, record: RunRecord) -> tuple[MlflowRun, NewValues]:
+        link = read_link(self._storage)
+        run = None
+        if link is not None and link.uri == redact(self._uri):
+            try:
+                run = MlflowRun.reopen(self._uri, link.run_id)
+            except RunGoneError as error:
+                self._note(f"MLflow has a new run of this run, as it lacks the one before: {error}")
+        values = NewValues(self._storage, taken={} if run is None or link is None else link.taken)
+        if run is None:
+            run = MlflowRun.create(self._uri, experiment=self._job, name=self._storage.run)
+            self._keep_link(run, values)  # first: what fails from here on finds this run again
+        differing = run.log_params(params_of(record))
+        if differing:
+            run.set_tags({f"raydist.param.{name}": value for name, value in differing.items()})
+            names = ", ".join(sorted(differing))
+            self._note(f"MLflow keeps the first values of the params {names}; the new ones are tags there")
+        return run, values
+
+    def _keep_link(self, run: MlflowRun, values: NewValues) -> None:
+        write_link(
+            self._storage, MlflowLink(uri=redact(self._uri), run_id=run.run_id, taken=dict(values.taken))
+        )
+
+
+def params_of(record: RunRecord) -> dict[str, str]:
+    """Returns the job's params as texts, secrets as `***`; those inside of others as `optimizer.name`."""
+    plain = json.loads(dump_plain_json(record.spec.get("params", {})))
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in _flat(plain)}
+
+
+def tags_of(record: RunRecord, storage: RunStorage, *, job: str) -> dict[str, str]:
+    """Returns what else MLflow is told of a run: where it is kept, and how far it is."""
+    code = record.code
+    facts = {
+        "raydist.run": record.run,
+        "raydist.state": record.state.value,
+        "raydist.strategy": record.strategy,
+        "raydist.tasks": len(record.tasks),
+        "raydist.attempts": record.attempts,
+        "raydist.steps": record.steps,
+        "raydist.storage": storage.uri(storage.run),
+        "raydist.metrics": storage.uri(storage.metrics),
+        "raydist.checkpoint": record.checkpoint,
+        "raydist.export": storage.uri(storage.export) if _is_exported(record, storage) else None,
+        "raydist.error": record.error and record.error.message,
+        "mlflow.source.name": job,
+        "mlflow.source.type": "JOB",
+        "mlflow.source.git.commit": code and code.commit,
+        "mlflow.source.git.branch": code and code.branch,
+        "raydist.code.dirty": code and code.dirty,
+        "raydist.code.digest": code and code.digest,
+    }
+    known = {name: value for name, value in facts.items() if value is not None and value != ""}
+    plain = json.loads(dump_plain_json(known))
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in plain.items()}
+
+
+def _is_exported(record: RunRecord, storage: RunStorage) -> bool:
+    return record.state.is_terminal and bool(storage.list_names(storage.export))
+
+
+def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in params.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,35 @@
+"""`raydist doctor`: what it says of versions that raydist does not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raydist.cli.commands import doctor
+from raydist.runtime.host.packages import has_metrics_agent
+from tests.cli.conftest import Run
+
+
+def test_versions_that_are_too_old_or_newer_are_named_with_the_remedy(
+    raydist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {"tensorflow": "2.17.1", "keras": "3.16.0", "tf_keras": "none", "python": "3.12"}
+    monkeypatch.setattr(doctor, "installed_versions", lambda: versions)
+    monkeypatch.setattr(doctor, "lost_parts", lambda: ["Ray 2.46.0 has no x: y is lost"])
+    code, out, _ = raydist("doctor")
+    assert code == 3
+    lines = {line.split()[1]: line for line in out.splitlines()}
+    assert lines["tensorflow"].startswith("BAD")
+    assert 'install "tensorflow>=2.18,<2.22"' in lines["tensorflow"]
+    assert lines["keras"].startswith("ok")
+    assert "3.16.0: newer than 3.15; the first task on each host checks" in lines["keras"]
+    assert lines["tf_keras"].startswith("BAD")
+    assert "y is lost" in lines["lost"]
+
+
+def test_doctor_says_whether_a_ray_serves_metrics(raydist: Run, tmp_path: Path) -> None:
+    _, out, _ = raydist("doctor", "--storage", str(tmp_path))
+    (line,) = [line for line in out.splitlines() if "Prometheus" in line]
+    assert line.startswith("ok")
+    assert ("raydist[prometheus]" in line) is not has_metrics_agent()

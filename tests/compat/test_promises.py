@@ -1,0 +1,103 @@
+"""The promises that hold with every version: a handful that `--compat` runs in an environment of each set.
+
+What is here is a part of tests/programs and tests/e2e, in as few processes as possible.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compat.environments import SELECTED
+from tests.e2e.conftest import ROOT, Ended
+from tests.programs.catalog import PROGRAMS
+from tests.programs.in_turn import Done, cluster_of, killed, run_programs
+from tests.support.processes import PATIENCE
+
+pytestmark = [
+    pytest.mark.skipif(not SELECTED, reason="run by --compat in an environment of its own"),
+    pytest.mark.timeout(3600),
+]
+# A custom train_step, a GAN, a transformer, sparse embeddings, mixed precision.
+NAMES = {
+    "3": ("train_step_guide", "dcgan", "text_transformer", "efficient_embeddings", "mixed_float16"),
+    "legacy": ("custom_loop", "dcgan", "text_transformer", "mixed_float16"),
+}
+CASES = [(name, keras) for keras, names in NAMES.items() for name in names]
+
+
+@functools.cache
+def run(cluster: str, keras: str) -> dict[str, list[Done]]:
+    return run_programs(NAMES[keras], cluster_of(cluster, keras))
+
+
+@pytest.mark.parametrize(("name", "keras"), CASES)
+def test_weights_and_losses_of_2_workers_are_those_of_one_device(name: str, keras: str) -> None:
+    [expected] = run("one device", keras)[name]
+    assert expected.outcome is not None, expected.error
+    for done in run("2 workers", keras)[name]:
+        assert done.outcome is not None, done.error
+        done.outcome.check_variables(expected.outcome, atol=PROGRAMS[name].atol)
+        done.outcome.check_history(expected.outcome, atol=max(PROGRAMS[name].atol, 1e-4))
+
+
+@pytest.mark.parametrize(("name", "keras"), [("train_step_guide", "3"), ("custom_loop", "legacy")])
+def test_killed_run_that_is_resumed_ends_as_one_device(
+    name: str, keras: str, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    [expected] = run("one device", keras)[name]
+    assert expected.outcome is not None, expected.error
+    program, cluster = PROGRAMS[name], cluster_of("2 workers", keras)
+    options = {"checkpoint_every": program.checkpoint_every}
+    with killed(name, cluster, after=program.kill_after, storage=tmp_path, job_options=options) as task:
+        wait_until(lambda: task.process.poll() is not None, timeout_s=300 * PATIENCE)
+        assert task.process.poll() == -signal.SIGKILL, task.text()
+    for done in run_programs([name], cluster, storage=tmp_path, attempt=1, job_options=options)[name]:
+        assert done.outcome is not None, done.error
+        assert done.restored_step > 0
+        done.outcome.check_variables(expected.outcome, atol=program.atol)
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_self_check_passes(library: str, tmp_path: Path) -> None:
+    environ = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "KERAS_BACKEND": "tensorflow",
+        "TF_USE_LEGACY_KERAS": "1" if library == "tf_keras" else "0",
+    }
+    command = [sys.executable, "-m", "raydist.training.self_check.behaviour", library, str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, env=environ, check=True)
+    assert json.loads((tmp_path / "failed.json").read_text()) == {}
+
+
+STRATEGIES = {
+    "one_device": ("--strategy", "one_device"),
+    "mirrored": ("--strategy", "mirrored", "--devices", "2"),
+    "central_storage": ("--strategy", "central_storage", "--devices", "2"),
+    "multi_worker_mirrored": ("--workers", "2"),
+    "parameter_server": ("--strategy", "parameter_server", "--workers", "1", "--ps", "1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keras"),
+    [*((strategy, "3") for strategy in STRATEGIES), ("multi_worker_mirrored", "legacy")],
+)
+def test_job_runs_on_ray_under(raydist: Callable[..., Ended], strategy: str, keras: str) -> None:
+    job = str(ROOT / "jobs" / "cifar.py")
+    options = ("--keras", keras, "-p", "epochs=1", "-p", "data=digits", "--json")
+    ended = raydist("submit", job, *STRATEGIES[strategy], *options)
+    assert ended.code == 0, ended.err
+    result = ended.json
+    assert (result["state"], result["strategy"], result["keras"]) == ("SUCCEEDED", strategy, keras)
+    assert result["steps"] == 12
+    assert result["metrics"]["loss"] < 2.3  # an untrained network of ten classes

@@ -1,0 +1,43 @@
+"""`pytest --compat oldest tests/compat`: the promises in an environment of each set of versions."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.compat.environments import (
+    ROOT,
+    SELECTED,
+    environment_variables,
+    make_environment,
+    version_sets,
+)
+
+# What runs in each environment. All of it takes some 10 minutes on two cores, the installation not counted.
+TESTS = (
+    *("tests/spec", "tests/planning", "tests/controller", "tests/storage"),
+    *("tests/training/test_tf_private.py", "tests/compat/test_promises.py"),
+    "tests/training/test_keras_patches.py::test_every_replaced_function_is_the_one_it_was_written_for",
+)
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", list(version_sets()))
+def test_promises_hold_with_the_set(name: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    wanted = pytestconfig.getoption("--compat")
+    if SELECTED or not (name in wanted or "all" in wanted):
+        pytest.skip(f"takes an environment of its own; run with --compat {name}")
+    versions = version_sets()[name]
+    if versions.find_python() is None:
+        pytest.skip(f"there is no Python {versions.python} here")
+    kept = pytestconfig.getoption("--compat-dir")
+    python = make_environment(versions, Path(kept, name) if kept else tmp_path / name)
+    done = subprocess.run(
+        [python, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", *TESTS],
+        cwd=ROOT,
+        env=environment_variables(versions),
+        check=False,
+    )
+    assert done.returncode == 0

@@ -1,0 +1,35 @@
+"""What raydist does with a Ray that lacks private parts, and what it says of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+# In a process of its own, as it spoils Ray.
+_CODE = """
+import json
+import ray
+from ray import _raylet
+from ray._private import services, state, worker
+del _raylet.AuthenticationTokenLoader, services._find_address_from_flag, services.find_gcs_addresses
+del worker.print_to_stdstream, state.available_resources_per_node
+from raydist.runtime.cluster import ray_internals as internals
+internals.reload_authentication()
+internals.silence_raylet()()
+print(json.dumps({
+    "missing": internals.missing_parts(),
+    "token": internals.has_token(),
+    "is_node": internals.has_node_here("127.0.0.1:1", timeout_s=1.0),
+    "addresses": internals.local_gcs_addresses(),
+}))
+"""
+
+
+def test_ray_without_private_parts_is_used_without_them_and_says_what_is_lost() -> None:
+    done = subprocess.run([sys.executable, "-c", _CODE], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    names = ("AuthenticationTokenLoader", "_find_address_from_flag", "find_gcs_addresses")
+    for name in (*names, "print_to_stdstream", "available_resources_per_node"):
+        assert [one for one in found["missing"] if f"{name}: " in one] != [], name
+    assert (found["token"], found["is_node"], found["addresses"]) == (False, True, [])

@@ -1,0 +1,204 @@
+"""Train functions whose worker/1 is slower than the others. Import TensorFlow inside only."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.support.inside import progress_of, run_of
+from tests.support.train_functions import dense_model, examples
+
+SLOW_TASK = "worker/1"
+
+
+def slowed(
+    ctx: Any, *, by: str | None, num_steps: int = 60, pause_s: float = 0.1, loop: bool = False
+) -> dict[str, Any]:
+    """Trains while worker/1 is slowed; returns the local values and the paces that were reported.
+
+    Args:
+      by: What slows it: `data` or `compute` for `pause_s` at each step, `host` by other processes on the one
+        CPU that it may use, or nothing.
+      loop: Whether to train by `train_steps` instead of `fit`.
+    """
+    import tensorflow as tf
+
+    is_slow = str(ctx.task) == SLOW_TASK
+    pause_s = pause_s if is_slow else 0.0
+
+    def read(x: np.ndarray) -> np.ndarray:
+        time.sleep(pause_s if by == "data" else 0.0)
+        return x
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        end = time.thread_time() + (pause_s if by == "compute" else 0.01)
+        while time.thread_time() < end:
+            pass
+        return x
+
+    def mapped(x: Any, y: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(read, [x], tf.float32), x.shape), y
+
+    recorded: list[dict[str, float]] = []
+    reporter = run_of(ctx).reporter
+    record = reporter.report
+
+    def recording(metrics: dict[str, float], **place: Any) -> None:
+        recorded.append(dict(metrics))
+        record(metrics, **place)
+
+    reporter.report = recording
+    paces: list[dict[str, Any]] = []
+    pace = reporter.progress.paced
+
+    def pacing(told: Any) -> None:
+        paces.append(dataclasses.asdict(told))
+        pace(told)
+
+    reporter.progress.paced = pacing
+    dataset = tf.data.Dataset.from_tensor_slices(examples(160)).batch(8, drop_remainder=True).map(mapped)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    forward = model.call
+
+    def slow_call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return forward(tf.ensure_shape(tf.numpy_function(compute, [x], tf.float32), x.shape), *args, **kwargs)
+
+    model.call = slow_call
+    busy = busy_cpu() if by == "host" and is_slow else contextlib.nullcontext()
+    if loop:
+        loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+
+        def step_fn(batch: Any) -> dict[str, Any]:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True)) / 8
+            variables = model.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            return {"loss": loss}
+
+        with busy:
+            ctx.train_steps(step_fn, dataset.repeat(), num_steps=num_steps, steps_per_call=4)
+    else:
+        with busy:
+            ctx.fit(model, dataset.repeat(), epochs=1, steps_per_epoch=num_steps)
+    assert progress_of(ctx).status().pace is not None
+    return {"recorded": [one for one in recorded if "examples_per_s" in one], "paces": paces}
+
+
+@contextlib.contextmanager
+def busy_cpu() -> Iterator[None]:
+    """Keeps this process on one CPU, on which others compute that come first."""
+    cpu = max(os.sched_getaffinity(0))
+    # Each ends with the pipe of its parent, also if that is killed.
+    program = (
+        f"import os, sys, threading; os.sched_setaffinity(0, {{{cpu}}})\n"
+        "threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()\n"
+        "while True: pass"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) for _ in range(3)]
+    niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 6)
+    for thread in map(int, os.listdir("/proc/self/task")):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(thread, {cpu})
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def trained_with_and_without_the_clock(ctx: Any, *, program: str) -> dict[str, Any]:
+    """Runs a program of tests/programs twice, with the clock of collectives and without it.
+
+    Returns the names of the variables and metrics that differ by a bit, how many there are, and the seconds
+    that the clock has counted.
+    """
+    import importlib
+
+    from raydist.training.cluster import collective_clock
+
+    train = importlib.import_module(f"tests.programs.{program}").train
+    before_s = collective_clock.waited_s()
+    measured = train(ctx)
+    after_s = collective_clock.waited_s()
+    collective_clock.stop()
+    plain = train(ctx)
+    pairs = [
+        (name, one, other[name])
+        for one_of, other in ((measured.variables, plain.variables), (measured.history, plain.history))
+        for name, one in one_of.items()
+    ]
+    return {
+        "differ": [name for name, one, other in pairs if one.tobytes() != other.tobytes()],
+        "num_compared": len(pairs),
+        "waited_s": after_s - before_s,
+        "still_measured": collective_clock.waited_s() is not None,
+    }
+
+
+def slowed_worker(ctx: Any, *, pause_s: float, loop: bool, num_steps: int = 1200) -> dict[str, Any]:
+    """Trains under parameter servers, where each step of worker/1 waits `pause_s` for its data, else 20 ms.
+
+    Returns what the chief has told of its workers.
+
+    Args:
+      loop: Whether to train by `train_steps` instead of `fit`.
+    """
+    import tensorflow as tf
+
+    told: list[Any] = []
+    progress = progress_of(ctx)
+    tell = progress.workers_paced
+
+    def telling(sums: Any) -> None:
+        told.append(sums)
+        tell(sums)
+
+    progress.workers_paced = telling
+
+    def data(context: Any) -> Any:
+        wait_s = pause_s if context.input_pipeline_id == 1 else 0.02
+        dataset = tf.data.Dataset.from_tensor_slices(examples(160)).batch(8, drop_remainder=True).repeat()
+        return dataset.map(lambda x, y: (waited(x, wait_s), y))
+
+    def waited(x: Any, wait_s: float) -> Any:
+        # Without Python, which a worker's data may not have.
+        end_s = tf.timestamp() + wait_s
+        now_s = tf.while_loop(
+            lambda now_s: now_s < end_s, lambda now_s: [tf.timestamp() + 0.0 * now_s], [tf.timestamp()]
+        )
+        with tf.control_dependencies(now_s):
+            return tf.identity(x)
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+        model.optimizer.build(model.trainable_variables)
+    if loop:
+        loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+
+        def step_fn(batch: Any) -> dict[str, Any]:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True)) / 8
+            variables = model.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            return {"loss": loss}
+
+        ctx.train_steps(step_fn, data, num_steps=num_steps)
+    else:
+        ctx.fit(model, data, epochs=1, steps_per_epoch=num_steps)
+    assert progress.status().worker_paces
+    return {"told": told}
