@@ -92,7 +92,12 @@ def run(cluster: str, *, is_slow: bool) -> dict[str, list[TaskProcess]]:
     calls = {job: (f"{FUNCTIONS}:run_job", {"job": job, "params": params_of(job, cluster)}) for job in jobs}
     with no_data() as environ:
         return run_in_turn(
-            calls, CLUSTERS[cluster], timeout_s=400, environ=environ, **OPTIONS.get(cluster, {})
+            calls,
+            CLUSTERS[cluster],
+            timeout_s=400,
+            environ=environ,
+            profiles="monitor" in jobs,
+            **OPTIONS.get(cluster, {}),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,6 +26,9 @@ import numpy as np
 from raydist.spec import KerasFlavour
 from tests.support.preloaded import server_of
 
+# TensorFlow 2.21's profiler corrupts the heap in about one of 500 profiles of two processes, without raydist
+# as well (guide/tensorboard.md).
+PROFILER_CRASH = re.compile(r"Fatal Python error: (?:Aborted|Segmentation fault).*profiler_v2\.py", re.DOTALL)
 # For a machine that others are busy on.
 PATIENCE = float(os.environ.get("RAYDIST_TEST_PATIENCE", "1"))
 
@@ -94,26 +98,33 @@ class TaskProcess:
 
     def text(self) -> str:
         lines = self.output.read_text(errors="replace").splitlines()
-        return "\n".join(f"[{self.name}] {line}" for line in lines[-60:])
+        return "\n".join(f"[{self.name}] {line}" for line in lines[-100:])
 
 
 def run_function(
-    target: str,
-    cluster: Cluster,
-    *,
-    timeout_s: float = 240,
-    environ: Mapping[str, str] | None = None,
-    storage: Path | str | None = None,
-    attempt: int = 0,
-    **arguments: Any,
+    target: str, cluster: Cluster, *, timeout_s: float = 240, profiles: bool = False, **options: Any
 ) -> list[TaskProcess]:
     """Runs `module:function(ctx, **arguments)` in each task and returns the finished tasks.
 
     The function returns a dict; NumPy arrays come back in `arrays`, the rest (JSON) in `values`.
-    Raises AssertionError with all output when a task fails or the time is up.
+
+    Args:
+      profiles: Whether the function uses TensorFlow's profiler: if that kills a task, all run once more.
+      options: As of `started`, and the arguments.
+
+    Raises:
+      AssertionError: With all output, when a task fails or the time is up.
     """
-    timeout_s *= PATIENCE
-    with started(target, cluster, environ=environ, storage=storage, attempt=attempt, **arguments) as tasks:
+    try:
+        return _run_once(target, cluster, timeout_s=timeout_s * PATIENCE, **options)
+    except AssertionError as error:
+        if not profiles or PROFILER_CRASH.search(str(error)) is None:
+            raise
+    return _run_once(target, cluster, timeout_s=timeout_s * PATIENCE, **options)
+
+
+def _run_once(target: str, cluster: Cluster, *, timeout_s: float, **options: Any) -> list[TaskProcess]:
+    with started(target, cluster, **options) as tasks:
         deadline = time.monotonic() + timeout_s
         tasks = tasks[: cluster.finishing]
         for task in tasks:
