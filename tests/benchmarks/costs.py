@@ -184,6 +184,7 @@ MEASURES = {"reporting": measure_reporting, "controller": measure_controller}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    # Up to Python 3.11 argparse looks for the default among the choices.
     parser.add_argument("what", nargs="*", choices=[*MEASURES, []], default=[])
     parser.add_argument("--seconds", type=float, default=60.0)
     arguments = parser.parse_args()

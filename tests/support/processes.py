@@ -72,6 +72,13 @@ class Cluster:
         return f"{self.strategy}-{size}-keras{self.keras}"
 
 
+DISTRIBUTED = (
+    Cluster(strategy="mirrored", devices=2),
+    Cluster(strategy="multi_worker_mirrored", workers=2),
+    Cluster(strategy="parameter_server", workers=1, ps=1),
+)
+
+
 @dataclass
 class TaskProcess:
     """One running task; `arrays` and `values` are what its function returned."""

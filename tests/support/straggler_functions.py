@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,24 @@ from tests.support.inside import progress_of, run_of
 from tests.support.train_functions import dense_model, examples
 
 SLOW_TASK = "worker/1"
+
+
+def step_of(model: Any) -> Callable[[Any], dict[str, Any]]:
+    """Returns a replica's step of a global batch of 8."""
+    import tensorflow as tf
+
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True)) / 8
+        variables = model.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+    return step_fn
 
 
 def slowed(
@@ -75,19 +93,8 @@ def slowed(
     model.call = slow_call
     busy = busy_cpu() if by == "host" and is_slow else contextlib.nullcontext()
     if loop:
-        loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-
-        def step_fn(batch: Any) -> dict[str, Any]:
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = loss_of(y, model(x, training=True)) / 8
-            variables = model.trainable_variables
-            gradients = tape.gradient(loss, variables)
-            model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-            return {"loss": loss}
-
         with busy:
-            ctx.train_steps(step_fn, dataset.repeat(), num_steps=num_steps, steps_per_call=4)
+            ctx.train_steps(step_of(model), dataset.repeat(), num_steps=num_steps, steps_per_call=4)
     else:
         with busy:
             ctx.fit(model, dataset.repeat(), epochs=1, steps_per_epoch=num_steps)
@@ -186,18 +193,7 @@ def slowed_worker(ctx: Any, *, pause_s: float, loop: bool, num_steps: int = 1200
         model = dense_model(tf.keras, "adam")
         model.optimizer.build(model.trainable_variables)
     if loop:
-        loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-
-        def step_fn(batch: Any) -> dict[str, Any]:
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = loss_of(y, model(x, training=True)) / 8
-            variables = model.trainable_variables
-            gradients = tape.gradient(loss, variables)
-            model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-            return {"loss": loss}
-
-        ctx.train_steps(step_fn, data, num_steps=num_steps)
+        ctx.train_steps(step_of(model), data, num_steps=num_steps)
     else:
         ctx.fit(model, data, epochs=1, steps_per_epoch=num_steps)
     assert progress.status().worker_paces

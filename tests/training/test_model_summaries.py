@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.training.reporting.tensorboard import TRAIN
 from tests.support.event_files import histograms_of, layers_of, scalars_of
-from tests.support.processes import Cluster, TaskProcess, run_function
+from tests.support.processes import DISTRIBUTED, Cluster, TaskProcess, run_function
 
 OPTIONS = {"tensorboard_histograms": "2", "tensorboard_graph": "true"}
 # With batch normalization, whose moving statistics only all workers together can read with tf_keras.
@@ -31,21 +31,13 @@ def run_in(uri: str) -> RunStorage:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"strategy": "mirrored", "devices": 2},
-        {"strategy": "multi_worker_mirrored", "workers": 2},
-        {"strategy": "parameter_server", "workers": 1, "ps": 1},
-    ],
-    ids=lambda shape: shape["strategy"],
-)
+@pytest.mark.parametrize("cluster", DISTRIBUTED, ids=lambda cluster: cluster.strategy)
 def test_histograms_have_the_weights_and_change_nothing(
-    tmp_path: Path, shape: dict[str, Any], keras: str, request: pytest.FixtureRequest
+    tmp_path: Path, cluster: Cluster, keras: str, request: pytest.FixtureRequest
 ) -> None:
-    cluster = Cluster(**shape, keras=keras)
+    cluster = dataclasses.replace(cluster, keras=keras)
     uri = str(tmp_path / "runs")
-    if shape["strategy"] == "mirrored":
+    if cluster.strategy == "mirrored":
         uri = request.getfixturevalue("s3_uri")
     chief = trained(cluster, uri, options=OPTIONS)
     plain = trained(cluster, str(tmp_path / "plain"), options={})

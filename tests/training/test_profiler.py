@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from raydist.storage.profiles import mail
 from raydist.storage.profiles.mail import ProfileAnswer, ProfileRequest
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.training.reporting.profiler import Profiler
-from tests.support.processes import Cluster, run_function
+from tests.support.processes import DISTRIBUTED, Cluster, run_function
 from tests.support.profiles import events_of, steps_of
 
 TASK = TaskId.parse("worker/0")
@@ -250,19 +250,9 @@ def test_storage_that_fails_is_tried_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keras", ["3", "legacy"])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"strategy": "mirrored", "devices": 2},
-        {"strategy": "multi_worker_mirrored", "workers": 2},
-        {"strategy": "parameter_server", "workers": 1, "ps": 1},
-    ],
-    ids=lambda shape: shape["strategy"],
-)
-def test_profiled_training_ends_with_the_same_weights(
-    tmp_path: Path, shape: dict[str, Any], keras: str
-) -> None:
-    cluster = Cluster(**shape, keras=keras)
+@pytest.mark.parametrize("cluster", DISTRIBUTED, ids=lambda cluster: cluster.strategy)
+def test_profiled_training_ends_with_the_same_weights(tmp_path: Path, cluster: Cluster, keras: str) -> None:
+    cluster = dataclasses.replace(cluster, keras=keras)
     target = "tests.support.profiles:fit"
     [plain, *_] = run_function(target, cluster, storage=tmp_path / "plain", keras=keras, profiled_steps=0)
     tasks = run_function(target, cluster, storage=tmp_path / "profiled", keras=keras, profiled_steps=5)
