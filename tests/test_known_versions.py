@@ -20,7 +20,8 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 
 def bounds() -> dict[str, Requirement]:
-    found = [Requirement(line) for line in PROJECT["dependencies"]]
+    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["tensorflow"]]
+    found = [Requirement(line) for line in lines]
     return {requirement.name: requirement for requirement in found}
 
 

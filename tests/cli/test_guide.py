@@ -279,7 +279,7 @@ def test_readme_is_short() -> None:
 
 def test_readme_has_the_two_commands_that_do_all_set_up() -> None:
     text = README.read_text()
-    assert "pip install -e . && raydist submit jobs/cifar.py\n" in text
+    assert "pip install -e '.[tensorflow]' && raydist submit jobs/cifar.py\n" in text
     assert "pip install -e '.[test]' && pytest\n" in text
 
 

@@ -20,6 +20,7 @@ from raydist.runtime.host.versions import installed_versions
 
 _CHECKED = "the first task on each host checks what raydist's patches do with it"
 _OF_NEWER = {"tensorflow": _CHECKED, "keras": _CHECKED, "tf_keras": _CHECKED, "ray": "not tested"}
+_TRAINING = "`pip install 'raydist[tensorflow]'`"
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 
 
@@ -45,10 +46,17 @@ def _finding(what: str, text: str, *, is_ok: bool = True, exit_code: int = 3) ->
 
 def _versions() -> list[dict[str, Any]]:
     found = []
-    for name, version in installed_versions().items():
+    installed = installed_versions()
+    # Without TensorFlow, on purpose: `pip install 'raydist[client]'`.
+    only_submits = installed["tensorflow"] == "none"
+    for name, version in installed.items():
         known = KNOWN.get(name)
-        text, is_ok = version, version != "none"
-        if known is not None and is_ok and known.is_older(version):
+        text, is_ok = version, version != "none" or only_submits
+        if only_submits and name == "tensorflow":
+            text = (
+                f"none: runs can be submitted from here, not trained here; {_TRAINING} adds what that needs"
+            )
+        elif known is not None and version != "none" and known.is_older(version):
             text, is_ok = f'{version}: too old; install "{name}{known.requirement}"', False
         elif known is not None and known.is_newer(version):
             text = f"{version}: newer than {known.newest}; {_OF_NEWER[name]}"

@@ -53,7 +53,7 @@ class RunCommand(click.Command):
         try:
             rest = super().parse_args(ctx, args[:end])
         except click.NoSuchOption as error:
-            message = f"{error.message}; options of a script come after {REST}"
+            message = f"{error.message.removesuffix('.')}; options of a script come after {REST}"
             raise click.NoSuchOption(error.option_name, message, error.possibilities, ctx) from None
         ctx.params["args"] = tuple(args[end + 1 :]) if end < len(args) else None
         return rest

@@ -297,6 +297,11 @@ class RayTaskGroup:
             raise_if_host_cannot(task, error)
             raise
         difference = describe_difference(hello.host, hello.versions, ours=self._versions)
+        # What the driver lacks has to be the same on the hosts nevertheless.
+        first = next(iter(self._ledger.hellos.values()), hello)
+        difference = difference or describe_difference(
+            hello.host, hello.versions, ours=first.versions, owner=f"host {first.host}"
+        )
         if difference is not None:
             raise ClusterError(difference, task=str(task))
         return hello

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Mapping
 from importlib import metadata
 
+_NONE = "none"
 # Any one of a list may provide the module: TensorFlow has a CPU-only distribution.
 _DISTRIBUTIONS = {
     "raydist": ("raydist",),
@@ -22,14 +23,23 @@ def installed_versions() -> dict[str, str]:
     return {**versions, "python": ".".join(platform.python_version_tuple()[:2])}
 
 
-def describe_difference(host: str, theirs: Mapping[str, str], *, ours: Mapping[str, str]) -> str | None:
-    """Returns a sentence about how a host's versions differ from the driver's, or None."""
-    differing = [name for name in ours if theirs.get(name, "none") != ours[name]]
-    if not differing:
-        return None
-    host_has = ", ".join(f"{name} {theirs.get(name, 'none')}" for name in differing)
-    driver_has = ", ".join(f"{name} {ours[name]}" for name in differing)
-    return f"host {host} has {host_has}, but the driver has {driver_has}; install the same versions on both"
+def describe_difference(
+    host: str, theirs: Mapping[str, str], *, ours: Mapping[str, str], owner: str = "the driver"
+) -> str | None:
+    """Returns a sentence about how a host's versions differ from `ours`, those of `owner`, or None.
+
+    What `ours` lacks is not compared: a driver only submits, and needs neither TensorFlow nor Keras.
+    """
+    differing = [name for name in ours if theirs.get(name, _NONE) != ours[name] != _NONE]
+    if differing:
+        host_has = ", ".join(f"{name} {theirs.get(name, _NONE)}" for name in differing)
+        owner_has = ", ".join(f"{name} {ours[name]}" for name in differing)
+        return f"host {host} has {host_has}, but {owner} has {owner_has}; install the same versions on both"
+    if theirs.get("tensorflow", _NONE) == _NONE:
+        return (
+            f"host {host} has no TensorFlow; `pip install 'raydist[tensorflow]'` there adds what tasks need"
+        )
+    return None
 
 
 def _version(distributions: tuple[str, ...]) -> str:
@@ -38,4 +48,4 @@ def _version(distributions: tuple[str, ...]) -> str:
             return metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    return "none"
+    return _NONE

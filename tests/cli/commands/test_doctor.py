@@ -28,6 +28,23 @@ def test_versions_that_are_too_old_or_newer_are_named_with_the_remedy(
     assert "y is lost" in lines["lost"]
 
 
+def test_machine_without_tensorflow_may_submit(
+    raydist: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    versions = {
+        "raydist": "0.1.0",
+        "tensorflow": "none",
+        "keras": "none",
+        "tf_keras": "none",
+        "python": "3.12",
+    }
+    monkeypatch.setattr(doctor, "installed_versions", lambda: versions)
+    _, out, _ = raydist("doctor", "--storage", str(tmp_path))
+    lines = {line.split()[1]: line for line in out.splitlines()}
+    assert all(lines[name].startswith("ok") for name in versions)
+    assert "`pip install 'raydist[tensorflow]'` adds what that needs" in lines["tensorflow"]
+
+
 def test_doctor_says_whether_a_ray_serves_metrics(raydist: Run, tmp_path: Path) -> None:
     _, out, _ = raydist("doctor", "--storage", str(tmp_path))
     (line,) = [line for line in out.splitlines() if "Prometheus" in line]

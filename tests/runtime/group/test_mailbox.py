@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from raydist.runtime.group import mailbox as mailbox_module
 from raydist.runtime.group.mailbox import Mailbox, News
 from raydist.spec import Command, TaskId, TaskState, TaskStatus
 
@@ -51,6 +55,26 @@ def test_waiting_ends_with_the_first_news() -> None:
         return await waiting
 
     assert run(scenario).statuses == (status(W0, 3),)
+
+
+def test_progress_is_gathered_until_something_comes_that_the_run_acts_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mailbox_module, "_GATHER_PROGRESS_S", 1000.0)
+
+    async def scenario(mailbox: Mailbox) -> tuple[bool, News]:
+        await mailbox.exchange(status(W0, 1), wait_s=0)
+        first = await mailbox.wait_news(0, timeout_s=5)
+        await mailbox.exchange(status(W0, 2), wait_s=0)
+        waiting = asyncio.create_task(mailbox.wait_news(first.seq, timeout_s=5))
+        await asyncio.wait({waiting}, timeout=0.3)
+        is_told = waiting.done()
+        await mailbox.exchange(replace(status(W0, 3), checkpoint="step-3-a0"), wait_s=0)
+        return is_told, await waiting
+
+    is_told, news = run(scenario)
+    assert not is_told
+    assert [(one.step, one.checkpoint) for one in news.statuses] == [(3, "step-3-a0")]
 
 
 def test_order_wakes_the_exchange_that_waits_for_it() -> None:
