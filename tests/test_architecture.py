@@ -7,6 +7,7 @@ import collections
 import graphlib
 import importlib
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -191,6 +192,14 @@ LATE: dict[str, str] = {
     "yaml": "0.05 s, which a job without a config file does without",
 }
 
+# Who unpickles, and what. Nothing of it has been on storage: whoever writes there could have it run code.
+UNPICKLING: dict[str, str] = {
+    "data.sources.ray_blocks": "ObjectRefs of a recipe, which came as the next one says",
+    "training.parameter_server.sources": "recipes, which come from the chief through Ray",
+    "runs.detached": "the launch, which comes from the submitter through Ray",
+    "spec.entry.entry_point": "a function from a notebook, which comes from the driver through Ray",
+}
+
 # Who may import the heavy or the replaceable ones.
 THIRD_PARTY: dict[str, set[str]] = {
     "ray": {"runtime", "data"},
@@ -320,6 +329,18 @@ def test_arrows_go_down() -> None:
     for room, allowed in ROOMS.items():
         assert allowed - below == set(), f"{room} may import what is not below it"
         below.add(room)
+
+
+def test_only_what_came_through_ray_is_unpickled() -> None:
+    found = {
+        module
+        for module, path in MODULES.items()
+        if re.search(
+            r"(pickle|dill|marshal|shelve|joblib)\.(loads?\(|Unpickler|open\()|allow_pickle=True",
+            path.read_text(),
+        )
+    }
+    assert found == UNPICKLING.keys()
 
 
 def test_no_modules_import_each_other() -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import ray
 
@@ -33,6 +33,7 @@ from raydist.runtime.host.versions import installed_versions
 from raydist.runtime.task.body import TaskBody, load_body
 from raydist.runtime.task.code_archive import unpack
 from raydist.runtime.task.greeting import Hello, TaskSetup
+from raydist.runtime.task.parcels import RayParcels, find_mailbox
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 
@@ -42,7 +43,6 @@ _exit_now = os._exit
 PUSH_INTERVAL_S = 0.5
 # The run waits for a process that takes the place of a dead one to say that it serves.
 _QUICK_PUSH_INTERVAL_S = 0.05
-_MAILBOX_POLL_S = 0.2
 # Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
 _EXCHANGE_TIMEOUT_S = 15.0
 # The run has given such a host up by then, and goes on elsewhere: what it left behind must not train on.
@@ -161,6 +161,7 @@ class TaskActor:
         self._capture.start_uploading()
         if not self._is_in_place:
             self.linger()  # its peers cannot reach it here, but it shows that there is room
+        assignment = dataclasses.replace(assignment, parcels=RayParcels(mailbox_name))
         status = self._terminal_status(assignment, code)
         problem = self._capture.flush()
         lost = () if problem is None else (f"the end of {self._setup.task}'s log is lost: {problem}",)
@@ -212,7 +213,7 @@ class TaskActor:
         return path
 
     def _talk(self, mailbox_name: str) -> None:
-        mailbox = _find_mailbox(mailbox_name)
+        mailbox = find_mailbox(mailbox_name)
         num_silent = 0
         while True:
             try:
@@ -304,15 +305,6 @@ class TaskActor:
             traceback=None if isinstance(error, RaydistError) else "".join(traceback.format_exception(error)),
             at_s=time.time(),
         )
-
-
-def _find_mailbox(name: str) -> Any:
-    """Waits for the mailbox, which the group opens once the tasks have started."""
-    while True:
-        try:
-            return ray.get_actor(name)
-        except ValueError:  # Ray's word for: there is none of that name
-            time.sleep(_MAILBOX_POLL_S)
 
 
 def _note_exits() -> None:
