@@ -33,8 +33,8 @@ ROOMS: dict[str, set[str]] = {
     "spec.request": {"spec", "spec.entry", "spec.settings"},
     "planning": {"errors", "spec", "spec.settings"},
     "stragglers": {"spec"},
-    "storage.files": {"errors"},
-    "storage": {"errors", "spec", "storage.files"},
+    "storage.files": {"errors", "spec", "spec.settings"},
+    "storage": {"errors", "spec", "spec.settings", "storage.files"},
     "storage.claims": {"errors", "spec", "storage"},
     "storage.profiles": {"errors", "spec", "storage"},
     "metrics": {"errors", "spec", "storage"},
@@ -112,7 +112,8 @@ ROOMS: dict[str, set[str]] = {
         *("training.trainers", "training.parameter_server", "training.context"),
     },
     "task": {
-        *("errors", "known_versions", "spec", "spec.entry", "planning", "data", "training.lazy_imports"),
+        *("errors", "known_versions", "spec", "spec.entry", "planning", "storage.files", "data"),
+        "training.lazy_imports",
         *("training.reporting", "training.cluster", "training.parameter_server", "training.session"),
     },
     # Decides, and does nothing itself; `task_group` is what it asks of the runtime.
@@ -133,7 +134,7 @@ ROOMS: dict[str, set[str]] = {
     # Acts. `runtime.host` is what a host knows of itself, without Ray.
     "runtime.host": {"errors", "known_versions", "spec", "storage"},
     "runtime.cluster": {"errors", "spec", "planning", "runtime.host"},
-    "runtime.task": {"errors", "spec", "planning", "storage", "runtime.host"},
+    "runtime.task": {"errors", "spec", "planning", "storage.files", "storage", "runtime.host"},
     "runtime.group": {
         *("errors", "spec", "planning", "storage", "controller.task_group"),
         *("runtime.host", "runtime.cluster", "runtime.task"),
@@ -159,11 +160,11 @@ ROOMS: dict[str, set[str]] = {
         *("train_context", "data.__init__", "runs.handle", "api"),
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
-    "cli.screen": {"errors", "spec", "spec.settings", "storage", "cli.job_options"},
+    "cli.screen": {"errors", "spec", "spec.settings", "storage", "storage.files", "cli.job_options"},
     "cli.run_argument": {"errors", "storage", "cli.job_options"},
     "cli": {
-        *("errors", "spec", "spec.settings", "spec.request", "runtime.host", "watch", "api", "__init__"),
-        *("cli.job_options", "cli.screen"),
+        *("errors", "spec", "spec.settings", "spec.request", "storage.files", "runtime.host", "watch", "api"),
+        *("__init__", "cli.job_options", "cli.screen"),
     },
     "cli.commands": {
         *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "planning"),

@@ -36,6 +36,8 @@ from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.parcels import RayParcels, find_mailbox
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.storage.files.job_secrets import secrets_of
+from raydist.storage.files.redaction import Secrets
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class TaskActor:
         self._failure: TaskFailure | None = None
         self._leaving: str | None = None
         self._is_profile_asked = False
+        self._secrets = Secrets()
 
     def hello(self, setup: TaskSetup) -> Hello:
         """Takes what the task needs of its host: environment, scratch folder, log, port and storage."""
@@ -176,6 +179,7 @@ class TaskActor:
         if self._body is None:
             return self._status()
         try:
+            self._secrets = secrets_of(assignment.job)
             _apply(assignment_environment(assignment))
             code_path = None if code is None else self._place_code(code)
             if assignment.address is not None:  # an evaluator may be at another one than its predecessor
@@ -296,13 +300,14 @@ class TaskActor:
         )
 
     def _describe(self, error: BaseException, kind: FailureKind) -> TaskFailure:
-        logger.error("%s: %s failed", self._setup.task, self._setup.body, exc_info=error)
+        told = self._secrets.hide("".join(traceback.format_exception(error)))
+        logger.error("%s: %s failed\n%s", self._setup.task, self._setup.body, told)
         return TaskFailure(
             task=self._setup.task,
             kind=kind,
             error_type=type(error).__name__,
-            message=f"{error}" or type(error).__name__,
-            traceback=None if isinstance(error, RaydistError) else "".join(traceback.format_exception(error)),
+            message=self._secrets.hide(f"{error}") or type(error).__name__,
+            traceback=None if isinstance(error, RaydistError) else told,
             at_s=time.time(),
         )
 
