@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
+import functools
 import importlib
 import logging
 import os
@@ -23,6 +24,8 @@ from raydist.errors import RaydistError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import Changes, assignment_environment, static_environment
 from raydist.runtime.host.address import join_address, split_address
+from raydist.runtime.host.firewall.fence import set_fence
+from raydist.runtime.host.firewall.rules import advice
 from raydist.runtime.host.hardware import read_machine
 from raydist.runtime.host.log_capture import LogCapture
 from raydist.runtime.host.oom import OomCounter
@@ -73,6 +76,7 @@ class TaskActor:
         self._leaving: str | None = None
         self._is_profile_asked = False
         self._secrets = Secrets()
+        self._notes: tuple[str, ...] = ()
 
     def hello(self, setup: TaskSetup) -> Hello:
         """Takes what the task needs of its host: environment, scratch folder, log, port and storage."""
@@ -168,7 +172,9 @@ class TaskActor:
         status = self._terminal_status(assignment, code)
         problem = self._capture.flush()
         lost = () if problem is None else (f"the end of {self._setup.task}'s log is lost: {problem}",)
-        return dataclasses.replace(status, incarnation=self._setup.incarnation, notes=(*status.notes, *lost))
+        return dataclasses.replace(
+            status, incarnation=self._setup.incarnation, notes=(*status.notes, *self._notes, *lost)
+        )
 
     def linger(self) -> NoReturn:
         """Never returns: its caller learns of the process's death by it."""
@@ -184,6 +190,8 @@ class TaskActor:
             code_path = None if code is None else self._place_code(code)
             if assignment.address is not None:  # an evaluator may be at another one than its predecessor
                 assignment = dataclasses.replace(assignment, address=self._address)
+            if assignment.fenced_in is not None:
+                self._lease.guarded(functools.partial(self._fence, assignment))
             return self._body.run(assignment, code_path, self._lease)
         except BaseException as error:
             # A process border: whatever a body lets through becomes a status.
@@ -191,6 +199,17 @@ class TaskActor:
             self._failure = self._describe(error, kind)
             self._body = None
             return self._status()
+
+    def _fence(self, assignment: TaskAssignment, port: int) -> None:
+        hosts = assignment.fenced_in or ()
+        if set_fence(self._scratch.path, port, hosts=hosts):
+            print(f"raydist: only {', '.join(hosts)} may reach port {port} of {self._setup.task}", flush=True)
+            return
+        told = [address for _, addresses in assignment.cluster_spec.jobs for address in addresses]
+        ports = {split_address(address)[1] for address in told}
+        # The same sentence from all tasks, so that it is shown once.
+        sentence = advice(ports=ports or {port}, hosts=hosts)
+        self._notes = tuple(dict.fromkeys([*self._notes, sentence]))
 
     def _note_sigterm(self, *_: object) -> None:
         self._leaving = "SIGTERM"
@@ -287,7 +306,9 @@ class TaskActor:
     def _status(self) -> TaskStatus:
         body, incarnation = self._body, self._setup.incarnation
         if body is not None:
-            return dataclasses.replace(body.status(), incarnation=incarnation, leaving=self._leaving)
+            status = body.status()
+            notes = (*status.notes, *self._notes)
+            return dataclasses.replace(status, incarnation=incarnation, leaving=self._leaving, notes=notes)
         return TaskStatus(
             task=self._setup.task,
             state=TaskState.FAILED if self._failure else TaskState.STARTING,
