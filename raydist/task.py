@@ -23,12 +23,16 @@ from raydist.spec.entry.entry_point import load_function
 from raydist.spec.entry.script import run_script
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
+from raydist.storage.files.job_secrets import secrets_of
+from raydist.storage.files.redaction import Secrets
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.training.reporting.advice import with_advice
 from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.progress import TaskProgress
 
 logger = logging.getLogger(__name__)
+
+NO_SECRETS = Secrets()
 
 
 class Lease(Protocol):
@@ -69,7 +73,7 @@ class TrainingBody:
             with closing(lease):
                 self._train(assignment, code_dir, lease)
         except BaseException as error:  # a process border: everything becomes a status
-            failure = failure_of(self._task, error)
+            failure = failure_of(self._task, error, secrets=secrets_of(assignment.job))
             logger.error("%s failed: %s", self._task, failure.message)
             if failure.traceback:
                 sys.stderr.write(failure.traceback)
@@ -165,8 +169,8 @@ def _version_of(distribution: str) -> str:
         return "none"
 
 
-def failure_of(task: TaskId, error: BaseException) -> TaskFailure:
-    """Says in data why the train function ended with `error`."""
+def failure_of(task: TaskId, error: BaseException, *, secrets: Secrets = NO_SECRETS) -> TaskFailure:
+    """Says in data why the train function ended with `error`, without the job's `secrets`."""
     error = data_error_in(error) or error
     message = str(error) or type(error).__name__
     if isinstance(error, MistakeError):
@@ -183,8 +187,8 @@ def failure_of(task: TaskId, error: BaseException) -> TaskFailure:
         task=task,
         kind=kind,
         error_type=type(error).__name__,
-        message=message,
-        traceback=_users_traceback(error) if kind is FailureKind.USER else None,
+        message=secrets.hide(message),
+        traceback=secrets.hide(_users_traceback(error)) if kind is FailureKind.USER else None,
     )
 
 

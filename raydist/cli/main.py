@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 import raydist
+from raydist.cli import command_line
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
 from raydist.errors import RaydistError
@@ -160,6 +161,7 @@ def _usage_sentence(error: click.ClickException) -> str:
 def main() -> NoReturn:
     """The console script."""
     standard_streams.prepare()
+    command_line.hide_secrets()
     arguments = sys.argv[1:]
     if arguments[:1] not in _SUPERVISED:
         sys.exit(run(arguments))

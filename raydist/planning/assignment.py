@@ -27,6 +27,8 @@ class TaskAssignment:
       tpu_name: TPU to connect to, for strategy tpu.
       datasets: This task's share of each dataset that the run was given, by name: Ray Data's
         `DataIterator`, which only the train function looks into.
+      fenced_in: IP addresses of the only hosts that may reach `address`; None for all.
+      parcels: What tasks leave for each other past storage: `Parcels` of training.parameter_server.sources.
     """
 
     task: TaskId
@@ -46,6 +48,8 @@ class TaskAssignment:
     data_service: str | None = None
     tpu_name: str | None = None
     datasets: Mapping[str, Any] = field(default_factory=dict)
+    fenced_in: tuple[str, ...] | None = None
+    parcels: Any = None
 
     @property
     def is_chief(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
+import hashlib
 import logging
 import pickle
 import threading
@@ -50,7 +50,8 @@ class Launch:
     """What the controller's actor is made with. Ray keeps it, so each incarnation of the actor has it.
 
     Attributes:
-      has_code: Whether code travels with the run; it comes by itself, and is kept on storage.
+      code_digest: SHA-256 of the code that travels with the run, None without any; it comes by itself, and is
+        kept on storage, where others may be able to replace it.
       owner: Marks what belongs to this submit: its record, and what its tasks leave on their hosts.
       address: Where another shell finds the Ray that the run is in.
       submitted_at_s: Unix time.
@@ -61,7 +62,7 @@ class Launch:
     """
 
     plan: Plan
-    has_code: bool
+    code_digest: str | None
     owner: str
     address: str
     submitted_at_s: float
@@ -88,7 +89,7 @@ def hand_over(
     """
     launch = Launch(
         plan=plan,
-        has_code=code is not None,
+        code_digest=None if code is None else hashlib.sha256(code).hexdigest(),
         owner=leftovers.new_owner(),
         address=address,
         submitted_at_s=submitted_at_s,
@@ -194,13 +195,21 @@ class DetachedController:
         revival = Revival.of(record, history=record.failures, spent_s=spent_s)
         logger.warning("run %s: %s", self._job.name, revival.notes[-1])
         try:
-            read_code = functools.partial(folder.read_code, owner=launch.owner)
-            code = self._patiently(read_code) if launch.has_code else None
+            code = self._read_code(folder) if launch.code_digest else None
         except StorageError as error:
             failed = RunError.from_exception(error, attempt=None)
             folder.record.replace(dataclasses.replace(record, state=RunState.FAILED, error=failed))
             raise
         self._drive(folder, code, revival=revival)
+
+    def _read_code(self, folder: RunFolder) -> bytes:
+        code = self._patiently(lambda: folder.read_code(owner=self._launch.owner))
+        if hashlib.sha256(code).hexdigest() != self._launch.code_digest:
+            raise StorageError(
+                f"the code of run {self._job.name} in {folder.uri} has been changed since the run was "
+                f"submitted, and is not run; resume with code that you trust: raydist resume {self._job.name}"
+            )
+        return code
 
     def _drive(
         self,

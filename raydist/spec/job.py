@@ -199,6 +199,8 @@ class JobSpec:
       gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
       ports: Ports for TensorFlow's servers; None takes any free port.
+      allow_public_ports: Whether TensorFlow's servers are started at public addresses too.
+      fence: Whether tasks set firewall rules that let only the run's hosts reach their servers.
       keras: What `tf.keras` is.
       patch_keras: Whether raydist patches what is broken in Keras under tf.distribute (the off switch).
       check_equality: Whether a model's own losses are checked for several replicas before its first step.
@@ -256,6 +258,8 @@ class JobSpec:
     gpus_per_worker: int | None = None
     devices: int | None = None
     ports: PortRange | None = None
+    allow_public_ports: bool = False
+    fence: bool = False
     keras: KerasFlavour = KerasFlavour.AUTO
     patch_keras: bool = True
     check_equality: bool = True

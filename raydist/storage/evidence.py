@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from raydist.errors import MistakeError, StorageError
@@ -103,10 +104,12 @@ def read_kept_code(storage: RunStorage, code: CodeRecord | None) -> bytes:
             f"run {storage.run} keeps no copy of its code: it is of an older raydist, or ended before "
             "the copy was stored; submit the job from its own folder"
         )
-    key = f"{storage.run}/{code.file}"
+    # Of what the record says only the name counts, as it could lead anywhere.
+    digest = PurePosixPath(code.file).stem
+    key = storage.kept_code(digest)
     if not storage.exists(key):
         raise StorageError(f"{storage.uri(key)} is missing; it was the copy of the code of run {storage.run}")
     content = storage.read_bytes(key)
-    if key != storage.kept_code(hashlib.sha256(content).hexdigest()):
+    if digest != hashlib.sha256(content).hexdigest():
         raise StorageError(f"{storage.uri(key)} is damaged: its content does not have the digest in its name")
     return content

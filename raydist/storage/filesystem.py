@@ -73,30 +73,44 @@ class Storage:
         uri_prefix: str,
         uri_query: str = "",
         retry: Retry | None = None,
+        follows_links: bool = False,
     ) -> None:
-        """Takes an open filesystem; `retry` is None for a short patience."""
+        """Takes an open filesystem.
+
+        Args:
+          retry: None for a short patience.
+          follows_links: As `open` has it.
+        """
         self._retry = retry or Retry(patience_s=SHORT_PATIENCE_S)
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self._uri_prefix = uri_prefix.rstrip("/")
         self._uri_query = uri_query
         self._is_local = isinstance(filesystem, pafs.LocalFileSystem)
+        self._follows_links = follows_links
 
     @staticmethod
-    def open(uri: str) -> Storage:
+    def open(uri: str, *, follows_links: bool = False) -> Storage:
         """Opens a path, `file://`, `s3://`, `gs://` or `hdfs://`; writes nothing and asks no server.
 
         A plain path is taken relative to the current folder and made absolute. S3 takes
         `region`, `scheme` and `endpoint_override` in the URI's query, and AWS's own environment
         variables (AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3, credentials). Only AWS itself is asked here, for
         the region of a bucket, where neither `region` nor an endpoint is given.
+
+        Args:
+          follows_links: Whether a symbolic link below the folder may lead out of it, as in data that a user
+            has put together. Where runs are kept, somebody else may have put it there.
         """
         match = _SCHEME_PATTERN.match(uri)
         if match is None:
-            return Storage._open_path(uri)
-        if match[1] == "file":
-            return Storage._open_file_uri(uri)
-        return Storage._open_remote(uri, scheme=match[1])
+            opened = Storage._open_path(uri)
+        elif match[1] == "file":
+            opened = Storage._open_file_uri(uri)
+        else:
+            opened = Storage._open_remote(uri, scheme=match[1])
+        opened._follows_links = follows_links
+        return opened
 
     @staticmethod
     def _open_path(path: str) -> Storage:
@@ -158,6 +172,7 @@ class Storage:
             "uri_prefix": self._uri_prefix,
             "uri_query": self._uri_query,
             "retry": self._retry,
+            "follows_links": self._follows_links,
         }
 
     def __repr__(self) -> str:
@@ -192,10 +207,13 @@ class Storage:
         return int(info.size)
 
     def list_names(self, key: str) -> list[str]:
-        """Returns the names of files and folders right below `key`, sorted; none where it is missing."""
+        """Returns the names of files and folders right below `key`, sorted; none where it is missing.
+
+        Links that lead out of the storage are left out, as in `list_files`.
+        """
         selector = pafs.FileSelector(self._path(key), allow_not_found=True)
         infos = self._try("list", key, lambda: self._look(selector))
-        names = [info.base_name for info in infos]
+        names = [info.base_name for info in infos if not self._is_link_out(info.path)]
         return sorted(name for name in names if name and not _TEMPORARY_PATTERN.fullmatch(name))
 
     def find_files(self) -> list[FoundFile]:
@@ -214,10 +232,13 @@ class Storage:
         selector = pafs.FileSelector(self._path(key), recursive=True, allow_not_found=True)
         infos = self._try("list", key, lambda: self._look(selector))
         root = self._path("").rstrip("/") + "/"
+        is_inside = functools.cache(self._is_inside)  # of each folder once
         found = [
             FoundFile(one.path.removeprefix(root), one.size, one.mtime_ns)
             for one in infos
             if one.type is pafs.FileType.File
+            and is_inside(one.path.rpartition("/")[0])
+            and not self._is_link_out(one.path)
         ]
         return sorted(found)
 
@@ -321,6 +342,10 @@ class Storage:
             return self._filesystem.get_file_info(selector)
 
     def _delete(self, key: str) -> None:
+        path = self._joined(key)
+        if self._is_local and os.path.islink(path) and self._is_inside(os.path.dirname(path)):
+            os.unlink(path)  # the link, and not what it leads to
+            return
         kind = self._filesystem.get_file_info(self._path(key)).type
         with suppress(FileNotFoundError):
             if kind is pafs.FileType.Directory:
@@ -359,7 +384,33 @@ class Storage:
         stream.close()
 
     def _path(self, key: str) -> str:
+        """Returns where a key is; raises StorageError if that is not in the folder."""
+        path = self._joined(key)
+        if not self._is_inside(path):
+            raise StorageError(
+                f"cannot use {self.uri(key)}: a symbolic link there leads out of {self.uri()}; put the files "
+                "themselves there, mount their disk there, or remove the link"
+            )
+        return path
+
+    def _joined(self, key: str) -> str:
+        if ".." in key.split("/"):
+            raise StorageError(f"cannot use {key!r}: the name leads out of {self.uri()}")
         return f"{self._root}/{key}" if key else self._root or "/"
+
+    def _is_link_out(self, path: str) -> bool:
+        """Whether what is in a folder of the storage is a link that leads out; quick for what is no link."""
+        return (
+            self._is_local and not self._follows_links and os.path.islink(path) and not self._is_inside(path)
+        )
+
+    def _is_inside(self, path: str) -> bool:
+        """Whether no link on a path leads out of the folder; what is not there yet leads nowhere."""
+        if self._follows_links or not self._is_local:
+            return True
+        # Asked each time: the folder itself may be a link, and be replaced.
+        root = os.path.realpath(self._root or "/")
+        return os.path.commonpath([root, os.path.realpath(path)]) == root
 
     def _try(self, doing: str, key: str, do: Callable[[], Result]) -> Result:
         """Calls `do`, again where it failed for a moment; what is left is a StorageError."""

@@ -82,10 +82,6 @@ class RunLayout:
         """What each host of an attempt reads before anything starts (StorageProof)."""
         return f"{self.run}/token"
 
-    def source(self, key: str) -> str:
-        """What workers under ParameterServer need to read a source of raydist.data."""
-        return f"{self.run}/sources/{key}"
-
     @property
     def events(self) -> str:
         return f"{self.run}/events"

@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raydist.storage.files.redaction import REDACTED, is_secret_key, redact_arguments, redact_text
+from raydist.spec.settings.secret_names import holds_secret
+from raydist.storage.files.redaction import REDACTED, redact_arguments, redact_text
 
 ARGS = "args"  # the key of a command line's arguments
 
@@ -47,4 +48,4 @@ def _plain(value: Any) -> Any:
 def _plain_entry(key: str, value: Any) -> Any:
     if key == ARGS and isinstance(value, list | tuple):
         return _plain(redact_arguments(value))
-    return REDACTED if isinstance(value, str) and value and is_secret_key(key) else _plain(value)
+    return REDACTED if holds_secret(key, value) else _plain(value)

@@ -203,7 +203,8 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
             json.dumps(
                 record, ensure_ascii=False
             ).encode()  # fails for half a character: no terminal takes it
-        known = {"run": storage.run, "storage": storage.uri(storage.run), **record}
+        # Not the record's own name: it would be used as a path, and a copy has another one.
+        known = {"storage": storage.uri(storage.run), **record, "run": storage.run}
         found: RunRecord = from_plain(known, RunRecord)
     except (ValueError, RecursionError) as error:
         raise StorageError(

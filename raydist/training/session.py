@@ -31,7 +31,7 @@ from raydist.training.cluster.strategy import TaskStrategy, build_coordinator, b
 from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.input import input_clock
 from raydist.training.keras_patches.keras3 import patches
-from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.trainer import ParameterServerTrainer
 from raydist.training.replicas import all_reduce, loss_rules
 from raydist.training.reporting import reporter as reporting
@@ -249,12 +249,10 @@ def _gather_of(strategy: tf.distribute.Strategy) -> Gather | None:
 
 def _trainer(run: TaskRun) -> Trainer:
     """Chooses how this task trains, once."""
-    job = run.assignment.job
     if run.assignment.task.task_type is TaskType.EVALUATOR:
         return EvaluatorTrainer(run)
     if run.coordinator is not None:
-        sources = SourceFolder(open_run(job.storage, run=job.name).patient())
-        return ParameterServerTrainer(run, sources=sources)
+        return ParameterServerTrainer(run, sources=SharedSources(run.assignment.parcels))
     return SynchronousTrainer(run)
 
 

@@ -139,6 +139,24 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return pack(folder)
 
 
+def test_code_that_was_replaced_on_storage_is_not_run(
+    ray_cluster: Connection, tmp_path: Path, code: bytes, wait_until: WaitUntil
+) -> None:
+    attached = hand_over(plan_for(tmp_path, imports=["helper"]), ray_cluster, code=code)
+    wait_until(lambda: step_of(attached, attempt=0) >= 3)
+    [stored] = (tmp_path / "run").glob("code-*.zip")
+    executed = tmp_path / "executed"
+    with zipfile.ZipFile(stored, "w") as archive:
+        archive.writestr("helper.py", f"VALUE = open({str(executed)!r}, 'w').write('x')\n")
+    kill_controller(tmp_path)
+    assert attached.wait(60)
+    result = attached.status()
+    assert result.state is RunState.FAILED
+    assert result.error is not None
+    assert "has been changed since the run was submitted" in result.error.message
+    assert not executed.exists()
+
+
 def test_killed_controller_is_brought_back_and_goes_on_with_a_new_attempt(
     ray_cluster: Connection, tmp_path: Path, code: bytes, wait_until: WaitUntil
 ) -> None:

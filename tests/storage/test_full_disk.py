@@ -95,14 +95,11 @@ def test_checkpoint_that_cannot_fit_takes_no_space_from_other_writers(
         store.commit(step=20, attempt=0, files=FILES)
 
 
-def test_space_is_asked_for_where_the_checkpoint_goes(
-    disk: Path, storage: RunStorage, tmp_path: Path
-) -> None:
-    (tmp_path / "larger").mkdir()
-    (disk / storage.run).symlink_to(tmp_path / "larger")  # as users move a run to another disk
-    fill(disk)
-    store = CheckpointStore(storage)
-    assert store.read(store.commit(step=10, attempt=0, files=FILES)) == FILES
+def test_space_is_asked_for_where_the_checkpoint_goes(disk: Path, storage: RunStorage) -> None:
+    with mounted_disk(disk / storage.run, size="8m"):  # as users give a run another disk
+        fill(disk)
+        store = CheckpointStore(storage)
+        assert store.read(store.commit(step=10, attempt=0, files=FILES)) == FILES
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,17 @@ class ReadingBody(CountingBody):
         super()._count({**params, "steps": params.get("steps", self._step)}, assignment)
 
 
+class ParcelBody(CountingBody):
+    """worker/0 leaves a parcel for the others, which wait for it."""
+
+    def _count(self, params: dict, assignment: TaskAssignment) -> None:
+        if assignment.task.index == 0:
+            assignment.parcels.put("key", b"secret of worker/0")
+        else:
+            self._notes.append(f"parcel={assignment.parcels.get('key').decode()}")
+        super()._count(params, assignment)
+
+
 class BrokenImportBody(CountingBody):
     """As on a host whose TensorFlow does not load."""
 

@@ -135,6 +135,7 @@ class Hosts:
         self._base = base
         self._environ = _environment(base / "disk")
         self.all: list[Host] = []
+        self._outsiders: list[Machine] = []
         self.shared = base / "shared"
 
     @classmethod
@@ -178,9 +179,16 @@ class Hosts:
             wait()
         return added
 
+    def outsider(self) -> Machine:
+        """Returns a machine on the same network that is none of the cluster's; `kill` ends it."""
+        machine = Machine.start("outsider")
+        self._outsiders.append(machine)
+        self._network.join(machine, number=90 + len(self._outsiders))
+        return machine
+
     def kill(self) -> None:
-        for host in self.all:
-            host.kill()
+        for one in (*self.all, *self._outsiders):
+            one.kill()
 
     def raydist(self, *arguments: str | Path) -> subprocess.Popen[str]:
         """Starts a raydist command in a shell on the head's own disk."""

@@ -20,6 +20,7 @@ from raydist.spec import EntryPoint, JobSpec, KerasFlavour, Strategy, TaskId, Ta
 from raydist.spec.job import RunOn
 from raydist.spec.plain import as_plain
 from raydist.spec.settings.options import find_option
+from tests.support.parcels import FolderParcels
 
 SERVERS = (TaskType.WORKER, TaskType.PS)
 
@@ -113,6 +114,7 @@ def _assignment(request: dict[str, Any], **job_options: Any) -> TaskAssignment:
         num_ps=sum(one.task_type is TaskType.PS for one in addresses),
         address=addresses[task],
         devices=request["devices"],
+        parcels=FolderParcels(Path(request["folder"]).parent / "parcels"),
     )
 
 

@@ -22,6 +22,7 @@ from raydist.planning.describe import (
 from raydist.spec.job import Strategy
 from raydist.spec.settings.params import ParamTexts
 from raydist.spec.tasks import TaskId
+from raydist.storage.files.redaction import redact_arguments
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan
@@ -76,7 +77,7 @@ def show(plan: Plan, *, is_json: bool) -> None:
 
 
 def _print(plan: Plan) -> None:
-    args = f" -- {shlex.join(plan.job.args)}" if plan.job.args else ""
+    args = f" -- {shlex.join(redact_arguments(plan.job.args))}" if plan.job.args else ""
     click.echo(f"job        {plan.job.entry_point}{args}")
     click.echo(f"inventory  {_inventory(plan)}")
     click.echo(f"strategy   {plan.strategy.value}: {plan.reason}")

@@ -25,7 +25,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "mlflow",
         "detach",
     ),
-    "Cluster": ("address", "ports"),
+    "Cluster": ("address", "ports", "allow_public_ports", "fence"),
     "Strategy and roles": (
         *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker", "cpus_per_worker"),
         *("cpus_per_ps", "cpus_per_chief", "cpus_per_evaluator", "run_on"),

@@ -13,6 +13,7 @@ import click
 
 from raydist.cli.screen import guide_pages
 from raydist.errors import RaydistError
+from raydist.storage.files.redaction import redact_text
 from raydist.storage.plain_json import dump_plain_json
 
 
@@ -65,6 +66,7 @@ def print_error(
     message: str, *, type_name: str, code: int, is_json: bool, state: str = "FAILED", **where: object
 ) -> int:
     """Prints one error: a sentence to stderr, and with `--json` an object to stdout. Returns `code`."""
+    message = redact_text(message)
     places = {"task": None, "attempt": None, "log": None, **where}
     if is_json:
         described = {"type": type_name, "message": message, **places, "exit_code": code}

@@ -140,7 +140,7 @@ class DataFiles:
 
     def _storage(self, number: int) -> Storage:
         if number not in self._storages:
-            self._storages[number] = Storage.open(self._uris[number]).patient()
+            self._storages[number] = Storage.open(self._uris[number], follows_links=True).patient()
         return self._storages[number]
 
 
@@ -162,7 +162,7 @@ def _as_texts(uris: Any, what: str) -> list[str]:
 
 def _listed(uri: str, what: str) -> list[FoundFile]:
     try:
-        return Storage.open(uri).find_files()
+        return Storage.open(uri, follows_links=True).find_files()
     except StorageError as error:
         _raise_as_data_error(error, what)
 

@@ -78,6 +78,10 @@ class ActorSet:
             on_error.pop_all()
         return actors
 
+    def home_addresses(self) -> set[str]:
+        """Returns the address of the driver's host; none outside the cluster."""
+        return {ray.util.get_node_ip_address()} if self.home else set()  # type: ignore[no-untyped-call]
+
     def greet(self) -> dict[Any, TaskId]:
         """Has every task say hello; returns the hellos, to be waited for."""
         return {handle.hello.remote(self._setups[task]): task for task, handle in self.handles.items()}

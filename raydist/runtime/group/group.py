@@ -29,6 +29,7 @@ from raydist.runtime.group.ledger import Ledger
 from raydist.runtime.group.mailbox import News
 from raydist.runtime.group.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
 from raydist.runtime.group.witness import Witness
+from raydist.runtime.host.firewall.public import check_not_public
 from raydist.runtime.host.leftovers import new_owner
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.versions import describe_difference, installed_versions
@@ -318,6 +319,17 @@ class RayTaskGroup:
         self._assignments = make_assignments(
             self._plan, addresses, attempt=self._attempt, run_uri=self._run_uri
         )
+        job = self._plan.job
+        listening = {task: one.address for task, one in self._assignments.items() if one.address is not None}
+        if not job.allow_public_ports:
+            check_not_public(listening)
+        if job.fence:
+            # This process too: it looks after tasks by connecting to their ports.
+            hosts = {hello.host for hello in self._ledger.hellos.values()} | self._actors.home_addresses()
+            for task in listening:
+                self._assignments[task] = dataclasses.replace(
+                    self._assignments[task], fenced_in=tuple(sorted(hosts))
+                )
         if self._datasets:
             for task, share in self._actors.split(self._datasets, self._ledger.hellos).items():
                 self._assignments[task] = dataclasses.replace(self._assignments[task], datasets=share)

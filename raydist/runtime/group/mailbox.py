@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId
@@ -39,6 +40,7 @@ class Mailbox:
         self._commands: dict[TaskId, list[Command]] = {}
         self._incarnations: dict[TaskId, int] = {}
         self._departed: set[TaskId] = set()
+        self._parcels: dict[str, list[Any]] = {}
         self._changed = asyncio.Condition()
 
     async def exchange(self, status: TaskStatus, *, wait_s: float) -> tuple[Command, ...]:
@@ -75,6 +77,17 @@ class Mailbox:
         self._answered_at_s = time.monotonic()
         statuses = tuple(status for seq, status in self._statuses.values() if seq > since)
         return News(seq=self._seq, statuses=statuses)
+
+    async def put_parcel(self, key: str, ref: list[Any]) -> None:
+        """Keeps a reference to what a task leaves for the others; in a list, or Ray would fetch it."""
+        async with self._changed:
+            self._parcels[key] = ref
+            self._changed.notify_all()
+
+    async def get_parcel(self, key: str, *, wait_s: float) -> list[Any] | None:
+        """Returns the reference, as soon as it comes in `wait_s`; None if it does not."""
+        await self._wait_until(lambda: key in self._parcels, wait_s)
+        return self._parcels.get(key)
 
     async def depart(self, task: TaskId) -> None:
         """Says that a task obeyed STOP: its log is stored, its files are gone, it can be killed."""

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from raydist.errors import StorageError
+from raydist.runtime.host.firewall.fence import lift_fences
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.oom import OomCounter
 from raydist.runtime.host.post_mortem import Finding, examine
@@ -46,6 +47,7 @@ def salvage(
             log.open_uploader(scratch_path).flush()
         except StorageError as error:
             logger.warning("%s: the end of its log is lost: %s", log.task, error)
+        lift_fences(scratch_path)
         shutil.rmtree(scratch_path, ignore_errors=True)
     return finding
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from raydist.errors import ClusterError
+from raydist.runtime.host.firewall.fence import lift_fences
 
 # A dead task's folder is left alone this long, so that its own run can salvage its log first.
 STALE_AFTER_S = 60.0
@@ -39,7 +40,7 @@ class Scratch:
             _make_private(root)
             sweep(root)
             path = root / name
-            path.mkdir()
+            path.mkdir(mode=0o700)
             lock_fd = hold_lock(path / _LOCK_NAME)
         except OSError as error:
             raise ClusterError(f"cannot make the scratch folder {root / name}: {error}") from error
@@ -65,6 +66,7 @@ class Scratch:
     def remove(self) -> None:
         """Deletes the folder and releases its lock. Idempotent."""
         if self._lock_fd is not None:
+            lift_fences(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock_fd)
             self._lock_fd = None
@@ -112,6 +114,7 @@ def sweep(root: Path, *, stale_after_s: float = STALE_AFTER_S) -> None:
                 continue
             with adopted(path, timeout_s=0) as is_dead:
                 if is_dead:
+                    lift_fences(path)
                     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -160,6 +163,8 @@ def _make_private(root: Path) -> None:
     root.mkdir(mode=0o700, exist_ok=True)
     if not is_private(root):
         raise PermissionError(f"{root} belongs to another user")
+    if root.stat().st_mode & 0o077:
+        root.chmod(0o700)
 
 
 def is_private(root: Path) -> bool:

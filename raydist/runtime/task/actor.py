@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
+import functools
 import importlib
 import logging
 import os
@@ -15,7 +16,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import ray
 
@@ -23,6 +24,8 @@ from raydist.errors import RaydistError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import Changes, assignment_environment, static_environment
 from raydist.runtime.host.address import join_address, split_address
+from raydist.runtime.host.firewall.fence import set_fence
+from raydist.runtime.host.firewall.rules import advice
 from raydist.runtime.host.hardware import read_machine
 from raydist.runtime.host.log_capture import LogCapture
 from raydist.runtime.host.oom import OomCounter
@@ -33,8 +36,11 @@ from raydist.runtime.host.versions import installed_versions
 from raydist.runtime.task.body import TaskBody, load_body
 from raydist.runtime.task.code_archive import unpack
 from raydist.runtime.task.greeting import Hello, TaskSetup
+from raydist.runtime.task.parcels import RayParcels, find_mailbox
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.storage.files.job_secrets import secrets_of
+from raydist.storage.files.redaction import Secrets
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +48,6 @@ _exit_now = os._exit
 PUSH_INTERVAL_S = 0.5
 # The run waits for a process that takes the place of a dead one to say that it serves.
 _QUICK_PUSH_INTERVAL_S = 0.05
-_MAILBOX_POLL_S = 0.2
 # Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
 _EXCHANGE_TIMEOUT_S = 15.0
 # The run has given such a host up by then, and goes on elsewhere: what it left behind must not train on.
@@ -70,6 +75,8 @@ class TaskActor:
         self._failure: TaskFailure | None = None
         self._leaving: str | None = None
         self._is_profile_asked = False
+        self._secrets = Secrets()
+        self._notes: tuple[str, ...] = ()
 
     def hello(self, setup: TaskSetup) -> Hello:
         """Takes what the task needs of its host: environment, scratch folder, log, port and storage."""
@@ -161,10 +168,13 @@ class TaskActor:
         self._capture.start_uploading()
         if not self._is_in_place:
             self.linger()  # its peers cannot reach it here, but it shows that there is room
+        assignment = dataclasses.replace(assignment, parcels=RayParcels(mailbox_name))
         status = self._terminal_status(assignment, code)
         problem = self._capture.flush()
         lost = () if problem is None else (f"the end of {self._setup.task}'s log is lost: {problem}",)
-        return dataclasses.replace(status, incarnation=self._setup.incarnation, notes=(*status.notes, *lost))
+        return dataclasses.replace(
+            status, incarnation=self._setup.incarnation, notes=(*status.notes, *self._notes, *lost)
+        )
 
     def linger(self) -> NoReturn:
         """Never returns: its caller learns of the process's death by it."""
@@ -175,10 +185,13 @@ class TaskActor:
         if self._body is None:
             return self._status()
         try:
+            self._secrets = secrets_of(assignment.job)
             _apply(assignment_environment(assignment))
             code_path = None if code is None else self._place_code(code)
             if assignment.address is not None:  # an evaluator may be at another one than its predecessor
                 assignment = dataclasses.replace(assignment, address=self._address)
+            if assignment.fenced_in is not None:
+                self._lease.guarded(functools.partial(self._fence, assignment))
             return self._body.run(assignment, code_path, self._lease)
         except BaseException as error:
             # A process border: whatever a body lets through becomes a status.
@@ -186,6 +199,17 @@ class TaskActor:
             self._failure = self._describe(error, kind)
             self._body = None
             return self._status()
+
+    def _fence(self, assignment: TaskAssignment, port: int) -> None:
+        hosts = assignment.fenced_in or ()
+        if set_fence(self._scratch.path, port, hosts=hosts):
+            print(f"raydist: only {', '.join(hosts)} may reach port {port} of {self._setup.task}", flush=True)
+            return
+        told = [address for _, addresses in assignment.cluster_spec.jobs for address in addresses]
+        ports = {split_address(address)[1] for address in told}
+        # The same sentence from all tasks, so that it is shown once.
+        sentence = advice(ports=ports or {port}, hosts=hosts)
+        self._notes = tuple(dict.fromkeys([*self._notes, sentence]))
 
     def _note_sigterm(self, *_: object) -> None:
         self._leaving = "SIGTERM"
@@ -212,7 +236,7 @@ class TaskActor:
         return path
 
     def _talk(self, mailbox_name: str) -> None:
-        mailbox = _find_mailbox(mailbox_name)
+        mailbox = find_mailbox(mailbox_name)
         num_silent = 0
         while True:
             try:
@@ -282,7 +306,9 @@ class TaskActor:
     def _status(self) -> TaskStatus:
         body, incarnation = self._body, self._setup.incarnation
         if body is not None:
-            return dataclasses.replace(body.status(), incarnation=incarnation, leaving=self._leaving)
+            status = body.status()
+            notes = (*status.notes, *self._notes)
+            return dataclasses.replace(status, incarnation=incarnation, leaving=self._leaving, notes=notes)
         return TaskStatus(
             task=self._setup.task,
             state=TaskState.FAILED if self._failure else TaskState.STARTING,
@@ -295,24 +321,16 @@ class TaskActor:
         )
 
     def _describe(self, error: BaseException, kind: FailureKind) -> TaskFailure:
-        logger.error("%s: %s failed", self._setup.task, self._setup.body, exc_info=error)
+        told = self._secrets.hide("".join(traceback.format_exception(error)))
+        logger.error("%s: %s failed\n%s", self._setup.task, self._setup.body, told)
         return TaskFailure(
             task=self._setup.task,
             kind=kind,
             error_type=type(error).__name__,
-            message=f"{error}" or type(error).__name__,
-            traceback=None if isinstance(error, RaydistError) else "".join(traceback.format_exception(error)),
+            message=self._secrets.hide(f"{error}") or type(error).__name__,
+            traceback=None if isinstance(error, RaydistError) else told,
             at_s=time.time(),
         )
-
-
-def _find_mailbox(name: str) -> Any:
-    """Waits for the mailbox, which the group opens once the tasks have started."""
-    while True:
-        try:
-            return ray.get_actor(name)
-        except ValueError:  # Ray's word for: there is none of that name
-            time.sleep(_MAILBOX_POLL_S)
 
 
 def _note_exits() -> None:

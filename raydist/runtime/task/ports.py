@@ -6,6 +6,7 @@ import contextlib
 import errno
 import socket
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from raydist.errors import ClusterError
@@ -26,6 +27,7 @@ class PortLease:
         self._bound = bound
         self._lock = lock
         self._ports: PortRange | None = None
+        self._guard: Callable[[int], None] = lambda port: None
         self.port: int = bound.getsockname()[1]
 
     @classmethod
@@ -48,9 +50,17 @@ class PortLease:
             "give a wider range, one port for each task that may share a host"
         )
 
+    def guarded(self, guard: Callable[[int], None]) -> PortLease:
+        """Calls `guard` with this port and with each of `another`, before anybody can listen there."""
+        self._guard = guard
+        guard(self.port)
+        return self
+
     def another(self) -> PortLease:
         """Leases one more port where this one came from; raises ClusterError as `acquire` does."""
-        return PortLease.acquire(self._ports)
+        lease = PortLease.acquire(self._ports)
+        self._guard(lease.port)
+        return lease
 
     @classmethod
     def acquire_again(cls, port: int, *, timeout_s: float) -> PortLease | None:

@@ -192,6 +192,21 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.optional(values.written_as(PortRange, "LOW-HIGH, such as 20000-20099"), none="any"),
     ),
     Option(
+        name="allow_public_ports",
+        metavar="",
+        summary="Starts TensorFlow's servers, which let anybody run code, also at public addresses.",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+    Option(
+        name="fence",
+        metavar="",
+        summary="Sets firewall rules (nft or iptables) that let only the run's hosts reach TensorFlow's "
+        "servers; where the tasks may not, a note has the rule.",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+    Option(
         name="keras",
         metavar="|".join(member.value for member in KerasFlavour),
         summary="What tf.keras is; auto is 3, unless the job's source imports tf_keras or a partitioner "

@@ -8,6 +8,7 @@ from typing import Any
 
 from raydist.errors import SpecError
 from raydist.spec.near import suggest
+from raydist.spec.settings.secret_names import is_secret_name
 
 
 def check_params(params: object, *, where: str = "") -> dict[str, Any]:
@@ -137,12 +138,15 @@ def _read_yaml(key: str, text: str) -> Any:
     try:
         return check_params({key: parse_yaml(text)})[key]
     except (yaml.YAMLError, RecursionError):
+        shown = "***" if is_secret_name(key) else repr(text)
         raise SpecError(
-            f"params.{key} is {text!r}, which is not YAML; write a value such as 3, [1, 2] or 'text'"
+            f"params.{key} is {shown}, which is not YAML; write a value such as 3, [1, 2] or 'text'"
         ) from None
 
 
 def _ill_typed(key: str, default: Any, value: Any, wanted: str, *, where: str = "") -> str:
+    if is_secret_name(key):
+        return f"{_at(where)}params.{key} (not shown, as its name says it is a secret) is not {wanted}"
     return f"{_at(where)}params.{key} is {value!r}; write {wanted}, as its default is {default!r}"
 
 

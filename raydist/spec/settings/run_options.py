@@ -50,6 +50,8 @@ class RunOptions(TypedDict, total=False):
     gpus_per_worker: int | None
     devices: int | None
     ports: PortRange | str | None
+    allow_public_ports: bool
+    fence: bool
     keras: KerasFlavour | Literal["auto", "3", "legacy"]
     patch_keras: bool
     check_equality: bool

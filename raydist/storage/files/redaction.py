@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote
+
+from raydist.spec.settings.secret_names import holds_secret, is_secret_name
 
 REDACTED = "***"
 
@@ -19,9 +23,13 @@ _OPEN_QUERY_NAMES = frozenset(
     {"allow_bucket_creation", "allow_delayed_open", "endpoint_override", "region", "replication", "scheme"}
 )
 _URI_PATTERN = re.compile(rf"{_SCHEME}\S*")
-_SECRET_KEY_PATTERN = re.compile(
-    r"(?i)(^|_)(password|passwd|secret|credentials?|(api|access|secret|private|wandb)_?key|token)$"
-)
+# `api_key=…` and `-papi_key=…`, as a command line and Hydra's overrides have them.
+_ASSIGNMENT_PATTERN = re.compile(r"(?P<name>(?:-p|--?)?(?P<key>[A-Za-z_][\w.-]*))=")
+_KEY_PATTERN = re.compile(r"([\w.-]+)[\"']?\s*:")
+# What `redact` leaves of a URI.
+_REDACTED_PATTERN = re.compile(rf"{_SCHEME}\S*(?:\*\*\*@|=\*\*\*)")
+# Shorter ones stand in too many texts by chance.
+_MIN_SECRET_LENGTH = 4
 
 
 def redact(uri: str) -> str:
@@ -40,25 +48,96 @@ def redact_text(text: str) -> str:
     return _URI_PATTERN.sub(lambda match: redact(match[0]), text)
 
 
-def is_secret_key(key: str) -> bool:
-    """Whether a mapping's key, such as the param `api_key`, says that its text is a secret."""
-    return _SECRET_KEY_PATTERN.search(key) is not None
-
-
 def redact_arguments(args: Sequence[str]) -> list[str]:
-    """Returns a command line's arguments without the values of `--api-key VALUE` and `--api-key=VALUE`."""
+    """Returns a command line's arguments without their secrets.
+
+    These are the values of `--api-key VALUE`, `--api-key=VALUE` and `api_key=VALUE`, and what `redact` hides.
+    """
     redacted: list[str] = []
     is_secret = False
     for each in map(str, args):
-        name, equals, _ = each.partition("=")
         is_option = each.startswith("-")
-        names_secret = is_option and is_secret_key(name.lstrip("-").replace("-", "_"))
+        named = _ASSIGNMENT_PATTERN.match(each)
         if is_secret and not is_option:
             redacted.append(REDACTED)
+        elif named is not None and (is_secret_name(named["key"]) or _names_secret(each[named.end() :])):
+            redacted.append(f"{named['name']}={REDACTED}")
         else:
-            redacted.append(f"{name}={REDACTED}" if names_secret and equals else each)
-        is_secret = names_secret and not equals
+            redacted.append(redact_text(each))
+        is_secret = is_option and "=" not in each and is_secret_name(each.lstrip("-"))
     return redacted
+
+
+def _names_secret(text: str) -> bool:
+    """Whether a text is a mapping in YAML or JSON with a key that says that its value is a secret."""
+    return text.lstrip().startswith(("{", "[")) and any(map(is_secret_name, _KEY_PATTERN.findall(text)))
+
+
+def holds_redacted(value: object) -> bool:
+    """Whether something in a value that was read back was taken out when it was stored."""
+    if isinstance(value, Mapping):
+        return any(map(holds_redacted, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(holds_redacted, value))
+    return isinstance(value, str) and (value == REDACTED or _REDACTED_PATTERN.search(value) is not None)
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Texts that were given to a run and are shown nowhere, such as in what an exception says."""
+
+    texts: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @classmethod
+    def of(cls, settings: object) -> Secrets:
+        """Returns the secrets among settings: values of names that say so, and credentials in URIs."""
+        texts = set(_secret_texts("", settings))
+        encoded = {quote(text, safe="") for text in texts} | {unquote(text) for text in texts}
+        return cls(frozenset(text for text in texts | encoded if len(text) >= _MIN_SECRET_LENGTH))
+
+    def hide(self, text: str) -> str:
+        """Returns `text` without them, and without the credentials of any URI."""
+        text = redact_text(text)
+        for secret in sorted(self.texts, key=len, reverse=True):  # one may hold another
+            text = text.replace(secret, REDACTED)
+        return text
+
+
+def _secret_texts(name: str, value: object) -> Iterator[str]:
+    is_secret = holds_secret(name, value)
+    match value:
+        case Mapping():
+            for key, item in value.items():
+                yield from _secret_texts(name if is_secret else str(key), item)
+        case list() | tuple():
+            if all(isinstance(each, str) for each in value):
+                yield from _secret_arguments(value)
+            for item in value:
+                yield from _secret_texts(name if is_secret else "", item)
+        case str() if is_secret:
+            yield value
+        case str():
+            for found in _URI_PATTERN.finditer(value):
+                yield from _secrets_in(found[0])
+        case int() | float() if is_secret:
+            yield str(value)
+
+
+def _secret_arguments(args: Sequence[str]) -> Iterator[str]:
+    for given, shown in zip(args, redact_arguments(args), strict=True):
+        if shown == REDACTED:
+            yield given
+        elif shown.endswith(f"={REDACTED}") and "://" not in given:
+            yield given[len(shown) - len(REDACTED) :]
+
+
+def _secrets_in(uri: str) -> Iterator[str]:
+    user = _AUTHORITY_PATTERN.match(uri)
+    if user is not None:
+        yield user[0].partition("://")[2].rpartition("@")[0].partition(":")[2]
+    for query in _QUERY_PATTERN.finditer(uri):
+        if _redact_query_value(query) != query[0]:
+            yield query["value"]
 
 
 def _redact_query_value(match: re.Match[str]) -> str:

@@ -11,7 +11,7 @@ from raydist.training.parameter_server import train_input
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
-from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.worker_times import WorkerTimes
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
 from raydist.training.trainers.custom_loop import Span
@@ -20,7 +20,7 @@ from raydist.training.trainers.trainer import LoopRequest
 
 
 def run_steps(
-    run: TaskRun, request: LoopRequest, span: Span, *, sources: SourceFolder
+    run: TaskRun, request: LoopRequest, span: Span, *, sources: SharedSources
 ) -> Mapping[str, float]:
     """Runs the steps; returns the scalars of the closure that was done last."""
     feed = train_input.read(run, request.train_data, sources=sources, skip=span.skip)

@@ -17,7 +17,7 @@ from raydist.training.keras_patches import adapters
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.parameter_server.feeds import StepFeed
 from raydist.training.parameter_server.local_metrics import LocalMetrics
-from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset
 from raydist.training.trainers.evaluation import with_batches
 from raydist.training.trainers.task_run import TaskRun
@@ -37,7 +37,7 @@ class WorkerEvaluation:
         model: Any,
         data: Any,
         *,
-        sources: SourceFolder,
+        sources: SharedSources,
         metrics: LocalMetrics | None = None,
         num_steps: int | None = None,
     ) -> None:
@@ -144,7 +144,7 @@ class WorkerEvaluation:
         return evaluate
 
 
-def evaluate(run: TaskRun, request: EvaluateRequest, *, sources: SourceFolder) -> dict[str, float]:
+def evaluate(run: TaskRun, request: EvaluateRequest, *, sources: SharedSources) -> dict[str, float]:
     """Returns the metrics over the data, which the workers share."""
     adapters.check(request.model, run.strategy)
     request = with_batches(request)

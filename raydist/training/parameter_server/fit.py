@@ -29,7 +29,7 @@ from raydist.training.parameter_server.evaluation import WorkerEvaluation
 from raydist.training.parameter_server.feeds import Feed
 from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
-from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.worker_times import WorkerTimes
 from raydist.training.stepping.callback_calls import CallbackCalls
 from raydist.training.trainers import class_weights, fit_data
@@ -39,7 +39,7 @@ from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import FitRequest
 
 
-def fit(run: TaskRun, request: FitRequest, *, sources: SourceFolder) -> Any:
+def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     """Trains the model from where the newest checkpoint ended; returns its `History`."""
     request = fit_data.resolved(request, seed=run.data_seed)
     model, epochs, callbacks = request.model, request.epochs, request.callbacks

@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from raydist.errors import ClusterError
 from raydist.planning.assignment import TaskAssignment
-from raydist.storage.run_storage import open_run
-from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.sources import SharedSources
 
 
 def start_server(assignment: TaskAssignment) -> tf.distribute.Server:
@@ -20,7 +19,7 @@ def start_server(assignment: TaskAssignment) -> tf.distribute.Server:
     """
     if assignment.job.log_device_placement:
         tf.debugging.set_log_device_placement(True)
-    SourceFolder(open_run(assignment.job.storage, run=assignment.job.name).patient()).serve()
+    SharedSources(assignment.parcels).serve()
     num_peers = sum(len(addresses) for _, addresses in assignment.cluster_spec.jobs)
     try:
         return tf.distribute.Server(

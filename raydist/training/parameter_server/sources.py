@@ -2,8 +2,9 @@
 
 TensorFlow runs a Python source (`numpy_function`) in the process that made the data set, which would be
 the chief's for all workers. Here the op that calls Python has no device and names a function that each
-worker has registered before its server started, so it runs where it is used. A worker learns what to
-read from a file in the run's folder, which holds the source without the user's functions.
+worker has registered before its server started, so it runs where it is used. A worker gets what it needs to
+read from the chief, without the user's functions. It comes past storage: it is unpickled, and the URIs in it
+may hold credentials.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tensorflow as tf
 
-from raydist.errors import DataError, StorageError
-from raydist.storage.run_storage import RunStorage
+from raydist.errors import ClusterError, DataError, StorageError
 from raydist.training import tf_private
 
 if TYPE_CHECKING:
@@ -28,19 +28,30 @@ _MAX_READERS = 4
 _FUNCTION = "raydist_read_block"
 
 
-class SourceFolder:
-    """The run's sources/ on storage."""
+class Parcels(Protocol):
+    """Bytes that one task of an attempt leaves for the others, which nobody else can write."""
 
-    def __init__(self, storage: RunStorage) -> None:
-        self._storage = storage
+    def put(self, key: str, content: bytes) -> None:
+        """Leaves `content` under a key, and waits for nobody."""
+
+    def get(self, key: str) -> bytes:
+        """Returns what a task has left, or leaves soon; raises ClusterError if the run is gone."""
+
+
+class SharedSources:
+    """What the chief has its workers read."""
+
+    def __init__(self, parcels: Parcels) -> None:
+        self._parcels = parcels
+        self._published: set[str] = set()
 
     def publish(self, recipe: Batches) -> ReadOp:
-        """Stores what workers need to read `recipe`, and returns the op that reads it in any of them."""
+        """Leaves what workers need to read `recipe`, and returns the op that reads it in any of them."""
         content = pickle.dumps(recipe.without_maps(), protocol=5)
-        key = hashlib.sha256(content).hexdigest()
-        path = self._storage.source(key)
-        if not self._storage.exists(path):
-            self._storage.write_bytes(path, content)
+        key = _key(content)
+        if key not in self._published:
+            self._parcels.put(key, content)
+            self._published.add(key)
 
         def read(block: tf.Tensor, types: Sequence[tf.DType]) -> Sequence[tf.Tensor]:
             return tf_private.call_registered(_FUNCTION, [tf.constant(key), block], types)
@@ -49,14 +60,30 @@ class SourceFolder:
 
     def serve(self) -> None:
         """Lets functions that peers run in this process read. Call it before the server starts."""
-        tf_private.register(_FUNCTION, _Readers(self._storage))
+        tf_private.register(_FUNCTION, _Readers(self._parcels))
+
+
+def load(parcels: Parcels, key: str) -> Any:
+    """Returns the recipe that the chief published under `key`.
+
+    Raises:
+      ClusterError: What came is not what the chief left; it is not unpickled.
+    """
+    content = parcels.get(key)
+    if _key(content) != key:
+        raise ClusterError(f"what the chief published as {key[:12]} came back changed; resume the run")
+    return pickle.loads(content)
+
+
+def _key(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 class _Readers:
     """What the op calls: one reader for each recipe."""
 
-    def __init__(self, storage: RunStorage) -> None:
-        self._storage = storage
+    def __init__(self, parcels: Parcels) -> None:
+        self._parcels = parcels
         self._readers: dict[bytes, BlockReader] = {}
 
     def __call__(self, key: bytes, block: Any) -> list[Any]:
@@ -76,5 +103,4 @@ class _Readers:
         # Here, because a worker that comes back shall not wait for it.
         from raydist.data.pipeline import BlockReader, Part
 
-        recipe = pickle.loads(self._storage.read_bytes(self._storage.source(key)))
-        return BlockReader(recipe, Part(), pads=False)
+        return BlockReader(load(self._parcels, key), Part(), pads=False)

@@ -13,11 +13,11 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.input import train_data
 from raydist.training.parameter_server.feeds import Feed, IteratorFeed, StepFeed
-from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.trainers.task_run import TaskRun
 
 
-def read(run: TaskRun, data: Any, *, sources: SourceFolder, skip: int) -> Feed:
+def read(run: TaskRun, data: Any, *, sources: SharedSources, skip: int) -> Feed:
     """Gives each worker its own batches of `data`, over and over.
 
     A function without arguments returns the whole data, of which worker i gets each batch whose

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydist.training.parameter_server import custom_loop as worker_steps, evaluation, fit
-from raydist.training.parameter_server.sources import SourceFolder
+from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.trainers import custom_loop
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest
@@ -19,7 +19,7 @@ class ParameterServerTrainer:
       sources: Where the workers learn what batches of raydist.data to read.
     """
 
-    def __init__(self, run: TaskRun, *, sources: SourceFolder) -> None:
+    def __init__(self, run: TaskRun, *, sources: SharedSources) -> None:
         self._run = run
         self._sources = sources
 

@@ -55,6 +55,14 @@ def test_tasks_get_the_cluster_of_their_leased_addresses(start: Start, wait_unti
         assert addresses[index] == f"{drive.statuses[task].host}:{notes_of(drive, task)['port']}"
 
 
+def test_task_leaves_a_parcel_for_the_others_past_storage(
+    start: Start, wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    drive = start(make_plan(), body="tests.support.bodies:ParcelBody")
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
+    assert notes_of(drive, "worker/1")["parcel"] == "secret of worker/0"
+
+
 def test_body_runs_in_the_main_thread(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1))
     wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))

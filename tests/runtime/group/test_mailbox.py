@@ -147,3 +147,14 @@ def test_process_that_took_the_place_is_known_also_to_a_mailbox_that_was_opened_
         return await mailbox.wait_news(0, timeout_s=5)
 
     assert run(scenario).statuses == (status(W0, 3, incarnation=1),)
+
+
+def test_parcel_is_given_to_who_asked_before_it_came() -> None:
+    async def scenario(mailbox: Mailbox) -> tuple[Any, Any]:
+        missed = await mailbox.get_parcel("a", wait_s=0.01)
+        waiting = asyncio.create_task(mailbox.get_parcel("a", wait_s=5))
+        await asyncio.sleep(0)
+        await mailbox.put_parcel("a", ["ref"])
+        return missed, await waiting
+
+    assert run(scenario) == (None, ["ref"])

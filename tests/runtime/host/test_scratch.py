@@ -55,6 +55,18 @@ def test_folder_is_for_its_user_only_and_goes_away() -> None:
     assert list(scratch_root().iterdir()) == []
 
 
+def test_folder_that_others_could_read_is_closed_to_them() -> None:
+    before = os.umask(0)
+    try:
+        scratch_root().mkdir(mode=0o755)
+        scratch = Scratch.create("run-0-worker-0")
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (scratch_root(), scratch.path)]
+    scratch.remove()
+    assert modes == [0o700, 0o700]
+
+
 def test_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     scratch_root().symlink_to(tmp_path / "elsewhere")

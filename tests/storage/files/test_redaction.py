@@ -9,8 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raydist.spec.settings.secret_names import holds_secret, is_secret_name
 from raydist.spec.tasks import TaskId, TaskType
-from raydist.storage.files.redaction import is_secret_key, redact, redact_text
+from raydist.storage.files.redaction import (
+    Secrets,
+    holds_redacted,
+    redact,
+    redact_arguments,
+    redact_text,
+)
 from raydist.storage.plain_json import dump_plain_json
 
 
@@ -43,10 +50,14 @@ def test_redact_text_finds_the_uris_in_a_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("key", "expected"),
-    [("api_key", True), ("PASSWORD", True), ("hf_access_token", True), ("max_tokens", False), ("key", False)],
+    [
+        *(("api_key", True), ("PASSWORD", True), ("hf_access_token", True), ("apiKey", True)),
+        *(("db.pwd", True), ("client-secret", True), ("max_tokens", True)),
+        *(("key", False), ("tokenizer", False), ("keyboard", False), ("tokenizer_path", False)),
+    ],
 )
-def test_is_secret_key(key: str, expected: bool) -> None:
-    assert is_secret_key(key) is expected
+def test_is_secret_name(key: str, expected: bool) -> None:
+    assert is_secret_name(key) is expected
 
 
 def test_plain_json_is_strict_and_keeps_no_secret() -> None:
@@ -81,7 +92,83 @@ def test_plain_json_is_strict_and_keeps_no_secret() -> None:
         (["-password", "abc"], ["-password", "***"]),
         (["--token", "--epochs", "3"], ["--token", "--epochs", "3"]),
         (["s3://u:p@bucket/d"], ["s3://***@bucket/d"]),
+        (
+            ["-p", "api_key=abc", "-papi_key=x", "-p", "lr=1"],
+            ["-p", "api_key=***", "-papi_key=***", "-p", "lr=1"],
+        ),
+        (["-p", "db={user: u, 'password': p}", "a={b: 1}"], ["-p", "db=***", "a={b: 1}"]),
+        (["model.api_key=abc", "model.layers=3"], ["model.api_key=***", "model.layers=3"]),
     ],
 )
 def test_arguments_are_kept_without_their_secrets(args: list[str], expected: list[str]) -> None:
     assert json.loads(dump_plain_json({"spec": {"args": tuple(args)}})) == {"spec": {"args": expected}}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        *(
+            ("password", 12345, True),
+            ("password", None, False),
+            ("password", "", False),
+            ("secret", True, False),
+        ),
+        *(("max_tokens", 512, False), ("pad_token", 0, False), ("token", "t", True)),
+        *(("api_keys", ["a"], True), ("tokens", [1, 2], False), ("credentials", {"user": "u"}, True)),
+    ],
+)
+def test_value_is_a_secret_by_its_name_and_type(key: str, value: object, expected: bool) -> None:
+    assert holds_secret(key, value) is expected
+
+
+SECRETS = Secrets.of(
+    {
+        "params": {
+            "api_key": "swordfish",
+            "optimizer": {"passwords": ["inner-one", "inner-two"]},
+            "pin": {"password": 12345},
+            "data": "s3://KEYID:pass%2Fword@bucket/d?x=query-secret&region=eu-west-9",
+            "epochs": 1000,
+            "short": {"token": "ab"},
+        },
+        "args": ["--auth-key", "given-key", "db.password=hunter22", "--rate", "fine-text"],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    *[["swordfish", "inner-one", "inner-two", "12345", "pass%2Fword", "pass/word"]],
+)
+def test_secret_is_hidden_in_any_text(secret: str) -> None:
+    assert SECRETS.hide(f"no: {secret}!") == "no: ***!"
+
+
+@pytest.mark.parametrize("secret", ["query-secret", "given-key", "hunter22"])
+def test_secret_of_an_argument_or_a_query_is_hidden(secret: str) -> None:
+    assert SECRETS.hide(secret) == "***"
+
+
+@pytest.mark.parametrize("text", ["1000", "ab", "eu-west-9", "fine-text", "bucket", "--rate"])
+def test_what_is_no_secret_is_shown(text: str) -> None:
+    assert SECRETS.hide(text) == text
+
+
+def test_secrets_do_not_show_themselves() -> None:
+    assert "swordfish" not in repr(SECRETS)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *(("***", True), ("s3://***@bucket/d", True), ("s3://b?x=***", True), ({"a": ["***"]}, True)),
+        *(("a *** b", False), ("**bold**", False), (3, False), ("s3://b/***", False)),
+    ],
+)
+def test_value_that_was_redacted_is_known(value: object, expected: bool) -> None:
+    assert holds_redacted(value) is expected
+
+
+def test_arguments_that_hold_nothing_secret_stay() -> None:
+    args = ["train.py", "-p", "epochs=3", "--storage", "s3://bucket/runs?region=x"]
+    assert redact_arguments(args) == args

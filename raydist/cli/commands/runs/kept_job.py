@@ -9,7 +9,7 @@ from typing import Any
 from raydist.errors import MistakeError
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.settings.options import OPTIONS, PARAMS
-from raydist.storage.files.redaction import REDACTED
+from raydist.storage.files.redaction import REDACTED, holds_redacted
 
 # What records of an older raydist call an option.
 _RENAMED = {"mend_keras": "patch_keras"}
@@ -35,7 +35,7 @@ def lost_secrets(spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> lis
     if REDACTED in str(spec.get("mlflow")) and "mlflow" not in settings:
         sentences.append("the credentials in --mlflow are not kept; give it again")
     params = spec.get(PARAMS, {})
-    names = [name for name in params if params[name] == REDACTED and name not in settings[PARAMS]]
+    names = [name for name in params if holds_redacted(params[name]) and name not in settings[PARAMS]]
     if names:
         sentences.append(f"secrets are not kept; give {', '.join(names)} with -p")
     return sentences
@@ -46,7 +46,7 @@ def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     spec = {_RENAMED.get(name, name): value for name, value in spec.items()}
     taken_over = {option.name for option in OPTIONS} - _NOT_TAKEN_OVER
     # A secret is not kept: the job's own default, or -p, has to give it again.
-    params = {name: value for name, value in spec.get(PARAMS, {}).items() if value != REDACTED}
+    params = {name: value for name, value in spec.get(PARAMS, {}).items() if not holds_redacted(value)}
     options = {name: value for name, value in spec.items() if name in taken_over and value != REDACTED}
     if REDACTED in str(options.get("mlflow")):
         del options["mlflow"]

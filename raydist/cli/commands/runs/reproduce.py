@@ -22,6 +22,7 @@ from raydist.runtime.host.packages import package_versions
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.entry.job_file import read_job
 from raydist.storage.evidence import read_kept_code
+from raydist.storage.files.redaction import redact
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
@@ -71,13 +72,16 @@ def command(
             unpack(code, Path(scratch))
             job = kept_job(opened.run, record.spec, working_dir=scratch)
             defaults = read_job(job, cwd=Path(scratch), working_dir=scratch).defaults
-    place = ["--storage", storage]
+    shown = redact(storage)
+    if shown != storage:
+        notes.append("the credentials in --storage are not shown; give them again")
+    place = ["--storage", shown]
     lines = []
     working_dir = None if code is None else str(target)
     if code is not None:
         lines.append(shlex.join(["raydist", "download", opened.run, "code", str(target), *place]))
     again = kept_job(opened.run, record.spec, working_dir=working_dir)
-    own = {"working_dir": working_dir, "storage": storage, "name": name}
+    own = {"working_dir": working_dir, "storage": shown, "name": name}
     lines.append(submit_line(again, {**kept_settings(record.spec), **own}, defaults=defaults))
     if is_json:
         output.print_json({"run": opened.run, "commands": lines, "notes": notes})
