@@ -6,7 +6,7 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from raydist.errors import SpecError
 from raydist.spec.duration import parse_duration
@@ -16,6 +16,8 @@ MODULE_FLAG = "-m "  # what names a module to run as a script begins with
 MAX_NAME_LENGTH = 100
 MAX_TASKS = 10_000  # of one role
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+Resume: TypeAlias = bool | Literal["auto"]
 
 
 class Strategy(enum.Enum):
@@ -209,7 +211,8 @@ class JobSpec:
       timeout: Limit for the whole run in seconds; None sets none.
       start_timeout: Limit for an attempt's start in seconds.
       stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
-      resume: Whether to go on from the run of that name.
+      resume: Whether to go on from the run of that name; `auto` goes on where there is one that has not
+        succeeded, and begins it where there is none.
       checkpoint_every: When to save.
       keep: Checkpoints to keep, the newest ones; None keeps all.
       keep_best: Metric whose best checkpoint is kept too, `val_accuracy`; the lowest for names with
@@ -266,7 +269,7 @@ class JobSpec:
     timeout: float | None = None
     start_timeout: float = 300.0
     stall_timeout: float = 600.0
-    resume: bool = False
+    resume: Resume = False
     checkpoint_every: CheckpointEvery = CheckpointEvery()
     keep: int | None = 3
     keep_best: str | None = None

@@ -60,7 +60,7 @@ class RunOptions(TypedDict, total=False):
     timeout: Duration | None
     start_timeout: Duration
     stall_timeout: Duration
-    resume: bool
+    resume: bool | Literal["auto"]
     checkpoint_every: CheckpointEvery | str | int
     keep: int | None
     keep_best: str | None

@@ -76,6 +76,20 @@ def boolean(name: str, value: object) -> bool:
     return value
 
 
+def boolean_or(word: str) -> Parser:
+    @_takes(bool | Literal[word])
+    def parse(name: str, value: object) -> bool | str:
+        if value == word:
+            return word
+        try:
+            is_on: bool = boolean(name, value)
+        except SpecError:
+            raise SpecError(f"{name} is {value!r}; write true, false or {word}") from None
+        return is_on
+
+    return parse
+
+
 @_takes(int)
 def whole_number(name: str, value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", value):

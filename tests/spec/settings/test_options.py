@@ -97,6 +97,9 @@ def test_help_ends_with_the_built_in_default() -> None:
         ("tensorboard_histograms", "5", 5),
         ("tensorboard_histograms", "none", None),
         ("tensorboard_graph", "true", True),
+        ("resume", "auto", "auto"),
+        ("resume", "true", True),
+        ("resume", False, False),
     ],
     ids=str,
 )
@@ -122,6 +125,8 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
         ("keras", "2", "keras is '2'; write one of auto, 3, legacy"),
         ("keras", True, None),
         ("ps", True, "ps is True; write a whole number"),
+        ("resume", "always", "resume is 'always'; write true, false or auto"),
+        ("resume", 1, "resume is 1; write true, false or auto"),
         ("ps", -1, "ps is -1; need at least 0"),
         ("ps", 1.5, "ps is 1.5; write a whole number"),
         ("ps", 10_001, "ps is 10001; at most 10000 are supported"),
