@@ -251,8 +251,11 @@ def _prepare(
     from raydist.runs.assembly import (
         make_controller,  # imports ray, which a mistake told so far has not paid for
     )
+    from raydist.runtime.detach.cluster_leftovers import swept_beside
     from raydist.runtime.detach.controller_actor import refuse_if_running
 
+    if not connection.is_embedded:
+        stack.enter_context(swept_beside())
     if job.resume:
         # Its controller may only be slow to write, or be brought back by Ray just now.
         refuse_if_running(job.name)

@@ -27,9 +27,12 @@ class DurationType(click.ParamType[float]):
 
     name = "duration"
 
+    def __init__(self, parse: Callable[[str, object], float] = parse_duration) -> None:
+        self._parse = parse
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         name = param.opts[0] if param else self.name
-        seconds = parse_duration(name, value)
+        seconds = self._parse(name, value)
         if seconds < 0:
             raise SpecError(f"{name} is {value}; need at least 0 seconds")
         return seconds

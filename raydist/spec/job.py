@@ -236,6 +236,8 @@ class JobSpec:
       dump_xla: Whether what XLA compiles is kept with the run.
       on_end: Shell command that whoever drives the run runs once it has ended; None runs nothing.
       mlflow: URI of the MLflow server that is told of the run; None tells none.
+      keep_runs: Seconds after which runs of the same storage that have ended are deleted, at the end of this
+        one; None deletes none.
       detach: Whether submit returns once the cluster has accepted the run.
     """
 
@@ -287,6 +289,7 @@ class JobSpec:
     dump_xla: bool = False
     on_end: str | None = None
     mlflow: str | None = None
+    keep_runs: float | None = None
     detach: bool = False
 
     def __post_init__(self) -> None:
@@ -310,7 +313,7 @@ _LOWEST: Mapping[str, int] = {
     "bytes_per_pack": 1,
     "tensorboard_histograms": 1,
 }
-_TIME_LIMITS = ("timeout", "start_timeout", "stall_timeout", "collective_timeout")
+_TIME_LIMITS = ("timeout", "start_timeout", "stall_timeout", "collective_timeout", "keep_runs")
 _HIGHEST_SEED = 2**32 - 1  # NumPy takes no more
 
 

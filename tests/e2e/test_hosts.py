@@ -4,6 +4,7 @@ share itself, but one folder. And hosts that vanish, are cut off, or slow."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -53,6 +54,17 @@ def train(ctx: raydist.TrainContext):
         model.compile("adam", loss=loss)
     ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Hold()])
     ctx.report({"norm": float(sum(np.abs(w).sum() for w in model.get_weights()))}, step=ctx.step)
+"""
+# Goes on long enough for what is done beside it.
+QUICK_JOB = """
+import time
+
+import raydist
+
+
+@raydist.job(workers=1)
+def train(ctx: raydist.TrainContext):
+    time.sleep(5)
 """
 HELPER = "def labels_of(x):\n    return (x[:, 0] > 0).astype('int64')\n"
 EPOCH = 10  # steps
@@ -110,6 +122,20 @@ def test_run_over_two_hosts_needs_nothing_but_common_storage(hosts: Hosts) -> No
     assert {path.name.split("-")[2] for path in (run / "metrics").iterdir()} == {"0", "1"}
     assert Path(result["checkpoint"]).joinpath("_COMMITTED").exists()
     assert [leftovers(host) for host in hosts.all] == [[], []]
+
+
+def test_next_run_removes_what_a_dead_driver_left_on_hosts_that_it_does_not_use(
+    hosts: Hosts, wait_until: WaitUntil
+) -> None:
+    for host in hosts.all:
+        left = host.machine.inside(host.disk / "tmp" / "raydist-0" / "dead-0-worker-0-0a1b2c3d-0")
+        left.parent.mkdir(mode=0o700)
+        left.mkdir()
+        (left / "lock").write_text("99999")
+        os.utime(left, (time.time() - 3600,) * 2)
+    process = submit(hosts, "next", "--storage", str(hosts.shared), "--workers", "1", job=QUICK_JOB)
+    wait_until(lambda: [leftovers(host) for host in hosts.all] == [[], []], timeout_s=60)
+    assert len(result_of(process)["tasks"]) == 1
 
 
 def leftovers(host: Host) -> list[str]:

@@ -23,6 +23,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "resume",
         "on_end",
         "mlflow",
+        "keep_runs",
         "detach",
     ),
     "Cluster": ("address", "ports"),

@@ -380,6 +380,13 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.optional(values.tracking_uri, none="none"),
     ),
     Option(
+        name="keep_runs",
+        metavar="AGE",
+        summary="At the end of the run, delete the runs of its storage that have ended and were last written "
+        "longer ago than this, such as 30d; none when omitted or none.",
+        parser=values.optional(values.age, none="none"),
+    ),
+    Option(
         name="detach",
         metavar="",
         summary="Return once the cluster has accepted the run, which outlives this shell.",

@@ -78,6 +78,7 @@ class RunOptions(TypedDict, total=False):
     dump_xla: bool
     on_end: str | None
     mlflow: str | None
+    keep_runs: Duration | None
     detach: bool
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from raydist.errors import SpecError
 from raydist.spec.byte_size import ByteSize, parse_bytes
-from raydist.spec.duration import Duration, parse_duration
+from raydist.spec.duration import Duration, parse_age, parse_duration
 from raydist.spec.near import suggest
 
 _Read = Callable[[str, object], Any]
@@ -113,6 +113,8 @@ def number(name: str, value: object) -> float:
 
 
 duration = Parser(parse_duration, Duration)
+
+age = Parser(parse_age, Duration)
 
 byte_size = Parser(parse_bytes, ByteSize)
 
