@@ -124,6 +124,7 @@ def test_run_over_two_hosts_needs_nothing_but_common_storage(hosts: Hosts) -> No
     assert [leftovers(host) for host in hosts.all] == [[], []]
 
 
+@pytest.mark.slow
 def test_next_run_removes_what_a_dead_driver_left_on_hosts_that_it_does_not_use(
     hosts: Hosts, wait_until: WaitUntil
 ) -> None:
@@ -136,6 +137,27 @@ def test_next_run_removes_what_a_dead_driver_left_on_hosts_that_it_does_not_use(
     process = submit(hosts, "next", "--storage", str(hosts.shared), "--workers", "1", job=QUICK_JOB)
     wait_until(lambda: [leftovers(host) for host in hosts.all] == [[], []], timeout_s=60)
     assert len(result_of(process)["tasks"]) == 1
+
+
+@pytest.mark.slow
+def test_doctor_looks_at_each_host_and_at_the_links_between_them(hosts: Hosts) -> None:
+    address = f"{hosts.head.address}:6379"
+    own_disk = str(hosts.head.disk / "runs")
+    told = result_of(
+        hosts.raydist("doctor", "--json", "--address", address, "--storage", own_disk),
+        code=3,  # a host's disk has 512 MB
+    )
+    found = {(one["host"], one["what"]): one for one in told["findings"]}
+    head, other = (host.address for host in hosts.all)
+    for host, next_host in ((head, other), (other, head)):
+        assert f"MB/s to {next_host}" in found[host, "network"]["text"]
+        assert found[host, "network"]["is_ok"]
+        assert "GFLOP/s" in found[host, "devices"]["text"]
+        assert "TMPDIR" in found[host, "disk"]["text"]
+        assert found[host, "clock"]["is_ok"]
+    assert found[head, "storage"]["is_ok"]
+    assert found[other, "storage"]["exit_code"] == 4
+    assert "host host-2 does not see the storage" in found[other, "storage"]["text"]
 
 
 def leftovers(host: Host) -> list[str]:
