@@ -7,6 +7,7 @@ needs neither.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -147,6 +148,9 @@ def run(
         pickle=_pickle,
         datasets=check_datasets(datasets),
     )
+    succeeded = _succeeded_before(request, on_event)
+    if succeeded is not None:
+        return succeeded
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event).status()
     with contextlib.ExitStack() as stack:
@@ -194,9 +198,11 @@ def submit(
         pickle=_pickle,
         datasets=check_datasets(datasets),
     )
+    name, storage = request.job.name, request.job.storage
+    if _succeeded_before(request, on_event) is not None:
+        return attach(name, storage=storage)
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event)
-    name, storage = request.job.name, request.job.storage
     with contextlib.ExitStack() as stack:
         controller = _prepare(request, stack, called_at_s=called_at_s, on_event=on_event)
         return RunHandle(name, ThreadedRun(name, controller, stack.pop_all()), storage=storage)
@@ -245,8 +251,11 @@ def _prepare(
     from raydist.runs.assembly import (
         make_controller,  # imports ray, which a mistake told so far has not paid for
     )
+    from raydist.runtime.detach.cluster_leftovers import swept_beside
     from raydist.runtime.detach.controller_actor import refuse_if_running
 
+    if not connection.is_embedded:
+        stack.enter_context(swept_beside())
     if job.resume:
         # Its controller may only be slow to write, or be brought back by Ray just now.
         refuse_if_running(job.name)
@@ -270,6 +279,24 @@ def _prepare(
         owner=owner,
         datasets=request.datasets,
     )
+
+
+def _succeeded_before(request: Request, on_event: EventHook | None) -> RunResult | None:
+    """Returns the result of the run where `resume="auto"` finds that it has succeeded already; else None."""
+    job = request.job
+    if job.resume != "auto":
+        return None
+    from raydist.storage.claims.run_folder import RunFolder
+
+    result = RunFolder.of(job).succeeded()
+    if result is None:
+        return None
+    sentence = (
+        f"run {job.name} has succeeded already, and nothing is trained again; to train it further use "
+        "--resume alone, to train anew another --name"
+    )
+    GuardedHook(on_event or _tell_nobody)({"event": "note", "at_s": time.time(), "message": sentence})
+    return dataclasses.replace(result, notes=(*result.notes, sentence))
 
 
 def _open_folder(request: Request) -> RunFolder:

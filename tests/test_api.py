@@ -16,7 +16,9 @@ from raydist.spec.result import RunError, RunResult, TaskRecord
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
 from raydist.spec.tasks import TaskId
+from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
+from tests.support.records import make_record
 
 
 @pytest.fixture(autouse=True)
@@ -180,3 +182,16 @@ def test_bug_in_the_controller_comes_out_where_the_result_is_asked_for() -> None
     handle.stop()
     with pytest.raises(ZeroDivisionError):
         handle.result(timeout=30)
+
+
+@pytest.mark.parametrize("address", ["local", "127.0.0.1:1"])
+def test_resume_auto_returns_what_has_succeeded_and_asks_no_ray(tmp_path: Path, address: str) -> None:
+    storage = open_run(str(tmp_path / "runs"), run="done")
+    RunRecordStore(storage).replace(make_record(storage, state="SUCCEEDED", steps=40, notes=["before"]))
+    events: list[Any] = []
+    options: Any = {"name": "done", "storage": str(tmp_path / "runs"), "resume": "auto", "address": address}
+    result = raydist.run(train, on_event=events.append, **options)
+    assert (result.state, result.steps, result.notes[0]) == ("SUCCEEDED", 40, "before")
+    assert [(one["event"], one["message"]) for one in events] == [("note", result.notes[1])]
+    assert raydist.submit(train, **options).result(timeout=5).steps == 40
+    assert raydist.submit(train, detach=True, **options).result(timeout=5).steps == 40

@@ -140,6 +140,7 @@ ROOMS: dict[str, set[str]] = {
         *("runtime.host", "runtime.cluster", "runtime.task"),
     },
     "runtime.detach": {"errors", "runtime.host", "runtime.cluster", "runtime.group"},
+    "runtime.checkup": {"errors", "known_versions", "storage", "runtime.host", "runtime.cluster"},
     # Stays when Ray is gone.
     "watch": {"errors", "spec", "storage", "runtime.host"},
     "runs.handle": {"errors", "spec", "storage", "controller"},
@@ -167,9 +168,9 @@ ROOMS: dict[str, set[str]] = {
         *("__init__", "cli.job_options", "cli.screen"),
     },
     "cli.commands": {
-        *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "planning"),
+        *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "spec.request", "planning"),
         *("storage", "storage.files", "storage.claims"),
-        *("metrics", "page", "board", "runtime.host", "runtime.task"),
+        *("metrics", "page", "board", "runtime.host", "runtime.task", "runtime.checkup"),
         *("runs", "api", "cli.job_options", "cli.screen"),
         *("cli.run_argument", "cli", "__init__"),
     },

@@ -29,7 +29,7 @@ def typed(ctx: raydist.TrainContext) -> None: ...
 
 raydist.run(train, workers=2, strategy="mirrored", start_timeout="5m", keep=None, params={"n": 20})
 raydist.submit("job.py", ports="20000-20099", checkpoint_every=100, on_event=print, timeout=90)
-raydist.plan(typed, address="local", partitioner=None, evaluator=True)
+raydist.plan(typed, address="local", partitioner=None, evaluator=True, resume="auto")
 raydist.run(train, wokers=2)  # Unexpected keyword argument "wokers" for "run"; did you mean "workers"?
 raydist.run(train, workers=[2])  # Argument "workers" to "run" has incompatible type "list[int]"
 raydist.submit(train, strategy="miror")  # Argument "strategy" to "submit" has incompatible type

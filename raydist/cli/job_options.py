@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,9 +27,12 @@ class DurationType(click.ParamType[float]):
 
     name = "duration"
 
+    def __init__(self, parse: Callable[[str, object], float] = parse_duration) -> None:
+        self._parse = parse
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         name = param.opts[0] if param else self.name
-        seconds = parse_duration(name, value)
+        seconds = self._parse(name, value)
         if seconds < 0:
             raise SpecError(f"{name} is {value}; need at least 0 seconds")
         return seconds
@@ -81,6 +84,23 @@ def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
     return {option.name: values[option.name] for option in OPTIONS if values.get(option.name) is not None}
 
 
+def with_words(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with a value for each option that may be written without one.
+
+    click would take whatever comes next for the value, the job in `submit --resume JOB`.
+    """
+    words = {option.flag: option.metavar for option in OPTIONS if option.kind is OptionKind.WORD}
+    found: list[str] = []
+    ahead = list(reversed(arguments))
+    while ahead:
+        argument = ahead.pop()
+        if argument in words:
+            is_followed = bool(ahead) and ahead[-1] == words[argument]
+            argument = f"{argument}={ahead.pop() if is_followed else 'true'}"
+        found.append(argument)
+    return found
+
+
 def default_storage() -> str:
     """Returns where runs are kept when nothing says otherwise."""
     return str(_STORAGE.default)
@@ -89,4 +109,8 @@ def default_storage() -> str:
 def _click_option(option: Option) -> Callable[[_Function], _Function]:
     if option.kind is OptionKind.VALUE:
         return click.option(option.flag, option.name, metavar=option.metavar, default=None, help=option.help)
+    if option.kind is OptionKind.WORD:
+        return click.option(
+            option.flag, option.name, metavar=f"[{option.metavar}]", default=None, help=option.help
+        )
     return click.option(option.flag, option.name, is_flag=True, default=None, help=option.help)

@@ -16,6 +16,7 @@ from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.runs.end_hook import end_hook
 from raydist.runs.evidence import Evidence
+from raydist.runs.expiry import expiry_hook
 from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
@@ -116,7 +117,7 @@ def make_controller(
         record=record,
         on_event=on_event,
         more_notes=lambda: (*tell_notes(), *(() if tracker is None else tracker.notes())),
-        on_end=_both(None if tracker is None else tracker.finish, end_hook(plan.job)),
+        on_end=_all(None if tracker is None else tracker.finish, end_hook(plan.job), expiry_hook(plan.job)),
         ray_s=ray_s,
         revival=revival,
     )
@@ -130,14 +131,22 @@ def _tracker(job: JobSpec) -> MlflowTracker | None:
     return MlflowTracker(job.mlflow, open_run(job.storage, run=job.name), job=name)
 
 
-def _both(finish: Callable[[], str | None] | None, hook: EndHook | None) -> EndHook | None:
-    """Returns what calls both, and returns the sentences of both as one."""
-    if finish is None:
+def _all(
+    finish: Callable[[], str | None] | None,
+    hook: EndHook | None,
+    expire: Callable[[], str | None] | None,
+) -> EndHook | None:
+    """Returns what calls all that there are, and returns their sentences as one."""
+    if finish is None and expire is None:
         return hook
 
     def call(result: RunResult) -> str | None:
         # First MLflow: the command may look at what that has.
-        sentences = [finish(), None if hook is None else hook(result)]
+        sentences = [
+            None if finish is None else finish(),
+            None if hook is None else hook(result),
+            None if expire is None else expire(),
+        ]
         return "; ".join(one for one in sentences if one is not None) or None
 
     return call

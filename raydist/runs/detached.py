@@ -221,7 +221,7 @@ class DetachedController:
     ) -> None:
         """Brings the run to its end; `unless_accepted` undoes the claim where that cannot be recorded."""
         launch = self._launch
-        with connect(None) as connection, folder.open_events() as events:
+        with connect(None) as connection, folder.open_events() as events, cluster_leftovers.swept_beside():
             controller = make_controller(
                 launch.plan,
                 connection,

@@ -12,6 +12,7 @@ Duration = float | str
 
 REMEDY = "write seconds, or 90s, 5m, 2h"
 
+_DAY_S = 86400.0
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -37,9 +38,26 @@ def parse_duration(name: str, value: object) -> float:
     raise SpecError(f"{name} is {value!r}; {REMEDY}")
 
 
+def parse_age(name: str, value: object) -> float:
+    """Returns a duration that may be given in days too, such as `30d`, in seconds; raises SpecError."""
+    days = re.fullmatch(r"\s*(\d{1,9}(?:\.\d+)?)\s*d\s*", value) if isinstance(value, str) else None
+    if days is not None:
+        return _DAY_S * float(days[1])
+    try:
+        return parse_duration(name, value)
+    except SpecError:
+        raise SpecError(f"{name} is {value!r}; {REMEDY}, 30d") from None
+
+
 def write_duration(seconds: float) -> str:
     """Returns the shortest text that `parse_duration` reads as `seconds`: `90s`, `5m`, `2h`."""
     for unit in ("h", "m"):
         if seconds and seconds % _SECONDS_PER_UNIT[unit] == 0:
             return f"{seconds / _SECONDS_PER_UNIT[unit]:g}{unit}"
     return f"{seconds:g}s"
+
+
+def write_age(seconds: float) -> str:
+    """Returns the shortest text that `parse_age` reads as `seconds`: `30d`, `12h`."""
+    days = seconds / _DAY_S
+    return f"{days:g}d" if days >= 1 and days == int(days) else write_duration(seconds)

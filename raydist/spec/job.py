@@ -6,7 +6,7 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from raydist.errors import SpecError
 from raydist.spec.duration import parse_duration
@@ -16,6 +16,8 @@ MODULE_FLAG = "-m "  # what names a module to run as a script begins with
 MAX_NAME_LENGTH = 100
 MAX_TASKS = 10_000  # of one role
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+Resume: TypeAlias = bool | Literal["auto"]
 
 
 class Strategy(enum.Enum):
@@ -211,7 +213,8 @@ class JobSpec:
       timeout: Limit for the whole run in seconds; None sets none.
       start_timeout: Limit for an attempt's start in seconds.
       stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
-      resume: Whether to go on from the run of that name.
+      resume: Whether to go on from the run of that name; `auto` goes on where there is one that has not
+        succeeded, and begins it where there is none.
       checkpoint_every: When to save.
       keep: Checkpoints to keep, the newest ones; None keeps all.
       keep_best: Metric whose best checkpoint is kept too, `val_accuracy`; the lowest for names with
@@ -235,6 +238,8 @@ class JobSpec:
       dump_xla: Whether what XLA compiles is kept with the run.
       on_end: Shell command that whoever drives the run runs once it has ended; None runs nothing.
       mlflow: URI of the MLflow server that is told of the run; None tells none.
+      keep_runs: Seconds after which runs of the same storage that have ended are deleted, at the end of this
+        one; None deletes none.
       detach: Whether submit returns once the cluster has accepted the run.
     """
 
@@ -270,7 +275,7 @@ class JobSpec:
     timeout: float | None = None
     start_timeout: float = 300.0
     stall_timeout: float = 600.0
-    resume: bool = False
+    resume: Resume = False
     checkpoint_every: CheckpointEvery = CheckpointEvery()
     keep: int | None = 3
     keep_best: str | None = None
@@ -288,6 +293,7 @@ class JobSpec:
     dump_xla: bool = False
     on_end: str | None = None
     mlflow: str | None = None
+    keep_runs: float | None = None
     detach: bool = False
 
     def __post_init__(self) -> None:
@@ -311,7 +317,7 @@ _LOWEST: Mapping[str, int] = {
     "bytes_per_pack": 1,
     "tensorboard_histograms": 1,
 }
-_TIME_LIMITS = ("timeout", "start_timeout", "stall_timeout", "collective_timeout")
+_TIME_LIMITS = ("timeout", "start_timeout", "stall_timeout", "collective_timeout", "keep_runs")
 _HIGHEST_SEED = 2**32 - 1  # NumPy takes no more
 
 

@@ -79,7 +79,7 @@ def read_request(
         suffix=secrets.token_hex(2),
     )
     return Request(
-        job=dataclasses.replace(resolved.job, storage=_absolute(resolved.job.storage)),
+        job=dataclasses.replace(resolved.job, storage=absolute_storage(resolved.job.storage)),
         sources=resolved.sources,
         wants_legacy_keras=definition.wants_legacy_keras,
         datasets=datasets or {},
@@ -93,5 +93,6 @@ def _read_config(config: Config) -> tuple[dict[str, Any], str]:
     return typed_values(config or {}, where="the config"), "the config"
 
 
-def _absolute(storage: str) -> str:
+def absolute_storage(storage: str) -> str:
+    """Returns a storage as a process in another folder opens it."""
     return storage if "://" in storage else os.path.abspath(os.path.expanduser(storage))

@@ -12,6 +12,9 @@ _COMMIT_MARKER = "_COMMITTED"
 _CLAIM_PATTERN = re.compile(r"(\d+)\.json")
 # The folder of the claims, below that of the run.
 CLAIMS = "claims"
+_EVENTS = "events"
+_KEPT_CODES = "code"
+_CODE_PATTERN = re.compile(r"code-[^/]+\.zip")
 # One empty file for each run of the storage, whose name begins with the time of creation: a listing of this
 # folder orders the runs without reading their records. No run has such a name.
 INDEX = ".runs"
@@ -43,6 +46,11 @@ class RunLayout:
         match = _INDEX_PATTERN.fullmatch(name)
         return (int(match[1]) / 1000, match[2]) if match else None
 
+    @staticmethod
+    def may_precede_record(name: str) -> bool:
+        """Whether that file or folder of a run's folder may be there before run.json is."""
+        return name in (CLAIMS, _EVENTS, _KEPT_CODES) or _CODE_PATTERN.fullmatch(name) is not None
+
     @property
     def claims(self) -> str:
         """Who drives the run, and who did before: one file for each submit and resume."""
@@ -72,7 +80,7 @@ class RunLayout:
     @property
     def kept_codes(self) -> str:
         """The copies of the code that stay: one for each different code that the run was submitted with."""
-        return f"{self.run}/code"
+        return f"{self.run}/{_KEPT_CODES}"
 
     def kept_code(self, digest: str) -> str:
         return f"{self.kept_codes}/{digest}.zip"
@@ -84,7 +92,7 @@ class RunLayout:
 
     @property
     def events(self) -> str:
-        return f"{self.run}/events"
+        return f"{self.run}/{_EVENTS}"
 
     def event_segment(self, seq: int) -> str:
         return f"{self.events}/{seq:06d}.jsonl"

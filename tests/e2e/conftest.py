@@ -61,8 +61,14 @@ def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRay
 
 
 @contextlib.contextmanager
-def started_ray(folder: Path, *, environ: Mapping[str, str]) -> Iterator[RunningRay]:
-    """A `ray start --head` with token authentication, whose tasks have `environ`."""
+def started_ray(
+    folder: Path, *, environ: Mapping[str, str], job_server_port: int | None = None
+) -> Iterator[RunningRay]:
+    """A `ray start --head` with token authentication, whose tasks have `environ`.
+
+    Args:
+      job_server_port: Port of Ray's dashboard with its job server; None starts none.
+    """
     # Unix sockets below Ray's folder allow about 100 characters.
     short = Path(f"/tmp/rd{os.getpid()}-{folder.name}")
     short.symlink_to(folder)
@@ -73,7 +79,8 @@ def started_ray(folder: Path, *, environ: Mapping[str, str]) -> Iterator[Running
     if version_of(metadata.version("ray")) >= TOKENS_SINCE:
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     command = [BIN / "ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=4"]
-    command += [f"--temp-dir={short}", "--include-dashboard=false"]
+    command += [f"--temp-dir={short}", f"--include-dashboard={str(job_server_port is not None).lower()}"]
+    command += [] if job_server_port is None else [f"--dashboard-port={job_server_port}"]
     log = (folder / "head.txt").open("wb")
     head = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
     try:

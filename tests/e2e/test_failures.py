@@ -99,6 +99,27 @@ def test_run_of_that_name_goes_on_with_resume(raydist: Raydist, slow_job: str) -
     assert more.json["checkpoint"].endswith("step-40-a1")
 
 
+def test_same_command_with_resume_auto_begins_goes_on_and_ends(
+    raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    command = ("submit", slow_job, "--name", "again", "--resume", "auto", "-p", "pause_s=0.2", "--json")
+    process = start_raydist(running_ray, tmp_path, *command)
+    wait_until(lambda: status_of(tmp_path, "again")["steps"] >= 12, timeout_s=240)
+    refused = raydist(*command)
+    assert (refused.code, refused.json["error"]["type"]) == (2, "SpecError")
+    assert "still goes on" in refused.json["error"]["message"]
+    process.kill()
+    process.communicate(timeout=120)
+    more = raydist(*command)
+    assert more.code == 0, more.err
+    assert (more.json["state"], more.json["attempts"], more.json["steps"]) == ("SUCCEEDED", 2, 40)
+    done = raydist(*command)
+    assert done.code == 0, done.err
+    assert (done.json["state"], done.json["attempts"], done.json["steps"]) == ("SUCCEEDED", 2, 40)
+    assert "has succeeded already, and nothing is trained again" in done.json["notes"][-1]
+    assert done.err.count("has succeeded already") == 1
+
+
 def test_ctrl_c_stops_the_run_and_leaves_nothing(
     raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:

@@ -4,6 +4,7 @@ share itself, but one folder. And hosts that vanish, are cut off, or slow."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -53,6 +54,17 @@ def train(ctx: raydist.TrainContext):
         model.compile("adam", loss=loss)
     ctx.fit(model, data, epochs=ctx.params["epochs"], callbacks=[Hold()])
     ctx.report({"norm": float(sum(np.abs(w).sum() for w in model.get_weights()))}, step=ctx.step)
+"""
+# Goes on long enough for what is done beside it.
+QUICK_JOB = """
+import time
+
+import raydist
+
+
+@raydist.job(workers=1)
+def train(ctx: raydist.TrainContext):
+    time.sleep(5)
 """
 HELPER = "def labels_of(x):\n    return (x[:, 0] > 0).astype('int64')\n"
 EPOCH = 10  # steps
@@ -110,6 +122,42 @@ def test_run_over_two_hosts_needs_nothing_but_common_storage(hosts: Hosts) -> No
     assert {path.name.split("-")[2] for path in (run / "metrics").iterdir()} == {"0", "1"}
     assert Path(result["checkpoint"]).joinpath("_COMMITTED").exists()
     assert [leftovers(host) for host in hosts.all] == [[], []]
+
+
+@pytest.mark.slow
+def test_next_run_removes_what_a_dead_driver_left_on_hosts_that_it_does_not_use(
+    hosts: Hosts, wait_until: WaitUntil
+) -> None:
+    for host in hosts.all:
+        left = host.machine.inside(host.disk / "tmp" / "raydist-0" / "dead-0-worker-0-0a1b2c3d-0")
+        left.parent.mkdir(mode=0o700)
+        left.mkdir()
+        (left / "lock").write_text("99999")
+        os.utime(left, (time.time() - 3600,) * 2)
+    process = submit(hosts, "next", "--storage", str(hosts.shared), "--workers", "1", job=QUICK_JOB)
+    wait_until(lambda: [leftovers(host) for host in hosts.all] == [[], []], timeout_s=60)
+    assert len(result_of(process)["tasks"]) == 1
+
+
+@pytest.mark.slow
+def test_doctor_looks_at_each_host_and_at_the_links_between_them(hosts: Hosts) -> None:
+    address = f"{hosts.head.address}:6379"
+    own_disk = str(hosts.head.disk / "runs")
+    told = result_of(
+        hosts.raydist("doctor", "--json", "--address", address, "--storage", own_disk),
+        code=3,  # a host's disk has 512 MB
+    )
+    found = {(one["host"], one["what"]): one for one in told["findings"]}
+    head, other = (host.address for host in hosts.all)
+    for host, next_host in ((head, other), (other, head)):
+        assert f"MB/s to {next_host}" in found[host, "network"]["text"]
+        assert found[host, "network"]["is_ok"]
+        assert "GFLOP/s" in found[host, "devices"]["text"]
+        assert "TMPDIR" in found[host, "disk"]["text"]
+        assert found[host, "clock"]["is_ok"]
+    assert found[head, "storage"]["is_ok"]
+    assert found[other, "storage"]["exit_code"] == 4
+    assert "host host-2 does not see the storage" in found[other, "storage"]["text"]
 
 
 def leftovers(host: Host) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from raydist.spec.job import EntryPoint, JobSpec
+from raydist.spec.job import EntryPoint, JobSpec, Resume
 
 _CLAIMANT = """
 import sys
@@ -27,7 +27,7 @@ for line in sys.stdin:
 """
 
 
-def job_for(name: str, *, storage: str, resume: bool = False) -> JobSpec:
+def job_for(name: str, *, storage: str, resume: Resume = False) -> JobSpec:
     return JobSpec(
         name=name, entry_point=EntryPoint(module="m", function="f"), storage=storage, resume=resume
     )

@@ -17,27 +17,54 @@ from raydist.runtime.host.address import accepts_tcp, running_address, split_add
 from raydist.runtime.host.lost_parts import lost_parts
 from raydist.runtime.host.packages import has_metrics_agent
 from raydist.runtime.host.versions import installed_versions
+from raydist.spec.request import absolute_storage
+from raydist.spec.settings.options import find_option
 
 _CHECKED = "the first task on each host checks what raydist's patches do with it"
 _OF_NEWER = {"tensorflow": _CHECKED, "keras": _CHECKED, "tf_keras": _CHECKED, "ray": "not tested"}
 _TRAINING = "`pip install 'raydist[tensorflow]'`"
+_ADDRESS = find_option("address")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 
 
 @click.command("doctor", epilog="More: `raydist guide on-a-cluster`.")
+@click.option("--address", metavar=_ADDRESS.metavar, help="Check each host of that Ray instead of this one.")
 @storage_option
 @json_option
-def command(storage: str, is_json: bool) -> int:
-    """Check versions, Ray, storage and environment variables. Starts nothing."""
-    versions = [*_versions(), *_lost_parts()]
-    found = [*versions, _machine(), _ray(), _metrics(), _storage(storage), *_environment(os.environ)]
+def command(address: str | None, storage: str, is_json: bool) -> int:
+    """Check versions, Ray, storage and environment variables. Starts nothing.
+
+    With --address, check each host of that Ray: versions, a matrix product on each device, disk, clock,
+    storage and its speed, the network between the hosts, ports, proxies. It needs no free CPUs.
+
+    \b
+    Example:
+      raydist doctor
+      raydist doctor --address 10.0.0.1:6379 --storage s3://bucket/runs
+    """
+    found = _of_this_host(storage) if address is None else _of_hosts(address, storage)
     if is_json:
         output.print_json({"is_ok": all(each["is_ok"] for each in found), "findings": found})
     else:
+        width = max(len(each.get("host") or "") for each in found)
         for each in found:
-            click.echo(f"{'ok ' if each['is_ok'] else 'BAD'}  {each['what'].ljust(12)}  {each['text']}")
+            host = f"{(each.get('host') or '').ljust(width)}  " if width else ""
+            click.echo(f"{'ok ' if each['is_ok'] else 'BAD'}  {host}{each['what'].ljust(12)}  {each['text']}")
     bad = [each["exit_code"] for each in found if not each["is_ok"]]
     return bad[0] if bad else 0
+
+
+def _of_this_host(storage: str) -> list[dict[str, Any]]:
+    versions = [*_versions(), *_lost_parts()]
+    return [*versions, _machine(), _ray(), _metrics(), _storage(storage), *_environment(os.environ)]
+
+
+def _of_hosts(address: str, storage: str) -> list[dict[str, Any]]:
+    from raydist.runtime.checkup.survey import survey
+
+    with output.stdout_kept_for_json(True):  # Ray prints what the hosts print
+        found = survey(_ADDRESS.parse(address), storage_uri=absolute_storage(storage))
+    return [each.as_dict() for each in found]
 
 
 def _finding(what: str, text: str, *, is_ok: bool = True, exit_code: int = 3) -> dict[str, Any]:

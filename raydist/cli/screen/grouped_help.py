@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from raydist.cli.job_options import ARGS
+from raydist.cli.job_options import ARGS, with_words
 
 REST = ARGS.flag
 
@@ -23,6 +23,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "resume",
         "on_end",
         "mlflow",
+        "keep_runs",
         "detach",
     ),
     "Cluster": ("address", "ports", "allow_public_ports", "fence"),
@@ -51,7 +52,7 @@ class RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index(REST) if REST in args else len(args)
         try:
-            rest = super().parse_args(ctx, args[:end])
+            rest = super().parse_args(ctx, with_words(args[:end]))
         except click.NoSuchOption as error:
             message = f"{error.message.removesuffix('.')}; options of a script come after {REST}"
             raise click.NoSuchOption(error.option_name, message, error.possibilities, ctx) from None

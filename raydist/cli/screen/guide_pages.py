@@ -23,6 +23,7 @@ TOPICS = (
     "reproducing",
     "from-python",
     "on-a-cluster",
+    "deploying",
     "versions",
     "keras-patches",
     "security",

@@ -47,6 +47,8 @@ def _plain(value: Any) -> str | None:
 
 def _written(option: Option, value: Any) -> list[str]:
     on, _, off = option.flag.partition("/")
+    if option.kind is OptionKind.WORD and value == option.metavar:
+        return [on, value]
     if option.kind is not OptionKind.VALUE:
         return [on] if value else [off]
     if value is None:  # each option that a job may set, and a person may unset, has a word for it

@@ -1,8 +1,10 @@
-"""Clears up on every host of a Ray what the tasks of a controller that died have left there."""
+"""Clears up on the hosts of a Ray what the tasks of controllers that died have left there."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Any, cast
 
 import ray
@@ -10,6 +12,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.runtime.host.leftovers import clear_here
+from raydist.runtime.host.sweeping import sweep_host
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,34 @@ def clear(owner: str, *, storage_uri: str, run: str) -> None:
             logger.warning("a host could not be cleared: %s", error)
     if late:
         logger.warning("%d of %d hosts could not be cleared in time", len(late), len(refs))
+
+
+@contextlib.contextmanager
+def swept_beside() -> Iterator[None]:
+    """Lets the other hosts of the connected Ray remove what drivers that died have left there, meanwhile.
+
+    A host with a task of the run does so anyway. Nothing waits for the others, nor fails with them.
+    """
+    refs = _sweep_others()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RayError):
+            for ref in ray.wait(refs, num_returns=len(refs), timeout=0)[1] if refs else ():
+                ray.cancel(ref)
+
+
+def _sweep_others() -> list[Any]:
+    own_id = ray.get_runtime_context().get_node_id()
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    sweep_task = ray.remote(cast(Any, sweep_host))
+    refs = []
+    for node_id in nodes:
+        if node_id != own_id:
+            there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            options = sweep_task.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+            refs.append(options.remote())
+    return refs
 
 
 def _clear_there(node_id: str, owner: str, storage_uri: str, run: str) -> Any:

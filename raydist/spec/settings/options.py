@@ -31,6 +31,7 @@ class OptionKind(enum.Enum):
     VALUE = "value"  # --name METAVAR
     SWITCH = "switch"  # --name / --no-name
     FLAG = "flag"  # --name
+    WORD = "word"  # --name, or --name METAVAR
     REST = "rest"  # all that follows `--`
 
 
@@ -40,7 +41,7 @@ class Option:
 
     Attributes:
       name: The field of JobSpec; also the key in a config file and the keyword of `raydist.run`.
-      metavar: What stands for the value in the help; empty for switches and flags.
+      metavar: What stands for the value in the help; empty for switches and flags. The one word of a WORD.
       summary: What it sets, with its unit, and what happens when it is omitted where that is no value.
       parser: Checks and types what was written.
     """
@@ -67,7 +68,7 @@ class Option:
 
     @property
     def help(self) -> str:
-        if self.default is None or self.kind in (OptionKind.FLAG, OptionKind.REST):
+        if self.default is None or self.kind in (OptionKind.FLAG, OptionKind.WORD, OptionKind.REST):
             return self.summary
         is_duration = self.parser is values.duration
         default = write_duration(self.default) if is_duration else _written(self.default)
@@ -274,10 +275,10 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         name="resume",
-        metavar="",
-        summary="Go on from the run of that name.",
-        parser=values.boolean,
-        kind=OptionKind.FLAG,
+        metavar="auto",
+        summary="Go on from the run of that name; with auto, begin it where there is none.",
+        parser=values.boolean_or("auto"),
+        kind=OptionKind.WORD,
     ),
     Option(
         name="checkpoint_every",
@@ -392,6 +393,13 @@ OPTIONS: tuple[Option, ...] = (
         summary="MLflow server that is told of the run, such as http://host:5000; its experiment is the job. "
         "Needs raydist[mlflow]; nothing when omitted or none.",
         parser=values.optional(values.tracking_uri, none="none"),
+    ),
+    Option(
+        name="keep_runs",
+        metavar="AGE",
+        summary="At the end of the run, delete the runs of its storage that have ended and were last written "
+        "longer ago than this, such as 30d; none when omitted or none.",
+        parser=values.optional(values.age, none="none"),
     ),
     Option(
         name="detach",

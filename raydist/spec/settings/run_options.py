@@ -62,7 +62,7 @@ class RunOptions(TypedDict, total=False):
     timeout: Duration | None
     start_timeout: Duration
     stall_timeout: Duration
-    resume: bool
+    resume: bool | Literal["auto"]
     checkpoint_every: CheckpointEvery | str | int
     keep: int | None
     keep_best: str | None
@@ -80,6 +80,7 @@ class RunOptions(TypedDict, total=False):
     dump_xla: bool
     on_end: str | None
     mlflow: str | None
+    keep_runs: Duration | None
     detach: bool
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from raydist.errors import SpecError
 from raydist.spec.byte_size import ByteSize, parse_bytes
-from raydist.spec.duration import Duration, parse_duration
+from raydist.spec.duration import Duration, parse_age, parse_duration
 from raydist.spec.near import suggest
 
 _Read = Callable[[str, object], Any]
@@ -76,6 +76,20 @@ def boolean(name: str, value: object) -> bool:
     return value
 
 
+def boolean_or(word: str) -> Parser:
+    @_takes(bool | Literal[word])
+    def parse(name: str, value: object) -> bool | str:
+        if value == word:
+            return word
+        try:
+            is_on: bool = boolean(name, value)
+        except SpecError:
+            raise SpecError(f"{name} is {value!r}; write true, false or {word}") from None
+        return is_on
+
+    return parse
+
+
 @_takes(int)
 def whole_number(name: str, value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", value):
@@ -99,6 +113,8 @@ def number(name: str, value: object) -> float:
 
 
 duration = Parser(parse_duration, Duration)
+
+age = Parser(parse_age, Duration)
 
 byte_size = Parser(parse_bytes, ByteSize)
 

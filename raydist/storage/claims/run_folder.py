@@ -13,8 +13,10 @@ from typing import Any
 
 from raydist.errors import ClusterError, SpecError, StorageError
 from raydist.spec.best import Best
-from raydist.spec.job import JobSpec
+from raydist.spec.job import JobSpec, Resume
 from raydist.spec.process import this_process
+from raydist.spec.result import RunResult
+from raydist.spec.run_state import RunState
 from raydist.spec.tasks import TaskId
 from raydist.storage.claims.claim import LIVES_WITHIN_S, Claim, hold, is_driven, is_of, let_go, number_of
 from raydist.storage.claims.claims import ClaimStore
@@ -40,7 +42,7 @@ class RunFolder:
       evidence: Environment and versions of a run that is resumed.
     """
 
-    def __init__(self, storage: RunStorage, *, resume: bool, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, storage: RunStorage, *, resume: Resume, now: Callable[[], float] = time.time) -> None:
         self._storage = storage
         self._claims = ClaimStore(storage)
         self._resume = resume
@@ -67,13 +69,25 @@ class RunFolder:
         """Returns the folder of a run where this host can write it, with what a resume takes over.
 
         Raises:
-          MistakeError: There is no run to resume; the message gives the near names.
+          MistakeError: There is no run to resume, and `auto` was not asked; the message gives the near names.
           StorageError: Storage cannot be written.
         """
         folder = cls.of(job, now=now)
         folder._storage.check_writable()
         folder._take_over_record()
         return folder
+
+    def succeeded(self) -> RunResult | None:
+        """Returns the result of the run of that name if it has succeeded and nobody drives it; else None.
+
+        Raises:
+          StorageError: What is stored cannot be read, or says nothing sensible about it.
+        """
+        newest = self._claims.newest()
+        record = self.record.read() if self.record.exists() else None
+        if record is None or is_driven(newest, record, now_s=self._now()):
+            return None
+        return record.result() if record.state is RunState.SUCCEEDED else None
 
     def check_is_free(self) -> int:
         """Returns the number of the next claim, where nobody holds the newest one any more.
@@ -86,8 +100,7 @@ class RunFolder:
         record = self._read_record()  # after the claims: its writer may just have made one
         if is_driven(newest, record, now_s=self._now()):
             raise SpecError(self._goes_on(newest, record) if self._resume else self._is_taken(newest, record))
-        # A claim alone is of a process that died before the run began.
-        if not self._resume and (record or set(self._storage.list_names(self._storage.run)) - {CLAIMS}):
+        if self._is_in_the_way(record):
             raise SpecError(self._exists())
         return 1 + max(-1 if newest is None else newest.number, -1 if record is None else number_of(record))
 
@@ -207,8 +220,18 @@ class RunFolder:
     def _take(self, claim: Claim) -> None:
         self._held, self.claim_number, self._written_s = claim, claim.number, self._now()
 
+    def _is_in_the_way(self, record: RunRecord | None) -> bool:
+        """Whether there is something that this run neither goes on from nor may be added to."""
+        if self._resume is True or (self._resume and record is not None):
+            return False
+        names = set(self._storage.list_names(self._storage.run))
+        if self._resume:  # the process before may have died, or been preempted, before its first record
+            return not all(self._storage.may_precede_record(name) for name in names)
+        # A claim alone is of a process that died before the run began.
+        return record is not None or bool(names - {CLAIMS})
+
     def _take_over_record(self) -> None:
-        if self._resume:
+        if self._resume is True or (self._resume and self.record.exists()):
             record = self.record.read()
             self.first_attempt = record.attempts
             self.best = record.best

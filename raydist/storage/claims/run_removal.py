@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from raydist.errors import MistakeError
+from raydist.errors import MistakeError, StorageError
 from raydist.storage.claims.claims import ClaimStore
+from raydist.storage.filesystem import Storage
 from raydist.storage.layout import INDEX
+from raydist.storage.run_list import list_runs
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage
 
@@ -50,6 +53,36 @@ def check_is_over(storage: RunStorage, record: RunRecord | None) -> None:
         raise MistakeError(
             f"run {storage.run} still goes on; wait for its end, or stop it first: raydist stop {storage.run}"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expired:
+    """Runs that were last written before some time.
+
+    Attributes:
+      runs: Those that have ended.
+      kept: Why another one is kept, by its name: somebody drives it, or its record cannot be read.
+    """
+
+    runs: tuple[tuple[RunStorage, RunRecord], ...]
+    kept: Mapping[str, str]
+
+
+def expired_runs(storage: Storage, *, before_s: float) -> Expired:
+    """Returns the runs that were last written before that Unix time; raises StorageError."""
+    runs: list[tuple[RunStorage, RunRecord]] = []
+    kept: dict[str, str] = {}
+    for record in list_runs(storage).runs:
+        if not isinstance(record, RunRecord):
+            kept[record.run] = record.error.message
+        elif record.updated_at_s is not None and record.updated_at_s < before_s:
+            opened = RunStorage(storage, run=record.run)
+            try:
+                check_is_over(opened, record)
+                runs.append((opened, record))
+            except (MistakeError, StorageError) as error:
+                kept[record.run] = str(error)
+    return Expired(runs=tuple(runs), kept=kept)
 
 
 def remove_run(storage: RunStorage, record: RunRecord | None) -> None:

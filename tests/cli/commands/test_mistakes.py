@@ -102,6 +102,9 @@ Write = Callable[..., Path]
         pytest.param(["job.py", "--name", "n" * 101], ["101 characters"], id="long-name"),
         pytest.param(["job.py", "--ports", "9-8"], ["ports is 9-8", "LOW-HIGH"], id="ports"),
         pytest.param(["job.py", "--resume"], ["--name RUN"], id="resume-without-name"),
+        pytest.param(["--resume", "job.py"], ["--name RUN"], id="resume-before-the-job"),
+        pytest.param(["job.py", "--resume", "auto"], ["--name RUN"], id="resume-auto-without-name"),
+        pytest.param(["job.py", "--resume=never"], ["resume is 'never'", "auto"], id="resume-word"),
         pytest.param(
             ["job.py", "--resume", "--name", "gone"], ["no run named 'gone'"], id="resume-of-nothing"
         ),

@@ -265,3 +265,20 @@ def test_resume_of_a_pickled_function_says_what_to_do(raydist: Run) -> None:
     code, _, err = raydist("resume", "digits-1")
     assert code == 2
     assert 'raydist.run(function, name="digits-1", resume=True)' in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "resume"),
+    [
+        pytest.param(["--resume", "job.py"], "true", id="alone"),
+        pytest.param(["--resume", "auto", "job.py"], "auto", id="word"),
+        pytest.param(["job.py", "--resume=auto"], "auto", id="equals"),
+        pytest.param(["job.py", "--resume", "--", "auto"], "true", id="word-of-the-script"),
+    ],
+)
+def test_resume_takes_the_word_auto_and_no_other_argument(
+    raydist: Run, fake_run: Any, arguments: list[str], resume: str
+) -> None:
+    fake = fake_run(ended())
+    assert raydist("submit", "--name", "digits-1", *arguments)[0] == 0
+    assert (fake.job, fake.given["resume"]) == ("job.py", resume)

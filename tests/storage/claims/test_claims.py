@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from raydist.errors import ClusterError, MistakeError, SpecError, StorageError
+from raydist.spec.job import Resume
 from raydist.spec.process import this_process
 from raydist.storage.claims.claim import Claim, describe_time
 from raydist.storage.claims.claims import ClaimStore
@@ -28,7 +29,7 @@ ELSEWHERE = {**this_process(), "host": "far", "pid": 7}
 
 @pytest.fixture
 def folder_of(local_storage: Storage) -> Callable[..., RunFolder]:
-    def make(*, resume: bool = False, now_s: float = NOW_S) -> RunFolder:
+    def make(*, resume: Resume = False, now_s: float = NOW_S) -> RunFolder:
         return RunFolder.of(job_for("first", storage=local_storage.uri(), resume=resume), now=lambda: now_s)
 
     return make
@@ -244,6 +245,66 @@ def test_name_of_a_run_that_is_there_stays_taken(
         SpecError, match="has already; choose another --name, or go on from that run with --resume"
     ):
         folder_of().claim()
+
+
+def test_auto_begins_where_there_is_no_run_and_goes_on_where_there_is_one(
+    folder_of: Callable[..., RunFolder], record: Callable[..., None], local_storage: RunStorage
+) -> None:
+    job = job_for("first", storage=local_storage.uri(), resume="auto")
+    first = RunFolder.open(job)
+    first.claim()
+    assert first.first_attempt == 0
+    first.write_record(make_record(local_storage, state="FAILED", attempts=3))
+    first.release()
+    second = RunFolder.open(job)
+    second.claim()
+    assert (second.first_attempt, second.claim_number) == (3, 1)
+    second.release()
+
+
+def test_auto_begins_where_a_process_died_before_its_first_record(
+    folder_of: Callable[..., RunFolder], claims: ClaimStore, local_storage: RunStorage
+) -> None:
+    claims.add(held_by(dead_process()))
+    for key in (local_storage.event_segment(0), local_storage.code("owner"), local_storage.kept_code("abc")):
+        local_storage.write_bytes(key, b"")
+    with pytest.raises(SpecError, match="has already"):
+        folder_of().claim()
+    folder = folder_of(resume="auto")
+    folder.claim()
+    assert (folder.first_attempt, folder.claim_number) == (0, 1)
+    folder.release()
+
+
+def test_auto_does_not_write_into_a_folder_of_other_files(
+    folder_of: Callable[..., RunFolder], local_storage: RunStorage
+) -> None:
+    local_storage.write_bytes("first/photo.jpg", b"")
+    with pytest.raises(SpecError, match="has already"):
+        folder_of(resume="auto").claim()
+
+
+@pytest.mark.parametrize("is_begun", [False, True], ids=["claimed", "running"])
+def test_auto_is_refused_where_the_run_is_driven(
+    folder_of: Callable[..., RunFolder], claims: ClaimStore, record: Callable[..., None], is_begun: bool
+) -> None:
+    claims.add(held_by(ELSEWHERE))
+    if is_begun:
+        record(state="RUNNING", claim=0)
+    with pytest.raises(SpecError, match=r"still goes on .* driven by process 7 of host far"):
+        folder_of(resume="auto").claim()
+    assert folder_of(resume="auto").succeeded() is None
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "FAILED", "CANCELLED", "SUCCEEDED"])
+def test_only_a_run_that_succeeded_has_nothing_left_to_do(
+    folder_of: Callable[..., RunFolder], claims: ClaimStore, record: Callable[..., None], state: str
+) -> None:
+    assert folder_of(resume="auto").succeeded() is None
+    claims.add(held_by(ELSEWHERE))
+    record(state=state, claim=0, steps=40, age_s=60)
+    result = folder_of(resume="auto").succeeded()
+    assert (None if result is None else result.steps) == (40 if state == "SUCCEEDED" else None)
 
 
 def test_later_life_of_a_controller_knows_its_claim_until_it_is_taken_over(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.sizes import size_text
 from raydist.errors import MistakeError, StorageError
+from raydist.spec.duration import parse_age
 
 if TYPE_CHECKING:
     from raydist.storage.claims.run_removal import Usage
@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage
 
 _COLUMNS = ("run", "state", "written", "files", "size")
-
-
-_DAY_S = 86400.0
-
-
-class _AgeType(DurationType):
-    """A duration that may be given in days too."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        days = re.fullmatch(r"(\d+(?:\.\d+)?)d", str(value).strip())
-        return _DAY_S * float(days[1]) if days else super().convert(value, param, ctx)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +39,7 @@ class _Chosen:
     "--older-than",
     "older_than_s",
     metavar="DURATION",
-    type=_AgeType(),
+    type=DurationType(parse_age),
     help="All runs that were written last so long ago, such as 12h or 30d.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -108,24 +97,17 @@ def _named(uri: str, runs: tuple[str, ...]) -> list[_Chosen]:
 
 def _older(uri: str, age_s: float, kept: list[dict[str, str]]) -> list[_Chosen]:
     """Returns the runs that were written last so long ago; adds to `kept` those of which that is unknown."""
-    from raydist.storage.claims.run_removal import check_is_over
+    from raydist.storage.claims.run_removal import expired_runs
     from raydist.storage.filesystem import Storage
-    from raydist.storage.run_list import list_runs
-    from raydist.storage.run_record import RunRecord
-    from raydist.storage.run_storage import RunStorage
 
-    storage, before_s = Storage.open(uri), time.time() - age_s
+    expired = expired_runs(Storage.open(uri), before_s=time.time() - age_s)
+    kept += [{"run": run, "reason": reason} for run, reason in expired.kept.items()]
     chosen = []
-    for run in list_runs(storage).runs:
-        if not isinstance(run, RunRecord):
-            kept.append({"run": run.run, "reason": run.error.message})
-        elif run.updated_at_s is not None and run.updated_at_s < before_s:
-            opened = RunStorage(storage, run=run.run)
-            try:
-                check_is_over(opened, run)
-                chosen.append(_choose(opened, run))
-            except (MistakeError, StorageError) as error:
-                kept.append({"run": run.run, "reason": str(error)})
+    for opened, record in expired.runs:
+        try:
+            chosen.append(_choose(opened, record))
+        except StorageError as error:
+            kept.append({"run": opened.run, "reason": str(error)})
     return chosen
 
 

@@ -1,0 +1,1 @@
+"""What `raydist doctor --address` finds on the hosts of a Ray."""

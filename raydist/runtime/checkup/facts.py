@@ -1,0 +1,86 @@
+"""What one host tells of itself, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """A file system and what is free on it."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A device of TensorFlow.
+
+    Attributes:
+      kind: `CPU`, `GPU` or `TPU`.
+      gflops: Rate of a matrix product in 10^9 operations a second; None where its result was wrong.
+    """
+
+    kind: str
+    name: str
+    gflops: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageSpeed:
+    """Bytes a second of one file that was written, and read back."""
+
+    write: float
+    read: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """One host.
+
+    Attributes:
+      hostname: Its own name.
+      versions: Of raydist, TensorFlow, Keras, Ray and Python; `none` where one is not installed.
+      lost: What raydist cannot do with these versions, a sentence each.
+      gpus: Each GPU and its driver, as `nvidia-smi` tells.
+      devices: What TensorFlow has; empty where it could not be asked, with the reason as `device_error`.
+      disks: Those that a task needs.
+      proxies: Names of the variables that are set.
+      public_addresses: Those of its addresses that the internet could reach.
+      task_ports: On which the tasks of runs listen, on all addresses.
+      storage: None where it could not be used, with the reason as `storage_error`.
+    """
+
+    hostname: str
+    versions: Mapping[str, str]
+    lost: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
+    device_error: str | None = None
+    disks: tuple[Disk, ...] = ()
+    proxies: tuple[str, ...] = ()
+    public_addresses: tuple[str, ...] = ()
+    task_ports: tuple[int, ...] = ()
+    storage: StorageSpeed | None = None
+    storage_error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """How far a host's clock is ahead of the driver's, and how exactly that is known."""
+
+    offset_s: float
+    error_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What one host can send to another one: bytes a second, or why it could not."""
+
+    source: str
+    target: str
+    rate: float | None
+    error: str | None = None
