@@ -245,7 +245,7 @@ def _prepare(
     if not folder.was_detached:
         _claim(folder, stack)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
-    trace = stack.enter_context(traced_code(code, job.working_dir))
+    trace = stack.enter_context(traced_code(code, job))
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail
     connection, plan = _connect(request, early_plan, stack, tell)
     from raydist.runs.assembly import (
@@ -325,7 +325,7 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
     folder = _open_folder(request)
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     with contextlib.ExitStack() as stack:
-        trace = stack.enter_context(traced_code(code, job.working_dir))
+        trace = stack.enter_context(traced_code(code, job))
         connection, plan = _connect(request, None, stack, tell)
         from raydist.runs.assembly import planned_event
         from raydist.runs.detached import hand_over
@@ -370,7 +370,9 @@ def _connect(
 ) -> tuple[Connection, Plan]:
     """Connects to Ray. A cluster is asked before it is planned for; an embedded Ray is made to fit."""
     from raydist.runtime.cluster.inventory import probe_inventory
+    from raydist.runtime.cluster.runtime_env import check_runtime_env
 
+    check_runtime_env(request.job)
     address = request.job.address
     if early_plan is not None:
         num_cpus = early_plan.embedded_cpus

@@ -45,7 +45,7 @@ def storage_option(function: _Function) -> _Function:
 
 
 def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Function]:
-    """Adds `-p`, `-c` and every option of a run except those named; all are None when not given.
+    """Adds `-p`, `-c` and every option of a run except those named; all are None, or empty, when not given.
 
     None is what tells "not given" from "given as its default": a config file stands in between.
     """
@@ -81,7 +81,12 @@ def target_of(job: str, *, is_module: bool) -> str:
 
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that were given, as they were written."""
-    return {option.name: values[option.name] for option in OPTIONS if values.get(option.name) is not None}
+    return {option.name: values[option.name] for option in OPTIONS if _is_given(option, values)}
+
+
+def _is_given(option: Option, values: Mapping[str, Any]) -> bool:
+    value = values.get(option.name)
+    return bool(value) if option.kind is OptionKind.REPEATED else value is not None
 
 
 def with_words(arguments: Sequence[str]) -> list[str]:
@@ -107,8 +112,16 @@ def default_storage() -> str:
 
 
 def _click_option(option: Option) -> Callable[[_Function], _Function]:
-    if option.kind is OptionKind.VALUE:
-        return click.option(option.flag, option.name, metavar=option.metavar, default=None, help=option.help)
+    if option.kind in (OptionKind.VALUE, OptionKind.REPEATED):
+        is_repeated = option.kind is OptionKind.REPEATED
+        return click.option(
+            option.flag,
+            option.name,
+            metavar=option.metavar,
+            multiple=is_repeated,
+            default=None,
+            help=option.help,
+        )
     if option.kind is OptionKind.WORD:
         return click.option(
             option.flag, option.name, metavar=f"[{option.metavar}]", default=None, help=option.help

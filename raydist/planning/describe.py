@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any
 
 from raydist.errors import SpecError
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
+from raydist.spec.environment.secrecy import HIDDEN, without_secrets
 from raydist.spec.job import JobSpec
 from raydist.spec.settings.options import OPTIONS
 from raydist.spec.tasks import ClusterSpec, TaskId
 
-# What stands for a value that run.json does not keep; as storage has it for secrets.
-NOT_KEPT = "***"
 # Each TF_CONFIG has all addresses: those of 1,000 tasks would take 14 MB.
 MAX_LISTED_TASKS = 16
 
@@ -28,6 +28,8 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "job": str(plan.job.entry_point),
         "params": dict(plan.job.params),
         "args": list(plan.job.args),
+        "env": without_secrets(plan.job.env),
+        "runtime_env": sorted(plan.job.runtime_env or ()),
         "inventory": plan.inventory.source,
         "strategy": plan.strategy.value,
         "reason": plan.reason,
@@ -60,7 +62,8 @@ def describe_job(job: JobSpec) -> dict[str, Any]:
     return {
         **{option.name: _as_written(getattr(job, option.name)) for option in OPTIONS},
         # Such a command often has the address of a chat's webhook, which is a secret.
-        "on_end": None if job.on_end is None else NOT_KEPT,
+        "on_end": None if job.on_end is None else HIDDEN,
+        "env": without_secrets(job.env),
         "params": dict(job.params),
         "entry_point": {
             "file": entry_point.file,
@@ -74,7 +77,7 @@ def _as_written(value: Any) -> Any:
     """Returns an option's value as JSON has it, in the text that its parser reads where it is no number."""
     if isinstance(value, enum.Enum):
         return value.value
-    return value if value is None or isinstance(value, bool | int | float | tuple) else str(value)
+    return value if value is None or isinstance(value, bool | int | float | tuple | Mapping) else str(value)
 
 
 def lists_tasks(plan: Plan) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.tf_config import tf_config
@@ -18,6 +19,7 @@ def static_environment(
     num_cpus: float,
     num_gpus: int,
     tpu_name: str | None = None,
+    given: Mapping[str, str] = MappingProxyType({}),
     environ: Mapping[str, str],
 ) -> Changes:
     """Returns what is known before the tasks' addresses are, so that TensorFlow's import need not wait.
@@ -26,6 +28,7 @@ def static_environment(
       keras: The plan's choice, never AUTO.
       num_cpus: Logical CPUs of the task; fractions round down, to at least 1 thread.
       num_gpus: 0 hides every GPU; otherwise Ray has set CUDA_VISIBLE_DEVICES.
+      given: The job's own variables (`env`), which come before raydist's.
       environ: The task's own environment, as it is before.
     """
     num_threads = max(1, int(num_cpus))
@@ -53,7 +56,7 @@ def static_environment(
         changes["GRPC_FAIL_FAST"] = None  # calls to a dead peer would wait for ever
     if tpu_name is not None:
         changes["TPU_NAME"] = tpu_name
-    return changes
+    return {**changes, **given}
 
 
 def assignment_environment(assignment: TaskAssignment) -> Changes:

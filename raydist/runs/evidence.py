@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from raydist.errors import StorageError
 from raydist.runtime.host.git import GitQuestion
-from raydist.runtime.task.kept_code import ignored_by_git, without
+from raydist.runtime.task.kept_code import omitted_from_copy, without
+from raydist.spec.job import JobSpec
 from raydist.storage.evidence import CodeRecord, Environment
 
 if TYPE_CHECKING:
@@ -27,20 +28,20 @@ _COPY_TIMEOUT_S = 60.0
 
 
 @contextlib.contextmanager
-def traced_code(code: bytes | None, working_dir: str | None) -> Iterator[Callable[[], CodeRecord | None]]:
+def traced_code(code: bytes | None, job: JobSpec) -> Iterator[Callable[[], CodeRecord | None]]:
     """Finds out where the code comes from while the block goes on; call what it yields to have the answer.
 
     Args:
-      code: What `code_archive.pack` returned of `working_dir`; None ships nothing, and the answer is None.
+      code: What `code_archive.pack` returned of the job's folder; None ships nothing, and the answer is None.
     """
-    if code is None or working_dir is None:
+    if code is None or job.working_dir is None:
         yield lambda: None
         return
-    with contextlib.closing(GitQuestion.ask(working_dir)) as question:
+    with contextlib.closing(GitQuestion.ask(job.working_dir)) as question:
         record = CodeRecord(
             digest=hashlib.sha256(code).hexdigest(),
             num_bytes=len(code),
-            omitted=ignored_by_git(code, Path(working_dir)),
+            omitted=omitted_from_copy(code, Path(job.working_dir), env_file=job.env_file),
         )
 
         def answer() -> CodeRecord:

@@ -192,6 +192,10 @@ class JobSpec:
       args: Arguments of a script, its `sys.argv[1:]`; the command line's are those after `--`.
       run_on: Which tasks run a script under parameter_server.
       working_dir: Folder (on the driver) whose files travel to every task; None ships nothing.
+      env: Environment variables of every task, those of `env_file` included.
+      env_file: File of `KEY=VALUE` lines, on the driver; None reads none.
+      runtime_env: Ray's runtime environment of every task, such as its pip packages or container image; None
+        asks for none.
       address: Ray address; None means RAY_ADDRESS, else a running Ray, else an embedded one.
       workers: Workers; a single-host strategy has exactly the one task worker/0.
       ps: Parameter server tasks.
@@ -249,6 +253,9 @@ class JobSpec:
     args: tuple[str, ...] = ()
     run_on: RunOn = RunOn.CHIEF
     working_dir: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+    env_file: str | None = None
+    runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
     address: str | None = None
     strategy: Strategy = Strategy.AUTO
     workers: WorkerRange = WorkerRange()

@@ -16,6 +16,7 @@ from raydist.spec.entry.job_object import define_from_object
 from raydist.spec.job import JobSpec
 from raydist.spec.settings.config_file import read_config
 from raydist.spec.settings.decorator import Job
+from raydist.spec.settings.environment import environment_of
 from raydist.spec.settings.layers import Source, resolve
 from raydist.spec.settings.options import PARAMS
 from raydist.spec.settings.typed import typed_values
@@ -29,7 +30,7 @@ class Request:
     """What was asked for.
 
     Attributes:
-      job: With a storage that any folder can open.
+      job: With a storage that any folder can open, and with what its files of variables hold.
       sources: Where each option was set.
       wants_legacy_keras: Whether the job's source imports tf_keras.
       datasets: `ray.data.Dataset`s for the workers, by name; no part of the job, which is plain data.
@@ -78,8 +79,16 @@ def read_request(
         now=datetime.now(),
         suffix=secrets.token_hex(2),
     )
+    env, runtime_env = environment_of((definition.defaults, layer, asked), os.environ)
+    env_file = resolved.job.env_file
     return Request(
-        job=dataclasses.replace(resolved.job, storage=absolute_storage(resolved.job.storage)),
+        job=dataclasses.replace(
+            resolved.job,
+            storage=absolute_storage(resolved.job.storage),
+            env=env,
+            env_file=None if env_file is None else absolute_storage(env_file),
+            runtime_env=runtime_env,
+        ),
         sources=resolved.sources,
         wants_legacy_keras=definition.wants_legacy_keras,
         datasets=datasets or {},

@@ -63,6 +63,8 @@ class SpecText(TypedDict, total=False):
     entry_point: EntryPointText
     params: Mapping[str, Any]
     args: tuple[str, ...]
+    env: Mapping[str, str]
+    env_file: str | None
     working_dir: str | None
     address: str | None
 

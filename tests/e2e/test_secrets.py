@@ -17,6 +17,7 @@ from tests.e2e.conftest import BIN, Ended
 from tests.support.object_store import new_bucket, s3_server
 
 JOB = """
+import os
 import time
 from pathlib import Path
 
@@ -33,9 +34,16 @@ def train(ctx: raydist.TrainContext):
         try:
             raise OSError(f"password {ctx.params['db']['password']} was refused")
         except OSError as error:
-            raise ValueError(f"{ctx.params['api_key']} cannot read {ctx.params['data']}") from error
+            secrets = f"{ctx.params['api_key']} {os.environ['HUB_TOKEN']}"
+            raise ValueError(f"{secrets} cannot read {ctx.params['data']}") from error
 """
-SECRETS = ("swordfish-in-a-param", "nested-password", "password-in-a-uri", "signature-in-a-query")
+SECRETS = (
+    "swordfish-in-a-param",
+    "nested-password",
+    "password-in-a-uri",
+    "signature-in-a-query",
+    "token-in-the-env",
+)
 
 
 class Shell:
@@ -117,9 +125,10 @@ def test_secrets_of_a_run_are_nowhere(place: str, tmp_path: Path, wait_until: Wa
 def check(
     tmp_path: Path, params: list[str], storage: str, secrets: tuple[str, ...], wait_until: WaitUntil
 ) -> None:
-    shell = Shell(tmp_path, {**os.environ, "COLUMNS": "500"})
+    shell = Shell(tmp_path, {**os.environ, "COLUMNS": "500", "HUB_TOKEN": "token-in-the-env"})
     place = ("--storage", storage)
     submit = ("code/job.py", *params, *place, "--name", "run", "--address", "local", "--max-failures", "0")
+    submit += ("--env", "HUB_TOKEN")
     assert shell.run("plan", *submit).code == 0
     assert shell.run("plan", *submit, "--json").code == 0
 
@@ -134,7 +143,7 @@ def check(
     (tmp_path / "hold").unlink()
     ended = shell.end(process)
     assert ended.code == 1
-    assert "ValueError: *** cannot read s3://***@bucket/data?sig=***" in ended.err + ended.out
+    assert "ValueError: *** *** cannot read s3://***@bucket/data?sig=***" in ended.err + ended.out
 
     for command in ("status", "describe", "reproduce", "logs", "checkpoints", "metrics"):
         assert shell.run(command, "run", *place).code == 0, command
@@ -143,7 +152,7 @@ def check(
     assert shell.run("report", "run", *place, "-o", "page.html").code == 0
     assert shell.run("diff", "run", "run", *place).code == 0
     assert shell.run("list", *place).code == 0
-    assert "ValueError: *** cannot read" in shell.printed
+    assert "ValueError: *** *** cannot read" in shell.printed
     for secret in secrets:
         assert secret not in shell.printed, secret
     for name, content in (*contents(tmp_path), *stored(storage)):

@@ -28,6 +28,16 @@ def test_job_in_run_json_is_read_back_as_it_was() -> None:
     assert JobSpec(entry_point=job.entry_point, **read) == job
 
 
+def test_values_of_secret_variables_are_nowhere() -> None:
+    env = {"HF_TOKEN": "hush-1", "DB": "postgres://me:hush-2@db", "OPEN": "1"}
+    runtime_env = {"pip": ["--extra-index-url https://me:hush-3@index", "einops"]}
+    made = plan(LAPTOP, env=env, runtime_env=runtime_env)
+    told = dump_plain_json([describe_plan(made), describe_job(made.job)]) + repr(made)
+    assert "hush" not in told
+    assert describe_job(made.job)["env"] == {"HF_TOKEN": "***", "DB": "***", "OPEN": "1"}
+    assert describe_plan(made)["runtime_env"] == ["pip"]
+
+
 def test_described_plan_lists_every_role_and_a_tf_config_for_every_task() -> None:
     described = describe_plan(plan(LAPTOP, workers=workers(2), ps=1, evaluator=True, cpus_per_ps=0.5))
     assert [(role["task_type"], role["num_tasks"], role["cpus"]) for role in described["roles"]] == [

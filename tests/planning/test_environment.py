@@ -53,5 +53,11 @@ def test_proxy_is_taken_from_grpc_alone() -> None:
     assert {name: value for name, value in made.items() if "proxy" in name.lower()} == {"grpc_proxy": ""}
 
 
+def test_variables_of_the_job_come_before_those_of_raydist() -> None:
+    made = changes(given={"TF_NUM_INTRAOP_THREADS": "7", "grpc_proxy": "http://proxy:1", "OWN": "1"})
+    assert made["TF_NUM_INTRAOP_THREADS"] == "7"
+    assert (made["grpc_proxy"], made["OWN"]) == ("http://proxy:1", "1")
+
+
 def test_tpu_is_passed_by_name() -> None:
     assert changes(tpu_name="t1")["TPU_NAME"] == "t1"

@@ -43,6 +43,7 @@ class CountingBody:
         self._notes += [f"TF_CONFIG={os.environ.get('TF_CONFIG')}", f"main={_is_main_thread()}"]
         self._notes += [f"port={lease.port}", f"cwd={os.getcwd()}", f"first_path={sys.path[0]}"]
         lease.close()
+        self._notes += [f"{name}={os.environ.get(name)}" for name in params.get("shows", ())]
         for module in params.get("imports", ()):
             self._notes.append(f"{module}={importlib.import_module(module).VALUE}")
         if "child" in params:

@@ -19,6 +19,7 @@ from raydist.planning.describe import (
     placeholder_tf_config,
     placeholder_tf_configs,
 )
+from raydist.spec.environment.secrecy import without_secrets
 from raydist.spec.job import Strategy
 from raydist.spec.settings.params import ParamTexts
 from raydist.spec.tasks import TaskId
@@ -82,6 +83,11 @@ def _print(plan: Plan) -> None:
     click.echo(f"inventory  {_inventory(plan)}")
     click.echo(f"strategy   {plan.strategy.value}: {plan.reason}")
     click.echo(f"keras      {plan.keras.value}: {plan.keras_reason}")
+    if plan.job.env:
+        shown = without_secrets(plan.job.env)
+        click.echo(f"env        {shlex.join(f'{name}={text}' for name, text in shown.items())}")
+    if plan.job.runtime_env:
+        click.echo(f"runtime    Ray's runtime_env with {', '.join(sorted(plan.job.runtime_env))}")
     for role in plan.roles:
         each = " each" if role.num_tasks > 1 else ""
         click.echo(f"role       {role.num_tasks} x {role.task_type.value}, {role.resources}{each}")

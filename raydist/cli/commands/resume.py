@@ -11,6 +11,8 @@ from raydist.cli.commands.runs.kept_job import check_args, kept_job, kept_settin
 from raydist.cli.job_options import default_storage, given_options, job_options, json_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen.grouped_help import RunCommand
+from raydist.spec.environment.variables import parse_variables
+from raydist.spec.settings.environment import ENV, variable_names
 from raydist.spec.settings.options import PARAMS
 from raydist.spec.settings.params import ParamTexts
 
@@ -43,9 +45,17 @@ def command(
     layer, working_dir = kept_settings(record.spec), record.spec.get("working_dir")
     if config is not None:
         in_file = read_config(config)
-        layer = {**layer, **in_file, PARAMS: {**layer[PARAMS], **in_file.get(PARAMS, {})}}
+        known = variable_names([in_file])
+        env = {name: text for name, text in layer.get(ENV, {}).items() if name not in known}
+        layer = {
+            **layer,
+            **in_file,
+            PARAMS: {**layer[PARAMS], **in_file.get(PARAMS, {})},
+            ENV: {**env, **in_file.get(ENV, {})},
+        }
     params = {**layer[PARAMS], **ParamTexts.parse(param_texts)}
-    for sentence in lost_secrets(record.spec, settings={**layer, **given, PARAMS: params}):
+    env = {**layer.get(ENV, {}), **parse_variables(ENV, given.get(ENV, ()))}
+    for sentence in lost_secrets(record.spec, settings={**layer, **given, PARAMS: params, ENV: env}):
         click.echo(f"note: {sentence}", err=True)
     return running.run_job(
         kept_job(run, record.spec, working_dir=working_dir),

@@ -27,6 +27,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "detach",
     ),
     "Cluster": ("address", "ports", "allow_public_ports", "fence"),
+    "Environment of the tasks": ("env", "env_file", "runtime_env"),
     "Strategy and roles": (
         *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker", "cpus_per_worker"),
         *("cpus_per_ps", "cpus_per_chief", "cpus_per_evaluator", "run_on"),

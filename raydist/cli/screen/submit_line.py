@@ -49,12 +49,14 @@ def _written(option: Option, value: Any) -> list[str]:
     on, _, off = option.flag.partition("/")
     if option.kind is OptionKind.WORD and value == option.metavar:
         return [on, value]
+    if option.kind is OptionKind.REPEATED:
+        return [word for key, text in value.items() for word in (on, f"{key}={text}")]
     if option.kind is not OptionKind.VALUE:
         return [on] if value else [off]
     if value is None:  # each option that a job may set, and a person may unset, has a word for it
         word = next((word for word in _NONE_WORDS if _reads_as_none(option, word)), None)
         return [] if word is None else [on, word]
-    return [on, str(value)]
+    return [on, json.dumps(value) if isinstance(value, Mapping) else str(value)]
 
 
 def _reads_as_none(option: Option, word: str) -> bool:

@@ -42,9 +42,17 @@ RunArguments = tuple[TaskAssignment, Any, str]
 class ActorSet:
     """Only asks and ends; what the actors answer is the group's to wait for."""
 
-    def __init__(self, setups: Sequence[TaskSetup], *, placement: Placement, home: str | None) -> None:
+    def __init__(
+        self,
+        setups: Sequence[TaskSetup],
+        *,
+        placement: Placement,
+        runtime_env: Mapping[str, Any] | None,
+        home: str | None,
+    ) -> None:
         self._setups = {setup.task: setup for setup in setups}
         self._placement = placement
+        self._runtime_env = runtime_env
         self.home = home  # the driver's node; None outside the cluster
         self._mailbox: Any = None
         self._splits = DatasetSplits({})
@@ -60,17 +68,19 @@ class ActorSet:
         *,
         spread: TaskType | None,
         avoid: Sequence[str] = (),
+        runtime_env: Mapping[str, Any] | None = None,
         is_driver_in_cluster: bool,
     ) -> ActorSet:
         """Asks Ray for the placement group and every actor at once, and waits for none of them.
 
         Args:
           spread: As `Placement.request` has it. `avoid` likewise.
+          runtime_env: Ray's runtime environment of every task; None asks for none.
         """
         resources = {setup.task: setup.resources for setup in setups}
         placement = Placement.request(resources, spread=spread, avoid=avoid)
         home = ray.get_runtime_context().get_node_id() if is_driver_in_cluster else None
-        actors = cls(setups, placement=placement, home=home)
+        actors = cls(setups, placement=placement, runtime_env=runtime_env, home=home)
         with contextlib.ExitStack() as on_error:
             on_error.callback(actors.stop, {}, ())
             for setup in setups:
@@ -251,7 +261,7 @@ class ActorSet:
         self._placement.remove()
 
     def _create_actor(self, setup: TaskSetup, *, node_id: str | None) -> Any:
-        """Asks for one actor. No runtime_env: its set-up costs a second, and keeps idle workers from use."""
+        """Asks for one actor. None is no runtime_env at all, whose set-up takes a second."""
         actor = self._actor_class.options(
             num_cpus=setup.resources.num_cpus,
             num_gpus=setup.resources.num_gpus,
@@ -259,5 +269,6 @@ class ActorSet:
             scheduling_strategy=self._placement.strategy_for(setup.task, node_id=node_id),
             max_restarts=0,
             max_task_retries=0,
+            runtime_env=self._runtime_env,
         )
         return actor.remote()

@@ -24,6 +24,7 @@ from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.reach import Loss, Reach
+from raydist.runtime.cluster.runtime_env import runtime_env_of
 from raydist.runtime.group.actors import ActorSet
 from raydist.runtime.group.ledger import Ledger
 from raydist.runtime.group.mailbox import News
@@ -127,6 +128,7 @@ class RayTaskGroup:
                 tpu_name=plan.inventory.tpu_name,
                 may_vanish=outlives_death_of(task, plan.strategy),
                 proof=proof,
+                env=plan.job.env,
                 tells_packages=task == chief,
                 log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
                 scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}",
@@ -138,6 +140,7 @@ class RayTaskGroup:
             setups,
             spread=TaskType.PS if is_spread else None,
             avoid=plan.avoid,
+            runtime_env=runtime_env_of(plan.job),
             is_driver_in_cluster=not connection.is_client,
         )
         ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)

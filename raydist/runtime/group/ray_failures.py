@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError, RuntimeEnvSetupError
 
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.runtime.cluster.reach import Loss
@@ -19,6 +19,9 @@ _NOT_INSTALLED_PATTERN = re.compile(r"No module named '(raydist[.\w]*)'")
 # What only Ray's own developers can use.
 _NOISE_PATTERN = re.compile(r"^\s*(class_name|actor_id|namespace|name|pid|ip): |^The actor died unexpectedly")
 
+_NO_MODULE = re.compile(r"No module named '(\w+)'")
+_ERROR_LINE = re.compile(r"\s*(?:ERROR: |[\w.]+(?:Error|Exception): )")
+_MAX_SETUP_PROBLEM = 500
 
 # Ray's page for every process that died without a word, in a sentence.
 _PREAMBLE = re.compile(r"^The actor is dead because its worker process has died\. .*Worker exit detail: ")
@@ -95,10 +98,25 @@ def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
         if isinstance(cause, RaydistError):
             raise ClusterError(f"host {host}: {cause}", task=str(task)) from error
         raise ClusterError(f"host {host} cannot start {task}: {cause}", task=str(task)) from error
+    if isinstance(error, RuntimeEnvSetupError):
+        raise ClusterError(
+            f"{task} cannot be started: its host cannot set up the runtime environment of --runtime-env: "
+            f"{_setup_problem(text)}",
+            task=str(task),
+        ) from error
     if not isinstance(error, RayActorError):
         raise ClusterError(f"{task} cannot be started: {text}", task=str(task)) from error
     if error.actor_init_failed:
         raise ClusterError(f"host {host} cannot start {task}: {text}", task=str(task)) from error
+
+
+def _setup_problem(text: str) -> str:
+    """Returns the error in Ray's account of a failed set-up, which has whole tracebacks."""
+    missing = _NO_MODULE.search(text)
+    if missing is not None:  # what Ray itself needs there
+        return f"it has no {missing[1]}; install that in the Python of its Ray"
+    errors = [line.strip() for line in text.splitlines() if _ERROR_LINE.match(line)]
+    return errors[-1] if errors else " ".join(text.split())[:_MAX_SETUP_PROBLEM]
 
 
 def controller_error(error: BaseException) -> ClusterError:

@@ -89,6 +89,7 @@ class TaskActor:
                 num_cpus=setup.resources.num_cpus,
                 num_gpus=setup.resources.num_gpus,
                 tpu_name=setup.tpu_name,
+                given=setup.env,
                 environ=os.environ,
             )
         )

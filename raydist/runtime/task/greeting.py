@@ -27,6 +27,7 @@ class TaskSetup:
       proof: What the host has to find on storage; None checks nothing.
       address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
         one; None where any will do.
+      env: The job's own variables.
       tells_packages: Whether it tells what is installed on its host; one task does, for all.
     """
 
@@ -41,6 +42,7 @@ class TaskSetup:
     may_vanish: bool = False
     proof: StorageProof | None = None
     address: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
     tells_packages: bool = False
 
     @property

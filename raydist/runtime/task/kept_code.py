@@ -1,4 +1,4 @@
-"""The copy of a run's code that stays on storage: without what .gitignore names, such as secrets and data."""
+"""The copy of a run's code that stays on storage: without secrets and data that .gitignore names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ from pathlib import Path
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from raydist.runtime.task.code_archive import ignore_verdict, parse_patterns
+
+
+def omitted_from_copy(code: bytes, working_dir: Path, *, env_file: str | None) -> tuple[str, ...]:
+    """Returns the packed files that the copy leaves out: those that .gitignore names, and `env_file`.
+
+    Args:
+      env_file: The file that `--env-file` names, which often holds secrets.
+    """
+    omitted = ignored_by_git(code, working_dir)
+    if env_file is None or not Path(env_file).resolve().is_relative_to(working_dir.resolve()):
+        return omitted
+    own = Path(env_file).resolve().relative_to(working_dir.resolve()).as_posix()
+    return tuple(sorted({*omitted, own}))
 
 
 def ignored_by_git(code: bytes, working_dir: Path) -> tuple[str, ...]:

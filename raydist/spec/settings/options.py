@@ -32,6 +32,7 @@ class OptionKind(enum.Enum):
     SWITCH = "switch"  # --name / --no-name
     FLAG = "flag"  # --name
     WORD = "word"  # --name, or --name METAVAR
+    REPEATED = "repeated"  # --name METAVAR, any number of times
     REST = "rest"  # all that follows `--`
 
 
@@ -63,12 +64,11 @@ class Option:
     @property
     def default(self) -> Any:
         """The built-in default; None for `name`, which is made from the job and the time."""
-        default = _DEFAULTS[self.name]
-        return None if default is dataclasses.MISSING else default
+        return _DEFAULTS[self.name]
 
     @property
     def help(self) -> str:
-        if self.default is None or self.kind in (OptionKind.FLAG, OptionKind.WORD, OptionKind.REST):
+        if self.default is None or self.kind in _WITHOUT_DEFAULT:
             return self.summary
         is_duration = self.parser is values.duration
         default = write_duration(self.default) if is_duration else _written(self.default)
@@ -84,7 +84,17 @@ class Option:
         return parsed
 
 
-_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in dataclasses.fields(JobSpec)}
+# Those that have nothing by default, which their help need not say.
+_WITHOUT_DEFAULT = (OptionKind.FLAG, OptionKind.WORD, OptionKind.REST, OptionKind.REPEATED)
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    return None if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+_DEFAULTS: Mapping[str, Any] = {field.name: _default_of(field) for field in dataclasses.fields(JobSpec)}
 
 
 def _written(value: Any) -> str:
@@ -134,6 +144,27 @@ OPTIONS: tuple[Option, ...] = (
         summary="Folder that travels with the run and is first on each task's sys.path; "
         "the job file's folder when omitted.",
         parser=values.optional(values.path),
+    ),
+    Option(
+        name="env",
+        metavar="KEY=VALUE",
+        summary="Environment variable of every task; KEY alone takes the value that it has here. Can be "
+        "repeated.",
+        parser=values.variables,
+        kind=OptionKind.REPEATED,
+    ),
+    Option(
+        name="env_file",
+        metavar="FILE",
+        summary="File of KEY=VALUE lines, environment variables of every task; none when omitted or none.",
+        parser=values.optional(values.path, none="none"),
+    ),
+    Option(
+        name="runtime_env",
+        metavar="FILE",
+        summary="YAML file with Ray's runtime environment of every task, such as pip, conda or image_uri; "
+        "none when omitted or none.",
+        parser=values.optional(values.runtime_env, none="none"),
     ),
     Option(
         name="address",

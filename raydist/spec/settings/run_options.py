@@ -25,6 +25,9 @@ class RunOptions(TypedDict, total=False):
     args: Sequence[str]
     run_on: RunOn | Literal["chief", "all"]
     working_dir: str | os.PathLike[str] | None
+    env: Mapping[str, str | None] | Sequence[str]
+    env_file: str | os.PathLike[str] | None
+    runtime_env: str | os.PathLike[str] | Mapping[str, Any] | None
     address: str | None
     strategy: (
         Strategy

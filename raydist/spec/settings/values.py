@@ -6,13 +6,14 @@ import enum
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from raydist.errors import SpecError
 from raydist.spec.byte_size import ByteSize, parse_bytes
 from raydist.spec.duration import Duration, parse_age, parse_duration
+from raydist.spec.environment.variables import parse_variables
 from raydist.spec.near import suggest
 
 _Read = Callable[[str, object], Any]
@@ -117,6 +118,14 @@ duration = Parser(parse_duration, Duration)
 age = Parser(parse_age, Duration)
 
 byte_size = Parser(parse_bytes, ByteSize)
+
+variables = Parser(parse_variables, Mapping[str, str | None] | Sequence[str])
+
+
+@_takes(str | os.PathLike[str] | Mapping[str, Any])
+def runtime_env(name: str, value: object) -> str | Mapping[str, Any]:
+    """A mapping is kept as it is; text is a file, or a mapping in JSON."""
+    return value if isinstance(value, Mapping) else path(name, value)
 
 
 @_takes(str)

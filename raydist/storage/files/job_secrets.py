@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raydist.spec.environment.secrecy import looks_secret
 from raydist.spec.job import JobSpec
 from raydist.storage.files.redaction import Secrets
 
@@ -9,4 +10,5 @@ from raydist.storage.files.redaction import Secrets
 def secrets_of(job: JobSpec) -> Secrets:
     """Returns what `Secrets.hide` takes out of the texts of this job's run."""
     given = {"params": job.params, "args": job.args, "storage": job.storage}
-    return Secrets.of({**given, "mlflow": job.mlflow, "on_end": job.on_end})
+    hidden = [value for name, value in job.env.items() if looks_secret(name, value)]
+    return Secrets.of({**given, "mlflow": job.mlflow, "on_end": job.on_end, "secrets": hidden})

@@ -50,6 +50,21 @@ def test_plan_prints_roles_and_a_tf_config_for_every_task_under_parameter_server
         assert f"{tf_config['task']['type']}/{tf_config['task']['index']}" == task
 
 
+def test_plan_shows_variables_without_their_secrets(
+    raydist: Run, job_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FROM_SHELL", "s")
+    (tmp_path / ".env").write_text("HF_TOKEN=hush\nOPEN=1\n")
+    (tmp_path / "ray.yaml").write_text("pip: [einops]\n")
+    options = ("--env-file", ".env", "--env", "OPEN=a b", "--env", "FROM_SHELL", "--runtime-env", "ray.yaml")
+    code, out, _ = raydist("plan", str(job_file()), *options, "--address", "local")
+    assert (code, "hush" in out) == (0, False)
+    assert "env        'HF_TOKEN=***' 'OPEN=a b' FROM_SHELL=s\nruntime    Ray's runtime_env with pip\n" in out
+    _, out, _ = raydist("plan", str(job_file()), *options, "--address", "local", "--json")
+    assert "hush" not in out
+    assert json.loads(out)["env"] == {"HF_TOKEN": "***", "OPEN": "a b", "FROM_SHELL": "s"}
+
+
 def test_function_without_params_takes_any_as_yaml(raydist: Run, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("def train(ctx): ...\n")
     code, out, _ = raydist(

@@ -249,6 +249,32 @@ def test_resume_tells_what_the_record_does_not_keep(raydist: Run, fake_run: Any)
     assert "not kept" not in err
 
 
+WITH_ENV = {
+    **SPEC,
+    "params": {},
+    "env": {"OPEN": "1", "OLD": "2", "HF_TOKEN": "***", "DB": "https://h/?sig=***"},
+    "env_file": "/code/.env",
+    "runtime_env": {"pip": ["https://***@index/a.whl"]},
+}
+
+
+def test_resume_names_the_variables_that_it_lacks(raydist: Run, fake_run: Any, tmp_path: Path) -> None:
+    fake = fake_run(ended())
+    store(WITH_ENV)
+    _, _, err = raydist("resume", "digits-1", "--env", "DB=x")
+    assert fake.given["config"]["env"] == {"OPEN": "1", "OLD": "2"}
+    assert not {"env_file", "runtime_env"} & fake.given["config"].keys()
+    assert fake.given["env"] == ("DB=x",)
+    assert "secret variables are not kept; give HF_TOKEN with --env, or with --env-file /code/.env\n" in err
+    assert "note: the credentials in --runtime-env are not kept; give it again\n" in err
+    (tmp_path / ".env").write_text("HF_TOKEN=a\nDB=b\n")
+    (tmp_path / "more.yaml").write_text("env_file: .env\nenv: {OPEN: 3}\n")
+    for given in (["--env-file", ".env"], ["-c", "more.yaml"]):
+        _, _, err = raydist("resume", "digits-1", "--runtime-env", "none", *given)
+        assert "not kept" not in err
+    assert fake.given["config"]["env"] == {"OPEN": "3", "OLD": "2"}
+
+
 def test_resume_lets_a_config_file_win_over_what_is_stored(
     raydist: Run, fake_run: Any, tmp_path: Path
 ) -> None:

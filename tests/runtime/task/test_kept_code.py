@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 from raydist.runtime.task.code_archive import pack, unpack
-from raydist.runtime.task.kept_code import ignored_by_git, without
+from raydist.runtime.task.kept_code import ignored_by_git, omitted_from_copy, without
 
 FILES = {
     ".gitignore": "*.env\n/data/\n!keep.env\n[\nout/**\n",
@@ -70,6 +70,15 @@ def test_without_a_gitignore_the_copy_is_what_travelled(tmp_path: Path) -> None:
     code = pack(tmp_path)
     assert ignored_by_git(code, tmp_path) == ()
     assert without(code, ()) is code
+
+
+def test_copy_is_without_the_file_of_variables(tmp_path: Path) -> None:
+    folder = write(tmp_path / "jobs")
+    code = pack(folder)
+    omitted = omitted_from_copy(code, folder, env_file=str(folder / "src/../job.env"))
+    assert set(omitted) == {*ignored_by_git(code, folder), "job.env"}
+    for elsewhere in (None, str(tmp_path / "job.env")):
+        assert omitted_from_copy(code, folder, env_file=elsewhere) == ignored_by_git(code, folder)
 
 
 def test_stripped_copy_keeps_content_and_permissions(tmp_path: Path) -> None:

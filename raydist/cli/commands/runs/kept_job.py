@@ -8,13 +8,14 @@ from typing import Any
 
 from raydist.errors import MistakeError
 from raydist.spec.job import MODULE_FLAG
+from raydist.spec.settings.environment import variable_names
 from raydist.spec.settings.options import OPTIONS, PARAMS
 from raydist.storage.files.redaction import REDACTED, holds_redacted
 
 # What records of an older raydist call an option.
 _RENAMED = {"mend_keras": "patch_keras"}
-# Where and what the run is; what each resume decides anew.
-_NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage"}
+# Where and what the run is; what each resume decides anew. What a file of variables held is in `env`.
+_NOT_TAKEN_OVER = {"name", "working_dir", "resume", "detach", "storage", "env_file"}
 
 
 def check_args(run: str, spec: Mapping[str, Any]) -> None:
@@ -34,6 +35,14 @@ def lost_secrets(spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> lis
         sentences.append("the command of --on-end is not kept; give it again")
     if REDACTED in str(spec.get("mlflow")) and "mlflow" not in settings:
         sentences.append("the credentials in --mlflow are not kept; give it again")
+    if REDACTED in str(spec.get("runtime_env")) and "runtime_env" not in settings:
+        sentences.append("the credentials in --runtime-env are not kept; give it again")
+    given = variable_names([settings])
+    variables = [name for name in _lost_variables(spec) if name not in given]
+    if variables:
+        file = spec.get("env_file")
+        again = "--env" if file is None else f"--env, or with --env-file {file}"
+        sentences.append(f"secret variables are not kept; give {', '.join(variables)} with {again}")
     params = spec.get(PARAMS, {})
     names = [name for name in params if holds_redacted(params[name]) and name not in settings[PARAMS]]
     if names:
@@ -48,9 +57,17 @@ def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     # A secret is not kept: the job's own default, or -p, has to give it again.
     params = {name: value for name, value in spec.get(PARAMS, {}).items() if not holds_redacted(value)}
     options = {name: value for name, value in spec.items() if name in taken_over and value != REDACTED}
-    if REDACTED in str(options.get("mlflow")):
-        del options["mlflow"]
+    for name in ("mlflow", "runtime_env"):
+        if REDACTED in str(options.get(name)):
+            del options[name]
+    if "env" in options:
+        lost = _lost_variables(spec)
+        options["env"] = {name: text for name, text in options["env"].items() if name not in lost}
     return {**options, PARAMS: params}
+
+
+def _lost_variables(spec: Mapping[str, Any]) -> list[str]:
+    return [name for name, text in spec.get("env", {}).items() if REDACTED in text]
 
 
 def kept_job(run: str, spec: Mapping[str, Any], *, working_dir: str | None) -> str:

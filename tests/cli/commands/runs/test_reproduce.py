@@ -29,7 +29,10 @@ PARAMS = {"epochs": 3, "word": "a", "shape": None, "api_key": ""}
 @raydist.job(workers=3, timeout="2h", keep=None, params=PARAMS)
 def train(ctx): ...
 """
-OPTIONS: dict[str, Any] = {"workers": 1, "timeout": None, "keep": 3, "seed": 7, "export": False}
+OPTIONS: dict[str, Any] = {
+    **{"workers": 1, "timeout": None, "keep": 3, "seed": 7, "export": False},
+    **{"env": {"OPEN": "a b"}, "runtime_env": {"pip": ["einops"]}},
+}
 PARAMS = {"epochs": 5, "word": "it's", "shape": ["x", 1], "api_key": "hush"}
 
 

@@ -1,0 +1,1 @@
+"""What tasks find in their environment: variables, and which of them are secret."""

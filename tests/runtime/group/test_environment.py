@@ -1,0 +1,73 @@
+"""What a job's own variables and runtime environment do, in the processes of a real Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from raydist.errors import ClusterError, SpecError
+from raydist.planning.plan import Plan
+from raydist.runtime.cluster.runtime_env import check_runtime_env, runtime_env_of
+from raydist.spec import TaskState
+from tests.conftest import WaitUntil
+from tests.runtime.conftest import Drive, make_plan
+
+Start = Callable[..., Drive]
+
+NAMES = ["OWN", "TF_NUM_INTRAOP_THREADS", "KERAS_BACKEND", "PYTHONHASHSEED"]
+
+
+def with_environment(plan: Plan, **fields: Any) -> Plan:
+    return dataclasses.replace(plan, job=dataclasses.replace(plan.job, **fields))
+
+
+def notes_of(drive: Drive, task: str) -> dict[str, str]:
+    return dict(note.split("=", 1) for note in drive.statuses[task].notes)  # type: ignore[misc]
+
+
+def test_every_task_has_the_variables_of_the_job(start: Start, wait_until: WaitUntil) -> None:
+    env = {"OWN": "a b", "TF_NUM_INTRAOP_THREADS": "3"}
+    drive = start(with_environment(make_plan(shows=NAMES), env=env))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0", "worker/1"))
+    for task in ("worker/0", "worker/1"):
+        told = notes_of(drive, task)
+        assert [told[name] for name in NAMES] == ["a b", "3", "tensorflow", "None"]
+
+
+def test_variable_that_python_reads_at_its_start_is_there_by_then(
+    start: Start, wait_until: WaitUntil
+) -> None:
+    plan = make_plan(1, shows=NAMES, imports=["tests.support.hash_seed"])
+    drive = start(with_environment(plan, env={"PYTHONHASHSEED": "7", "OWN": "1"}))
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
+    told = notes_of(drive, "worker/0")
+    assert (told["PYTHONHASHSEED"], told["OWN"]) == ("7", "1")
+    assert told["tests.support.hash_seed"] == "7"
+
+
+def test_job_without_them_asks_for_no_runtime_environment() -> None:
+    plan = make_plan(1)
+    assert runtime_env_of(plan.job) is None
+    assert runtime_env_of(with_environment(plan, env={"OWN": "1"}).job) is None
+
+
+def test_runtime_environment_that_a_host_cannot_set_up_ends_the_attempt(
+    start: Start, wait_until: WaitUntil
+) -> None:
+    plan = make_plan(1)
+    drive = start(with_environment(plan, runtime_env={"pip": {"packages": ["./nowhere-such-a-package"]}}))
+    with pytest.raises(ClusterError, match="worker/0 cannot be started: its host cannot set up") as caught:
+        wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
+    assert "Traceback" not in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    "asked", [{"pip": 3}, {"pip": ["a"], "conda": "b"}, {"pip": ["a"], "uv": ["a"]}], ids=str
+)
+def test_runtime_environment_that_ray_does_not_take_is_a_mistake(asked: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="runtime_env is not one that Ray takes: "):
+        check_runtime_env(with_environment(make_plan(1), runtime_env=asked).job)
