@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import Ended
+from tests.conftest import WaitUntil
+from tests.e2e.conftest import Ended, RunningRay, start_raydist, status_of
 
 JOB = """
 import tensorflow as tf
@@ -57,3 +62,38 @@ def test_null_that_no_statistics_show_ends_the_run_with_one_sentence(
     assert "\n" not in error["message"]
     assert "Traceback" not in ended.out + ended.err
     assert ended.err.count("row group 41") == 1
+
+
+def test_replaced_worker_of_a_parameter_server_run_gets_its_data_again(
+    running_ray: RunningRay, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "job.py").write_text(JOB.replace("import tensorflow", "import time\nimport tensorflow"))
+    values = np.linspace(0, 1, 48 * 8)
+    data = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"a": values, "b": values, "y": values}), data, row_group_size=8)
+    options = ("--strategy", "parameter_server", "--ps", "1", "--name", "replaced", "-p", "epochs=40")
+    process = start_raydist(
+        running_ray, tmp_path, "submit", "code/job.py", "-p", f"data={data}", "--json", *options
+    )
+
+    def status() -> dict[str, Any]:
+        assert process.poll() is None, process.communicate()
+        return status_of(tmp_path, "replaced")
+
+    wait_until(lambda: status()["steps"] >= 24, timeout_s=200)
+    pid = next(task["pid"] for task in status()["tasks"] if task["task"] == "worker/1")
+    os.kill(pid, signal.SIGKILL)
+
+    def is_back() -> bool:
+        worker = next(task for task in status()["tasks"] if task["task"] == "worker/1")
+        return worker["incarnation"] == 1 and worker["state"] == "RUNNING"
+
+    wait_until(is_back, timeout_s=200)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert (result["steps"], result["attempts"]) == (40 * 24, 1)
+    # What workers are told to read is unpickled by them, and holds the URIs as they were given.
+    assert not (tmp_path / "raydist_runs" / "replaced" / "sources").exists()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+# No plural of token: `special_tokens` and `max_tokens` are common params of a model.
 _SECRET_NAME = re.compile(
-    r"(^|_)(password|passwd|passphrase|pwd|secret|credentials?|token|connection_string|webhook(_ur[il])?"
-    r"|(api|access|account|auth|encryption|private|secret|signing|wandb)_?key)s?$"
+    r"(^|_)((password|passwd|passphrase|pwd|secret|credential|connection_string|webhook(_ur[il])?"
+    r"|(api|access|account|auth|encryption|private|secret|signing|wandb)_?key)s?|token)$"
 )
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# In a model these count, or are numbers of a vocabulary.
-_COUNTED_NAME = re.compile(r"tokens?$")
+# In a model it is a number of a vocabulary.
+_COUNTED_NAME = re.compile(r"token$")
 
 
 def is_secret_name(name: str) -> bool:
@@ -22,7 +23,7 @@ def is_secret_name(name: str) -> bool:
 def holds_secret(name: str, value: object) -> bool:
     """Whether `value` is a secret because of its name: a text, or one in a list or mapping; a number too.
 
-    Numbers under `token` and `tokens` are none: `max_tokens` and `pad_token` are common params.
+    A number under `token` is none: `pad_token` is a common param of a model.
     """
     if not is_secret_name(name):
         return False

@@ -30,6 +30,8 @@ _KEY_PATTERN = re.compile(r"([\w.-]+)[\"']?\s*:")
 _REDACTED_PATTERN = re.compile(rf"{_SCHEME}\S*(?:\*\*\*@|=\*\*\*)")
 # Shorter ones stand in too many texts by chance.
 _MIN_SECRET_LENGTH = 4
+# A shorter user part without a password is a user's name.
+_MIN_TOKEN_LENGTH = 16
 
 
 def redact(uri: str) -> str:
@@ -92,7 +94,9 @@ class Secrets:
     def of(cls, settings: object) -> Secrets:
         """Returns the secrets among settings: values of names that say so, and credentials in URIs."""
         texts = set(_secret_texts("", settings))
-        encoded = {quote(text, safe="") for text in texts} | {unquote(text) for text in texts}
+        texts |= {unquote(text) for text in texts}
+        # As a URI and as an exception's arguments have them.
+        encoded = {quote(text, safe="") for text in texts} | {repr(text)[1:-1] for text in texts}
         return cls(frozenset(text for text in texts | encoded if len(text) >= _MIN_SECRET_LENGTH))
 
     def hide(self, text: str) -> str:
@@ -134,7 +138,11 @@ def _secret_arguments(args: Sequence[str]) -> Iterator[str]:
 def _secrets_in(uri: str) -> Iterator[str]:
     user = _AUTHORITY_PATTERN.match(uri)
     if user is not None:
-        yield user[0].partition("://")[2].rpartition("@")[0].partition(":")[2]
+        name, colon, password = user[0].partition("://")[2].rpartition("@")[0].partition(":")
+        if colon:
+            yield password
+        elif len(name) >= _MIN_TOKEN_LENGTH:  # as https://TOKEN@host
+            yield name
     for query in _QUERY_PATTERN.finditer(uri):
         if _redact_query_value(query) != query[0]:
             yield query["value"]

@@ -135,3 +135,9 @@ def test_port_that_is_leased_again_is_locked(free_range: PortRange) -> None:
     assert again is not None
     with again, PortLease.acquire(free_range) as other:
         assert other.port == free_range.high
+
+
+def test_guard_gets_each_port_before_anybody_listens() -> None:
+    guarded: list[int] = []
+    with PortLease.acquire().guarded(guarded.append) as first, first.another() as second:
+        assert guarded == [first.port, second.port]

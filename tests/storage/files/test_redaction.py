@@ -52,7 +52,7 @@ def test_redact_text_finds_the_uris_in_a_sentence() -> None:
     ("key", "expected"),
     [
         *(("api_key", True), ("PASSWORD", True), ("hf_access_token", True), ("apiKey", True)),
-        *(("db.pwd", True), ("client-secret", True), ("max_tokens", True)),
+        *(("db.pwd", True), ("client-secret", True), ("max_tokens", False)),
         *(("key", False), ("tokenizer", False), ("keyboard", False), ("tokenizer_path", False)),
     ],
 )
@@ -114,7 +114,11 @@ def test_arguments_are_kept_without_their_secrets(args: list[str], expected: lis
             ("secret", True, False),
         ),
         *(("max_tokens", 512, False), ("pad_token", 0, False), ("token", "t", True)),
-        *(("api_keys", ["a"], True), ("tokens", [1, 2], False), ("credentials", {"user": "u"}, True)),
+        *(
+            ("api_keys", ["a"], True),
+            ("special_tokens", ["<pad>"], False),
+            ("credentials", {"user": "u"}, True),
+        ),
     ],
 )
 def test_value_is_a_secret_by_its_name_and_type(key: str, value: object, expected: bool) -> None:
@@ -172,3 +176,11 @@ def test_value_that_was_redacted_is_known(value: object, expected: bool) -> None
 def test_arguments_that_hold_nothing_secret_stay() -> None:
     args = ["train.py", "-p", "epochs=3", "--storage", "s3://bucket/runs?region=x"]
     assert redact_arguments(args) == args
+
+
+def test_secret_is_hidden_in_the_forms_that_others_write_it_in() -> None:
+    secrets = Secrets.of({"password": "a\\b\nc d", "repository": "https://ghp-0123456789abcdef@host/x"})
+    assert secrets.hide(str(KeyError("a\\b\nc d"))) == "'***'"
+    assert secrets.hide("?p=a%5Cb%0Ac%20d") == "?p=***"
+    assert secrets.hide("bad token ghp-0123456789abcdef") == "bad token ***"
+    assert Secrets.of("hdfs://hadoop@namenode/x").hide("user hadoop") == "user hadoop"
