@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -158,6 +159,28 @@ def test_doctor_looks_at_each_host_and_at_the_links_between_them(hosts: Hosts) -
     assert found[head, "storage"]["is_ok"]
     assert found[other, "storage"]["exit_code"] == 4
     assert "host host-2 does not see the storage" in found[other, "storage"]["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("redis-server") is None, reason="needs redis-server: apt-get install redis-server"
+)
+def test_detached_run_goes_on_when_its_head_is_lost_and_comes_back_with_its_redis(
+    wait_until: WaitUntil,
+) -> None:
+    with Hosts.started(0, 2, with_redis=True) as hosts:
+        hosts.head.write("code/helper.py", HELPER)
+        process = submit_held(hosts, "far", "--detach")
+        assert result_of(process)["state"] == "STARTING"
+        wait_until(lambda: hosts.status("far")["steps"] >= EPOCH, timeout_s=120)
+        hosts.head.kill()
+        (hosts.shared / "release").touch()
+        hosts.replace_head(num_cpus=0)
+        wait_until(lambda: hosts.status("far")["state"] == "SUCCEEDED", timeout_s=240)
+        status = hosts.status("far")
+        assert (status["steps"], status["attempts"]) == (2 * EPOCH, 2)
+        assert any("taken up again as attempt 1" in note for note in status["notes"])
+        wait_until(lambda: [leftovers(host) for host in hosts.all] == [[], []], timeout_s=90)
 
 
 def leftovers(host: Host) -> list[str]:

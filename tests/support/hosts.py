@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.support.records import record_of
 
 _BIN = Path(sys.executable).parent
 _GCS_PORT = 6379
+_REDIS_NUMBER = 90
 _START_TIMEOUT_S = 90.0
 _OBJECT_STORE_MB = 80
 _DISK_MB = 512
@@ -61,8 +62,18 @@ class Host:
         assert self._network.join(self.machine, number=self._number) == self.address
         self.machine.inside(self.disk / "tmp").mkdir()
 
-    def start_ray(self, *, num_cpus: int, head: Host | None) -> Callable[[], None]:
-        """Starts Ray's processes; as the head where `head` is None. Returns what waits until they are up."""
+    def replace(self) -> None:
+        """Boots a machine of the same name and address in the place of a killed one, with an empty disk."""
+        with suppress(AssertionError):  # the kernel was quicker
+            self._network.leave(self._number)
+        self.boot()
+
+    def start_ray(self, *, num_cpus: int, head: Host | None, redis: str | None = None) -> Callable[[], None]:
+        """Starts Ray's processes; as the head where `head` is None. Returns what waits until they are up.
+
+        Args:
+          redis: Where the head keeps its state, `host:port`; None keeps it in the head's memory.
+        """
         command = [_BIN / "ray", "start", "--block", f"--node-ip-address={self.address}"]
         if head is None:
             command += ["--head", f"--port={_GCS_PORT}", "--include-dashboard=false"]
@@ -71,8 +82,9 @@ class Host:
             command += [f"--address={head.address}:{_GCS_PORT}"]
         command += [f"--num-cpus={num_cpus}", f"--object-store-memory={_OBJECT_STORE_MB * 2**20}"]
         output = self.machine.inside(self.disk / "ray-start.txt")
+        environ = {**self._environ, **({} if redis is None else {"RAY_REDIS_ADDRESS": redis})}
         with output.open("wb") as sink:
-            process = self.popen(*command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL)
+            process = self.popen(*command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, env=environ)
 
         def wait() -> None:
             deadline = time.monotonic() + _START_TIMEOUT_S
@@ -130,9 +142,10 @@ class Host:
 class Hosts:
     """A Ray cluster whose head, with the driver's shell, is the first host."""
 
-    def __init__(self, *, network: Network, base: Path) -> None:
+    def __init__(self, *, network: Network, base: Path, redis: str | None = None) -> None:
         self._network = network
         self._base = base
+        self._redis = redis
         self._environ = _environment(base / "disk")
         self.all: list[Host] = []
         self._outsiders: list[Machine] = []
@@ -140,8 +153,12 @@ class Hosts:
 
     @classmethod
     @contextmanager
-    def started(cls, *num_cpus: int) -> Iterator[Hosts]:
-        """Starts a host for each number of CPUs; in the end, however it comes, nothing of them is left."""
+    def started(cls, *num_cpus: int, with_redis: bool = False) -> Iterator[Hosts]:
+        """Starts a host for each number of CPUs; in the end, however it comes, nothing of them is left.
+
+        Args:
+          with_redis: Whether the head keeps its state in a Redis on a machine of its own.
+        """
         with ExitStack() as stack:
             # Short, because Ray's sockets lie in it and their paths are limited to 107 bytes.
             base = Path(tempfile.mkdtemp(prefix="rd-"))
@@ -150,7 +167,8 @@ class Hosts:
                 (base / name).mkdir()
             network = Network.start()
             stack.callback(network.stop)
-            hosts = cls(network=network, base=base)
+            redis = _start_redis(network, stack) if with_redis else None
+            hosts = cls(network=network, base=base, redis=redis)
             stack.callback(hosts.kill)
             hosts.add(*num_cpus)
             yield hosts
@@ -171,7 +189,11 @@ class Hosts:
         for host, cpus in zip(added, num_cpus, strict=True):
             host.boot()
             is_head = host is self.head
-            wait = host.start_ray(num_cpus=cpus, head=None if is_head else self.head)
+            wait = host.start_ray(
+                num_cpus=cpus,
+                head=None if is_head else self.head,
+                redis=self._redis if is_head else None,
+            )
             if is_head:
                 wait()
             waits.append(wait)
@@ -185,6 +207,11 @@ class Hosts:
         self._outsiders.append(machine)
         self._network.join(machine, number=90 + len(self._outsiders))
         return machine
+
+    def replace_head(self, *, num_cpus: int) -> None:
+        """Starts a new head in the place of a killed one, at its address and with its Redis."""
+        self.head.replace()
+        self.head.start_ray(num_cpus=num_cpus, head=None, redis=self._redis)()
 
     def kill(self) -> None:
         for one in (*self.all, *self._outsiders):
@@ -204,6 +231,20 @@ class Hosts:
     def status(self, run: str) -> dict[str, Any]:
         """Returns what `run.json` has on the shared folder; an empty run before there is one."""
         return record_of(self.shared, run)
+
+
+def _start_redis(network: Network, stack: ExitStack) -> str:
+    """Starts a Redis on a machine of its own and returns its address."""
+    machine = Machine.start("redis")
+    stack.callback(machine.kill)
+    address = network.join(machine, number=_REDIS_NUMBER)
+    options = ["--bind", address, "--protected-mode", "no", "--save", ""]
+    machine.popen("redis-server", *options, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while "PONG" not in machine.run("sh", "-c", f"redis-cli -h {address} ping 2>&1 || true"):
+        assert time.monotonic() < deadline, "redis-server did not answer"
+        time.sleep(0.1)
+    return f"{address}:6379"
 
 
 def _environment(disk: Path) -> dict[str, str]:

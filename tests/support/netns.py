@@ -178,6 +178,11 @@ class Network:
         machine.run("ip", "route", "add", "default", "via", _GATEWAY)
         return address
 
+    def leave(self, number: int) -> None:
+        """Removes the link of a machine that was killed; the kernel does so only some time later."""
+        self.heal(number)
+        self._ip(f"link del {_port(number)}")
+
     def cut(self, number: int) -> None:
         """Takes a link down: what is sent over it is lost, in both directions, and nobody is told."""
         self._ip(f"link set {_port(number)} down")

@@ -49,8 +49,9 @@ def swept_beside() -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(RayError):
-            for ref in ray.wait(refs, num_returns=len(refs), timeout=0)[1] if refs else ():
-                ray.cancel(ref)
+            if refs and ray.is_initialized():  # otherwise `wait` would start a Ray
+                for ref in ray.wait(refs, num_returns=len(refs), timeout=0)[1]:
+                    ray.cancel(ref)
 
 
 def _sweep_others() -> list[Any]:

@@ -50,3 +50,19 @@ def test_doctor_says_whether_a_ray_serves_metrics(raydist: Run, tmp_path: Path) 
     (line,) = [line for line in out.splitlines() if "Prometheus" in line]
     assert line.startswith("ok")
     assert ("raydist[prometheus]" in line) is not has_metrics_agent()
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "sentence"),
+    [
+        ("127.0.0.1:1", 3, "no Ray answers at 127.0.0.1:1"),
+        ("head", 2, "address is 'head'; write local, auto, host:port"),
+    ],
+)
+def test_address_that_no_ray_answers_at_is_one_sentence(
+    raydist: Run, address: str, code: int, sentence: str
+) -> None:
+    ended, out, err = raydist("doctor", "--address", address)
+    assert (ended, out) == (code, "")
+    assert sentence in err
+    assert err.count("\n") == 1
