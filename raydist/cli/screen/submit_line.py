@@ -48,6 +48,8 @@ def _plain(value: Any) -> str | None:
 def _written(option: Option, value: Any) -> list[str]:
     on, _, off = option.flag.partition("/")
     if option.kind is OptionKind.REPEATED:
+        if not value:
+            return [on, "none"] if option.parse(("none",)) == {} else []
         return [word for key, text in value.items() for word in (on, f"{key}={text}")]
     if option.kind is not OptionKind.VALUE:
         return [on] if value else [off]

@@ -23,7 +23,7 @@ from raydist.errors import RaydistError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import Changes, assignment_environment, static_environment
 from raydist.runtime.host.address import join_address, split_address
-from raydist.runtime.host.hardware import read_machine
+from raydist.runtime.host.hardware import peak_memory_bytes, read_machine
 from raydist.runtime.host.log_capture import LogCapture
 from raydist.runtime.host.oom import OomCounter
 from raydist.runtime.host.packages import package_versions
@@ -283,12 +283,18 @@ class TaskActor:
     def _status(self) -> TaskStatus:
         body, incarnation = self._body, self._setup.incarnation
         if body is not None:
-            return dataclasses.replace(body.status(), incarnation=incarnation, leaving=self._leaving)
+            return dataclasses.replace(
+                body.status(),
+                incarnation=incarnation,
+                leaving=self._leaving,
+                peak_memory_bytes=peak_memory_bytes(),
+            )
         return TaskStatus(
             task=self._setup.task,
             state=TaskState.FAILED if self._failure else TaskState.STARTING,
             pid=os.getpid(),
             host=self._host,
+            peak_memory_bytes=peak_memory_bytes(),
             leaving=self._leaving,
             incarnation=incarnation,
             failure=self._failure,

@@ -26,12 +26,14 @@ import raydist
 
 PARAMS = {"epochs": 3, "word": "a", "shape": None, "api_key": ""}
 
-@raydist.job(workers=3, timeout="2h", keep=None, params=PARAMS)
+@raydist.job(workers=3, timeout="2h", keep=None, params=PARAMS, label_selector={"zone": "a"})
 def train(ctx): ...
 """
 OPTIONS: dict[str, Any] = {
     **{"workers": 1, "timeout": None, "keep": 3, "seed": 7, "export": False},
     **{"env": {"OPEN": "a b"}, "runtime_env": {"pip": ["einops"]}},
+    **{"memory_per_worker": "1MiB", "memory_retry": "1.5x", "resources_per_worker": {"ssd": 0.5}},
+    "label_selector": {},
 }
 PARAMS = {"epochs": 5, "word": "it's", "shape": ["x", 1], "api_key": "hush"}
 
