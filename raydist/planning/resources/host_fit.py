@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from raydist.planning.inventory import Host
-from raydist.planning.resources.labels import matches
+from raydist.planning.resources.labels import fulfils, matches
 from raydist.spec.byte_size import write_bytes
 from raydist.spec.tasks import ACCELERATOR_TYPE, Resources
 
@@ -24,7 +24,7 @@ def room_of(host: Host, *, cpus_per_core: int = 1) -> Room:
 def num_on(room: Room, resources: Resources) -> int:
     """Returns how many such tasks find room."""
     labels, has = room
-    if not all(matches(labels.get(label), wanted) for label, wanted in resources.labels):
+    if not fulfils(labels, resources.labels):
         return 0
     return min(
         (int(has.get(name, 0.0) / needs + _ROUNDING) for name, needs in resources.amounts.items()),

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 _IN = re.compile(r"(?P<negation>!?)in\((?P<values>[^()]*)\)")
+
+
+def fulfils(labels: Mapping[str, str], selector: Iterable[tuple[str, str]]) -> bool:
+    """Whether a host's labels are what a task wants of each."""
+    return all(matches(labels.get(label), wanted) for label, wanted in selector)
 
 
 def matches(label: str | None, wanted: str) -> bool:

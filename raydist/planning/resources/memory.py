@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from raydist.errors import SpecError
 from raydist.planning.capacity import fits
+from raydist.planning.elastic import resized
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.byte_size import write_bytes
@@ -27,7 +28,8 @@ def check_memory_retry(job: JobSpec) -> None:
 def with_more_memory(plan: Plan, inventory: Inventory, out_of_memory: Sequence[TaskType]) -> Plan:
     """Returns the plan whose roles ask for `memory_retry` times the memory, for each attempt that it cost.
 
-    Where the hosts have no room for that, it is once less, and so on.
+    Where the hosts have no room for that, it is once less, and so on. An elastic run's plan then has the
+    fewest workers: what counts is that these have the memory, and `fitted` adds those that there is room for.
 
     Args:
       plan: That of the first attempt.
@@ -37,6 +39,8 @@ def with_more_memory(plan: Plan, inventory: Inventory, out_of_memory: Sequence[T
     factor = plan.job.memory_retry
     if factor is None:
         return plan
+    if plan.is_elastic:
+        plan = resized(plan, plan.job.workers.minimum)
     roles = plan.roles
     for task_type in dict.fromkeys(out_of_memory):
         for power in range(out_of_memory.count(task_type), 0, -1):

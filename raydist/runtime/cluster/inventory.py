@@ -65,11 +65,20 @@ def is_node_alive(node_id: str) -> bool:
     return any(node["Alive"] and node["NodeID"] == node_id for node in nodes)
 
 
+def labels_of_nodes() -> dict[str, Mapping[str, str]]:
+    """Returns each node's labels by its id."""
+    return {node["NodeID"]: _labels(node) for node in ray.nodes()}  # type: ignore[no-untyped-call]
+
+
+def _labels(node: Mapping[str, Any]) -> Mapping[str, str]:
+    return dict(node.get("Labels") or {})
+
+
 def _host(node: Mapping[str, Any]) -> Host:
     return Host(
         name=node["NodeManagerAddress"],
         node_id=node["NodeID"],
-        labels=dict(node.get("Labels") or {}),
+        labels=_labels(node),
         **_amounts(node["Resources"]),
     )
 

@@ -11,7 +11,8 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from raydist.errors import UnsupportedError
-from raydist.runtime.cluster.inventory import is_node_alive
+from raydist.planning.resources.labels import fulfils
+from raydist.runtime.cluster.inventory import is_node_alive, labels_of_nodes
 from raydist.runtime.cluster.ray_internals import can_select_nodes, free_resources
 from raydist.spec.job import JobSpec
 from raydist.spec.tasks import Resources, TaskId, TaskType
@@ -66,7 +67,12 @@ class Placement:
           away_from: The node's id.
         """
         bundle = _bundle(asked)
-        free = (amounts for node_id, amounts in free_resources().items() if node_id != away_from)
+        labels = labels_of_nodes()
+        free = (
+            amounts
+            for node_id, amounts in free_resources().items()
+            if node_id != away_from and fulfils(labels.get(node_id, {}), asked.labels)
+        )
         if bundle and any(_holds(amounts, bundle) for amounts in free):
             self._release(task)
             self._moved[task] = _request([bundle], [dict(asked.labels)], strategy="PACK", avoid=[away_from])

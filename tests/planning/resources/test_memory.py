@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from raydist.planning.elastic import fitted
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.planning.resources.memory import describe_growth, with_more_memory
@@ -50,6 +51,14 @@ def test_each_role_grows_by_its_own_deaths() -> None:
     made = plan(hosts(64), strategy=Strategy.PARAMETER_SERVER, workers=workers(1), ps=1, **asked)
     grown = with_more_memory(made, hosts(64), [PS, WORKER, PS])
     assert memory_of(grown) == {TaskType.CHIEF: 0, WORKER: 8, PS: 8}
+
+
+def test_elastic_run_has_more_memory_rather_than_more_workers() -> None:
+    cluster = hosts(16, 16)
+    made = plan(cluster, workers=workers(1, 4), memory_per_worker=8 * GIB, memory_retry=1.5)
+    assert made.num_workers == 4
+    grown = fitted(with_more_memory(made, cluster, [WORKER]), cluster)
+    assert (grown.num_workers, memory_of(grown)) == (2, {WORKER: 12})
 
 
 def test_without_a_factor_nothing_grows() -> None:

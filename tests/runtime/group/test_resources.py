@@ -13,8 +13,9 @@ from raydist.planning.plan import Plan
 from raydist.planning.resources.host_fit import num_fitting, why_not
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.inventory import probe_inventory
+from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.group.launcher import RayLauncher
-from raydist.spec import Resources, TaskState, TaskType
+from raydist.spec import Resources, TaskId, TaskState, TaskType
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan
 from tests.support.ray_heads import ray_node
@@ -96,6 +97,25 @@ def test_task_without_cpus_goes_by_labels_too(special_node: str, start: Start, w
     wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
     assert node_of(drive, "worker/0") == special_node
     drive.group.stop()
+
+
+def test_task_of_a_host_that_is_gone_moves_only_where_its_labels_are(
+    ray_cluster: Connection, special_node: str, wait_until: WaitUntil
+) -> None:
+    [other] = {host.node_id for host in probe_inventory(ray_cluster).hosts} - {special_node}
+    task, labelled = TaskId.parse("worker/0"), Resources(num_cpus=0.5, labels=(("zone", "a"),))
+    placement = Placement.request({task: labelled}, spread=None)
+    try:
+        wait_until(placement.is_ready)
+        before = placement.strategy_for(task, node_id=None).placement_group
+        placement.move(task, labelled, away_from=special_node)  # no other node has the label
+        assert placement.strategy_for(task, node_id=None).placement_group == before
+        placement.move(task, labelled, away_from=str(other))
+        moved = placement.strategy_for(task, node_id=None).placement_group
+        assert moved != before
+        assert moved.wait(timeout_seconds=30)
+    finally:
+        placement.remove()
 
 
 def test_memory_that_no_node_has_left_is_waited_for(
