@@ -112,7 +112,7 @@ def test_options_of_the_printed_command_are_those_of_the_run(
 def test_differences_are_told(kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     notes = told(capsys, "reproduce", "first", "--storage", str(tmp_path / "runs"))["notes"]
     assert notes[0] == "secrets are not kept; give api_key with -p"
-    assert notes[1] == "the copy of the code is without what .gitignore names: .env"
+    assert notes[1] == "the copy of the code is without what .gitignore or --env-file names: .env"
     assert "python 2.7.1 (here 3." in notes[2]
     assert "tensorflow 1.15.0 (here 2." in notes[2]
     assert notes[3].startswith("1 other packages")
