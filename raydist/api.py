@@ -370,14 +370,18 @@ def _connect(
 ) -> tuple[Connection, Plan]:
     """Connects to Ray. A cluster is asked before it is planned for; an embedded Ray is made to fit."""
     from raydist.runtime.cluster.inventory import probe_inventory
+    from raydist.runtime.cluster.placement import check_label_selector
     from raydist.runtime.cluster.runtime_env import check_runtime_env
 
     check_runtime_env(request.job)
+    check_label_selector(request.job)
     address = request.job.address
     if early_plan is not None:
         num_cpus = early_plan.embedded_cpus
         tell({"event": "ray", "message": f"starting an embedded Ray with {num_cpus} logical CPUs"})
-        return stack.enter_context(connect(address, embedded_cpus=num_cpus)), early_plan
+        resources = early_plan.embedded_resources
+        connection = connect(address, embedded_cpus=num_cpus, embedded_resources=resources)
+        return stack.enter_context(connection), early_plan
     connection = stack.enter_context(connect(address))
     tell({"event": "ray", "message": connection.source})
     return connection, _plan_for(request, probe_inventory(connection))

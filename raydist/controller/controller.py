@@ -159,8 +159,8 @@ class Controller:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case StartAttempt(number, avoid):
-                self._start_attempt(number, avoid)
+            case StartAttempt():
+                self._start_attempt(action)
             case AwaitCollateral():
                 self._grace_deadline_s = self._clock.now() + GRACE_S
             case AwaitCheckpoint():
@@ -175,13 +175,13 @@ class Controller:
                 problem = self._stop_group()
                 self._handle(GroupStopped(problem, () if group is None else group.explanations()))
 
-    def _start_attempt(self, number: int, avoid: frozenset[str]) -> None:
+    def _start_attempt(self, asked: StartAttempt) -> None:
         self._attempt_started_s = self._room_asked_s = self._clock.now()
         self._start_deadline_s = self._attempt_started_s + self._machine.plan.job.start_timeout
         try:
-            plan = self._launcher.replan(avoid=avoid)
+            plan = self._launcher.replan(avoid=asked.avoid, out_of_memory=asked.out_of_memory)
             self._handle(AttemptPlanned(plan))
-            self._group = self._launcher.launch(plan, attempt=number)
+            self._group = self._launcher.launch(plan, attempt=asked.number)
         except RaydistError as error:
             self._handle(GroupBroken(error))
 
@@ -193,7 +193,8 @@ class Controller:
         if machine.attempt.is_placed:
             num_workers = self._launcher.room(machine.plan)
         else:  # a host may have gone that was thought to be there
-            num_workers = self._launcher.replan(avoid=frozenset()).num_workers
+            plan = self._launcher.replan(avoid=frozenset(), out_of_memory=machine.out_of_memory)
+            num_workers = plan.num_workers
         if num_workers != machine.plan.num_workers:
             self._handle(RoomFound(num_workers))
 

@@ -8,7 +8,7 @@ from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import RaydistError
 from raydist.planning.plan import Plan
 from raydist.spec.status import Command
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import TaskId, TaskType
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,12 @@ class StartAttempt:
 
     Attributes:
       avoid: Addresses of the hosts that failed too often of late.
+      out_of_memory: The roles that were short of memory, once for each attempt that was lost by it.
     """
 
     number: int
     avoid: frozenset[str] = frozenset()
+    out_of_memory: tuple[TaskType, ...] = ()
 
 
 @dataclass(frozen=True)

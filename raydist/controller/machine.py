@@ -40,6 +40,7 @@ from raydist.controller.revival import Revival
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import ClusterError, RaydistError, TrainingError
 from raydist.planning.plan import Plan
+from raydist.planning.resources.memory import describe_growth
 from raydist.spec.best import Best
 from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
@@ -104,6 +105,11 @@ class RunMachine:
         return self._lost.ends
 
     @property
+    def out_of_memory(self) -> tuple[TaskType, ...]:
+        """The roles that were short of memory, once for each attempt that was lost by it."""
+        return self._lost.out_of_memory if self.plan.job.memory_retry is not None else ()
+
+    @property
     def chief(self) -> TaskId:
         return chief_of(task.task_type for task in self.plan.tasks)
 
@@ -119,7 +125,7 @@ class RunMachine:
 
     def start(self) -> list[Action]:
         """Returns what to do before the first event."""
-        return [StartAttempt(self.attempt.number)]
+        return [StartAttempt(self.attempt.number, out_of_memory=self.out_of_memory)]
 
     def handle(self, event: Event) -> list[Action]:
         """Takes `event` in and returns what to do now; raises InvalidTransitionError for a bug of ours."""
@@ -157,8 +163,11 @@ class RunMachine:
                 raise InvalidTransitionError(f"{type(event).__name__} in {self.state.name}")
 
     def _take_plan(self, plan: Plan) -> list[Action]:
-        before, self.plan = self.plan.num_workers, plan
-        number, now = self.attempt.number, plan.num_workers
+        before, number, now = self.plan.num_workers, self.attempt.number, plan.num_workers
+        if self.out_of_memory:
+            sentence = describe_growth(self.plan, plan, self.out_of_memory[-1])
+            self.notes = (*self.notes, *((f"attempt {number} {sentence}",) if sentence else ()))
+        self.plan = plan
         if now != before:
             self.notes = (*self.notes, f"attempt {number} trains with {now} workers instead of {before}")
         self.attempt = Attempt(number=number, tasks=plan.tasks)
@@ -312,6 +321,7 @@ class RunMachine:
     def _take_explanations(self, explanations: Sequence[Explanation]) -> None:
         for each in explanations:
             self.deaths = self.deaths.explained(each)
+            self._lost = self._lost.explained(each)
             self.notes = tuple(note.replace(each.before, each.message) for note in self.notes)
             self.error = self.error and explained(self.error, each)
 
@@ -333,7 +343,7 @@ class RunMachine:
             return []
         self.attempt = Attempt(number=number + 1, tasks=self.plan.tasks)
         self.pace = self.pace.restarted()
-        return [StartAttempt(number + 1, self._lost.hosts.to_avoid(at_s=self._news_at_s))]
+        return [StartAttempt(number + 1, self._lost.hosts.to_avoid(at_s=self._news_at_s), self.out_of_memory)]
 
     def _crash(self, error: BaseException) -> list[Action]:
         self.attempt = self.attempt.stopped()

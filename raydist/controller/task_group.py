@@ -8,7 +8,7 @@ from typing import Protocol
 
 from raydist.planning.plan import Plan
 from raydist.spec.status import Command, TaskStatus
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import TaskId, TaskType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +38,14 @@ class Explanation:
       before: The message of its failure as it was reported.
       message: The message with what is known now.
       log_end: The last lines of its log.
+      is_out_of_memory: Whether it was killed because memory ran out.
     """
 
     task: TaskId
     before: str
     message: str
     log_end: str | None
+    is_out_of_memory: bool = False
 
 
 class TaskGroup(Protocol):
@@ -79,11 +81,12 @@ class TaskGroup(Protocol):
 class Launcher(Protocol):
     """What the cluster can do for a run."""
 
-    def replan(self, *, avoid: frozenset[str]) -> Plan:
+    def replan(self, *, avoid: frozenset[str], out_of_memory: Sequence[TaskType] = ()) -> Plan:
         """Returns the plan of the next attempt, for what the cluster has just now.
 
         Args:
           avoid: Addresses of hosts that failed too often; used all the same where the others have no room.
+          out_of_memory: The roles that were short of memory, once for each attempt that was lost by it.
         """
 
     def room(self, plan: Plan) -> int:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import sys
 from collections.abc import Sequence
 
 from raydist.errors import ClusterError
 from raydist.planning.inventory import Host, Inventory
-from raydist.spec.tasks import Resources, Role
+from raydist.planning.resources.host_fit import Room, num_on, room_of, why_not
+from raydist.spec.tasks import ACCELERATOR_TYPE, Resources, Role
 
 LOGICAL_CPUS_PER_CORE = 8  # what an embedded Ray may be started with; more would only thrash
-_ROUNDING = 1e-9  # 0.1 + 0.1 + 0.1 CPUs fill 0.3
+_MAX_SHOWN = 5
 
 
 def fits(inventory: Inventory, roles: Sequence[Role], *, cpus_per_core: int = 1) -> bool:
     """Whether the hosts hold all tasks of all roles at once when nothing else runs."""
     room = [
-        dataclasses.replace(host, num_cpus=host.num_cpus * cpus_per_core)
+        room_of(host, cpus_per_core=cpus_per_core)
         # Small hosts are filled first, and a task without GPUs goes where none would lie idle beside it.
         for host in sorted(inventory.hosts, key=lambda host: (host.num_gpus, host.num_tpus, host.num_cpus))
     ]
@@ -34,7 +33,8 @@ def check_fits(inventory: Inventory, roles: Sequence[Role]) -> None:
     limit = f", at most {cpus_per_core} logical CPUs per core" if inventory.is_embedded else ""
     raise ClusterError(
         f"{describe_roles(roles)} can never fit: {inventory.source} has "
-        f"{_describe_hosts(inventory.hosts)}{limit}; ask for fewer tasks, or for less with {_options(roles)}"
+        f"{_describe_hosts(inventory.hosts)}{limit}{_misfits(inventory, roles, cpus_per_core)}; "
+        f"ask for fewer tasks, or for less with {_options(roles)}"
     )
 
 
@@ -43,46 +43,54 @@ def describe_roles(roles: Sequence[Role]) -> str:
     return _listed([str(role) for role in roles], "and")
 
 
-def _all_placed(hosts: Sequence[Host], roles: Sequence[Role]) -> bool:
+def _all_placed(hosts: Sequence[Room], roles: Sequence[Role]) -> bool:
     """Whether first fit, role by role, finds a host for every task."""
     room = list(hosts)
     for role in roles:
         num_left = role.num_tasks
-        for index, host in enumerate(room):
-            num_here = min(num_left, _num_on(host, role.resources))
+        for index, (labels, has) in enumerate(room):
+            num_here = min(num_left, num_on((labels, has), role.resources))
             if num_here > 0:
-                room[index] = _without(host, role.resources, num_here)
+                taken = role.resources.amounts
+                room[index] = (
+                    labels,
+                    {name: amount - taken.get(name, 0.0) * num_here for name, amount in has.items()},
+                )
                 num_left -= num_here
         if num_left > 0:
             return False
     return True
 
 
-def _num_on(host: Host, resources: Resources) -> int:
-    has_and_needs = (
-        (host.num_cpus, resources.num_cpus),
-        (host.num_gpus, resources.num_gpus),
-        (host.num_tpus, resources.num_tpus),
-    )
-    return min(
-        (int(has / needs + _ROUNDING) for has, needs in has_and_needs if needs > 0), default=sys.maxsize
-    )
-
-
-def _without(host: Host, resources: Resources, num_tasks: int) -> Host:
-    return dataclasses.replace(
-        host,
-        num_cpus=host.num_cpus - resources.num_cpus * num_tasks,
-        num_gpus=host.num_gpus - resources.num_gpus * num_tasks,
-        num_tpus=host.num_tpus - resources.num_tpus * num_tasks,
-    )
-
-
 def _options(roles: Sequence[Role]) -> str:
     options = [f"--cpus-per-{role.task_type.value}" for role in roles]
     if any(role.resources.num_gpus for role in roles):
         options.append("--gpus-per-worker")
-    return _listed(options, "or")
+    options += [f"--memory-per-{role.task_type.value}" for role in roles if role.resources.memory_bytes]
+    customs = [(role, name) for role in roles for name, _ in role.resources.custom]
+    options += [
+        "--accelerator-type"
+        if name.startswith(ACCELERATOR_TYPE)
+        else f"--resources-per-{role.task_type.value}"
+        for role, name in customs
+    ]
+    if any(role.resources.labels for role in roles):
+        options.append("--label-selector")
+    return _listed(list(dict.fromkeys(options)), "or")
+
+
+def _misfits(inventory: Inventory, roles: Sequence[Role], cpus_per_core: int) -> str:
+    """Returns why no host fits a role at all, for roles that ask for more than CPUs, GPUs and TPUs."""
+    sentences = []
+    for role in roles:
+        asked = role.resources
+        if not (asked.memory_bytes or asked.custom or asked.labels):
+            continue
+        reasons = [(host, why_not(host, asked, cpus_per_core=cpus_per_core)) for host in inventory.hosts]
+        if all(reason is not None for _, reason in reasons):
+            shown = ", ".join(f"{host.name} ({reason})" for host, reason in reasons[:_MAX_SHOWN])
+            sentences.append(f"; no host fits a {role.task_type.value}: {shown or 'there is none'}")
+    return "".join(sentences)
 
 
 def _describe_hosts(hosts: Sequence[Host]) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 
 from raydist.errors import SpecError
 from raydist.planning.batch_sizes import batch_sizes_of
+from raydist.planning.capacity import LOGICAL_CPUS_PER_CORE
 from raydist.planning.plan import Plan
+from raydist.planning.resources.host_fit import num_fitting, why_not
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
 from raydist.spec.environment.secrecy import HIDDEN, without_secrets
 from raydist.spec.job import JobSpec
@@ -42,9 +44,13 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
                 "cpus": role.resources.num_cpus,
                 "gpus": role.resources.num_gpus,
                 "tpus": role.resources.num_tpus,
+                "memory_bytes": role.resources.memory_bytes,
+                "resources": dict(role.resources.custom),
+                "labels": dict(role.resources.labels),
             }
             for role in plan.roles
         ],
+        "hosts": describe_hosts(plan),
         "devices": plan.devices,
         "batch": None if sizes is None else sizes.as_dict(),
         "learning_rate": sizes.rate.scaled if sizes and sizes.rate else None,
@@ -54,6 +60,26 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "tasks": [{"task": str(task), "tf_config": config} for task, config in listed],
         "notes": list(plan.notes),
     }
+
+
+def describe_hosts(plan: Plan) -> list[dict[str, Any]]:
+    """Returns what each host, of at most 16, could hold of each role's tasks alone, and what it lacks."""
+    cpus_per_core = LOGICAL_CPUS_PER_CORE if plan.inventory.is_embedded else 1
+    return [
+        {
+            "host": host.name,
+            "roles": {
+                role.task_type.value: {
+                    "fits": min(
+                        role.num_tasks, num_fitting(host, role.resources, cpus_per_core=cpus_per_core)
+                    ),
+                    "lacks": why_not(host, role.resources, cpus_per_core=cpus_per_core),
+                }
+                for role in plan.roles
+            },
+        }
+        for host in plan.inventory.hosts[:MAX_LISTED_TASKS]
+    ]
 
 
 def describe_job(job: JobSpec) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,7 +13,11 @@ class Host:
     Attributes:
       name: Its address as Ray knows it, or a placeholder for an embedded Ray that is not started yet.
       node_id: Ray's node id; None when no Ray runs yet.
-      num_cpus: Logical CPUs in all, whether busy or free. `num_gpus`, `num_tpus` likewise.
+      num_cpus: Logical CPUs in all, whether busy or free. `num_gpus`, `num_tpus`, `memory_bytes` and `custom`
+        likewise.
+      memory_bytes: What tasks may reserve in all.
+      custom: The cluster's own resources.
+      labels: As Ray knows them.
     """
 
     name: str
@@ -20,6 +25,15 @@ class Host:
     num_cpus: float = 1.0
     num_gpus: int = 0
     num_tpus: float = 0.0
+    memory_bytes: int = 0
+    custom: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """What there is, by the names that Ray has for it."""
+        own = {"CPU": self.num_cpus, "GPU": float(self.num_gpus), "TPU": self.num_tpus}
+        return {**self.custom, **own, "memory": float(self.memory_bytes)}
 
 
 @dataclass(frozen=True, kw_only=True)

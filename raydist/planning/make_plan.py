@@ -8,6 +8,8 @@ from raydist.errors import SpecError
 from raydist.planning.capacity import check_fits
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
+from raydist.planning.resources.embedded import embedded_resources, with_custom_resources
+from raydist.planning.resources.memory import check_memory_retry
 from raydist.planning.roles import Roles, make_roles
 from raydist.planning.strategy import Sources, check_communication, choose_strategy, without_unused
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
@@ -29,9 +31,11 @@ def make_plan(
       MistakeError: What was asked contradicts itself, or is not available.
       ClusterError: The hosts can never give it.
     """
+    check_memory_retry(job)
     choice = choose_strategy(job, sources, inventory)
     job, strategy, notes = choice.job, choice.strategy, list(choice.notes)
     keras, keras_reason = choose_keras(job, strategy, wants_legacy_keras=wants_legacy_keras)
+    inventory = with_custom_resources(inventory, job)
     roles = make_roles(job, strategy, inventory, notes)
     check_fits(inventory, roles)
     devices = _devices(job, strategy, sources, _has_gpus(roles), notes)
@@ -50,6 +54,7 @@ def make_plan(
         roles=roles,
         devices=devices,
         embedded_cpus=_embedded_cpus(roles, inventory, notes),
+        embedded_resources=embedded_resources(roles, inventory),
         notes=tuple(notes),
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from raydist.planning.inventory import Inventory
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
@@ -25,6 +26,7 @@ class Plan:
       roles: What to start; a single-host strategy has the one task worker/0.
       devices: Logical CPU devices per task; None leaves TensorFlow's one.
       embedded_cpus: Logical CPUs to start an embedded Ray with; None on a running Ray.
+      embedded_resources: Memory and custom resources to start an embedded Ray with, by Ray's names.
       avoid: Ray's ids of the nodes that no task is to go to.
       notes: Sentences about what was chosen on the user's behalf.
     """
@@ -38,6 +40,7 @@ class Plan:
     roles: tuple[Role, ...]
     devices: int | None = None
     embedded_cpus: int | None = None
+    embedded_resources: Mapping[str, float] = field(default_factory=dict)
     avoid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

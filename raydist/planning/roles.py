@@ -9,7 +9,7 @@ from raydist.planning.capacity import describe_roles, fits
 from raydist.planning.inventory import Inventory
 from raydist.planning.strategy import most_gpus
 from raydist.spec.job import JobSpec, Strategy
-from raydist.spec.tasks import Resources, Role, TaskId, TaskType
+from raydist.spec.tasks import ACCELERATOR_SHARE, ACCELERATOR_TYPE, Resources, Role, TaskId, TaskType
 
 Roles = tuple[Role, ...]
 
@@ -26,8 +26,8 @@ def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: li
     workers = Role(
         task_type=TaskType.WORKER,
         num_tasks=job.workers.minimum,
-        resources=Resources(
-            num_cpus=job.cpus_per_worker,
+        resources=dataclasses.replace(
+            _resources(job, TaskType.WORKER),
             num_gpus=_gpus_per_worker(job, strategy, inventory, notes),
             num_tpus=_tpu_chips(strategy, inventory),
         ),
@@ -37,18 +37,37 @@ def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: li
         # No GPU for them: variables live in a ps's memory, and the chief and the evaluator would keep
         # from a worker what it computes with.
         roles = (
-            Role(task_type=TaskType.CHIEF, resources=Resources(num_cpus=job.cpus_per_chief)),
+            Role(task_type=TaskType.CHIEF, resources=_resources(job, TaskType.CHIEF)),
             workers,
-            Role(task_type=TaskType.PS, num_tasks=job.ps, resources=Resources(num_cpus=job.cpus_per_ps)),
+            Role(task_type=TaskType.PS, num_tasks=job.ps, resources=_resources(job, TaskType.PS)),
         )
     if job.evaluator:
-        evaluator = Resources(num_cpus=job.cpus_per_evaluator)
-        roles = (*roles, Role(task_type=TaskType.EVALUATOR, resources=evaluator))
+        evaluator = Role(task_type=TaskType.EVALUATOR, resources=_resources(job, TaskType.EVALUATOR))
+        roles = (*roles, evaluator)
     if job.data_workers > 0:
-        resources = Resources(num_cpus=job.cpus_per_data_worker)
+        resources = _resources(job, TaskType.DATA_WORKER)
         data_workers = Role(task_type=TaskType.DATA_WORKER, num_tasks=job.data_workers, resources=resources)
         roles = (*roles, data_workers)
     return _with_most_workers(roles, job, inventory, notes)
+
+
+def _resources(job: JobSpec, task_type: TaskType) -> Resources:
+    """Returns what the job asks for, for each task of a role; GPUs and TPUs, which are planned, left out."""
+    role = task_type.value.replace("-", "_")
+    custom: dict[str, float] = dict(getattr(job, f"resources_per_{role}"))
+    if task_type is TaskType.WORKER and job.accelerator_type is not None:
+        custom[f"{ACCELERATOR_TYPE}{job.accelerator_type}"] = ACCELERATOR_SHARE
+    labels = {key: wanted for key, wanted in job.label_selector.items() if ":" not in key}
+    for key, wanted in job.label_selector.items():
+        named, _, label = key.rpartition(":")
+        if named == task_type.value:
+            labels[label] = wanted
+    return Resources(
+        num_cpus=getattr(job, f"cpus_per_{role}"),
+        memory_bytes=getattr(job, f"memory_per_{role}") or 0,
+        custom=tuple(sorted(custom.items())),
+        labels=tuple(sorted(labels.items())),
+    )
 
 
 def _with_most_workers(roles: Roles, job: JobSpec, inventory: Inventory, notes: list[str]) -> Roles:

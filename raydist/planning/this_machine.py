@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raydist.planning.inventory import Host, Inventory
 
 
 def this_machine(
-    *, environ: Mapping[str, str] | None = None, dev: Path = Path("/dev"), num_cores: int | None = None
+    *,
+    environ: Mapping[str, str] | None = None,
+    dev: Path = Path("/dev"),
+    num_cores: int | None = None,
+    memory: Sequence[Path] = (Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")),
 ) -> Inventory:
     """Returns this machine as the one host of an embedded Ray.
 
@@ -19,10 +23,16 @@ def this_machine(
       environ: os.environ when omitted.
       dev: Where GPUs show as `nvidia0`, ….
       num_cores: The cores that this process may use when omitted.
+      memory: Where the kernel tells the memory of the machine, and of a container.
     """
     environ = os.environ if environ is None else environ
     num_cores = _num_usable_cores() if num_cores is None else num_cores
-    host = Host(name="this machine", num_cpus=float(num_cores), num_gpus=_num_gpus(environ, dev))
+    host = Host(
+        name="this machine",
+        num_cpus=float(num_cores),
+        num_gpus=_num_gpus(environ, dev),
+        memory_bytes=_memory_bytes(memory),
+    )
     return Inventory(hosts=(host,), is_embedded=True, tpu_name=tpu_name(environ), source="this machine")
 
 
@@ -40,6 +50,20 @@ def _num_usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # macOS
+
+
+def _memory_bytes(files: Sequence[Path]) -> int:
+    """Returns the least of what the files tell, in bytes; 0 where none does."""
+    found = []
+    for file in files:
+        try:
+            text = file.read_text()
+        except OSError:  # macOS, or no container
+            continue
+        match = re.search(r"^MemTotal:\s*(\d+) kB|^(\d+)$", text, flags=re.MULTILINE)
+        if match is not None:
+            found.append(int(match[1]) * 1024 if match[1] else int(match[2]))
+    return min(found, default=0)
 
 
 def _num_gpus(environ: Mapping[str, str], dev: Path) -> int:

@@ -18,6 +18,12 @@ _BYTES_PER_UNIT = {
 }
 
 
+def write_bytes(num_bytes: int) -> str:
+    """Returns `8 GiB`, `1.5 GiB` or `300 MiB`."""
+    unit = "GiB" if num_bytes >= 1 << 30 else "MiB"
+    return f"{num_bytes / _BYTES_PER_UNIT[unit]:.4g} {unit}"
+
+
 def parse_bytes(name: str, value: object) -> int:
     """Returns `value` in bytes.
 

@@ -15,6 +15,7 @@ from raydist.spec.partitioner import Partitioner
 MODULE_FLAG = "-m "  # what names a module to run as a script begins with
 MAX_NAME_LENGTH = 100
 MAX_TASKS = 10_000  # of one role
+MAX_MEMORY_RETRY = 10
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Resume: TypeAlias = bool | Literal["auto"]
@@ -202,6 +203,14 @@ class JobSpec:
       evaluator: Whether a side-car evaluator follows the checkpoints.
       data_workers: Tasks that run what `ctx.distribute` is given, beside the training ones.
       cpus_per_worker: Logical CPUs of each worker; likewise for the other roles.
+      memory_per_worker: Bytes that each worker reserves; None reserves none. Likewise for the other roles.
+      memory_retry: Factor by which a new attempt reserves more memory for a role that ran out of it; None
+        reserves the same.
+      resources_per_worker: The cluster's own resources that each worker reserves, by name; likewise for the
+        other roles.
+      accelerator_type: Kind of GPU that each worker's host has to have, as Ray names it; None takes any.
+      label_selector: What the labels of the tasks' hosts have to be, by label, or by `worker:label` for one
+        role.
       gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
       ports: Ports for TensorFlow's servers; None takes any free port.
@@ -267,6 +276,19 @@ class JobSpec:
     cpus_per_chief: float = 1.0
     cpus_per_evaluator: float = 1.0
     cpus_per_data_worker: float = 1.0
+    memory_per_worker: int | None = None
+    memory_per_ps: int | None = None
+    memory_per_chief: int | None = None
+    memory_per_evaluator: int | None = None
+    memory_per_data_worker: int | None = None
+    memory_retry: float | None = None
+    resources_per_worker: Mapping[str, float] = field(default_factory=dict)
+    resources_per_ps: Mapping[str, float] = field(default_factory=dict)
+    resources_per_chief: Mapping[str, float] = field(default_factory=dict)
+    resources_per_evaluator: Mapping[str, float] = field(default_factory=dict)
+    resources_per_data_worker: Mapping[str, float] = field(default_factory=dict)
+    accelerator_type: str | None = None
+    label_selector: Mapping[str, str] = field(default_factory=dict)
     gpus_per_worker: int | None = None
     devices: int | None = None
     ports: PortRange | None = None
@@ -319,6 +341,11 @@ _LOWEST: Mapping[str, int] = {
     "cpus_per_chief": 0,
     "cpus_per_evaluator": 0,
     "cpus_per_data_worker": 0,
+    "memory_per_worker": 1,
+    "memory_per_ps": 1,
+    "memory_per_chief": 1,
+    "memory_per_evaluator": 1,
+    "memory_per_data_worker": 1,
     "devices": 1,
     "keep": 1,
     "bytes_per_pack": 1,
@@ -340,6 +367,10 @@ def check_field(field_name: str, value: Any) -> None:
         raise SpecError(f"{field_name} is {value}; at most {MAX_TASKS} are supported")
     if field_name in _TIME_LIMITS and value <= 0:
         raise SpecError(f"{field_name} is {value:g}; need more than 0 seconds")
+    if field_name == "memory_retry" and not 1 < value <= MAX_MEMORY_RETRY:
+        raise SpecError(
+            f"memory_retry is {value:g}; write a factor above 1 and up to {MAX_MEMORY_RETRY}, such as 1.5x"
+        )
     if field_name == "seed" and value > _HIGHEST_SEED:
         raise SpecError(f"seed is {value}; need at most {_HIGHEST_SEED}")
 

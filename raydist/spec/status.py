@@ -49,6 +49,8 @@ class TaskFailure:
       log_end: The last lines of the log of a process that died without a word; None for any other.
       step: The step that the task had completed when it failed.
       at_s: Unix time, seconds.
+      is_out_of_memory: Whether the process was killed because memory ran out.
+      peak_memory_bytes: The most memory that the process had, as it last told; None where it told none.
     """
 
     task: TaskId
@@ -59,6 +61,8 @@ class TaskFailure:
     log_end: str | None = field(default=None, metadata=NOT_KEPT)
     step: int = 0
     at_s: float = 0.0
+    is_out_of_memory: bool = False
+    peak_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +153,7 @@ class TaskStatus:
         measures none.
       worker_paces: The chief of parameter servers: the pace of each worker, whose `at_s` counts the seconds
         that it was busy; empty before the first closure.
+      peak_memory_bytes: The most memory that the process has had resident; None where Linux does not tell.
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
       incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
@@ -177,6 +182,7 @@ class TaskStatus:
     is_joining: bool = False
     pace: TaskPace | None = None
     worker_paces: tuple[TaskPace, ...] = ()
+    peak_memory_bytes: int | None = None
     leaving: str | None = None
     incarnation: int = 0
     notes: tuple[str, ...] = ()

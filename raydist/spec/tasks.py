@@ -7,6 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raydist.errors import SpecError
+from raydist.spec.byte_size import write_bytes
+
+# What Ray's resource for a kind of GPU begins with; a host with an A100 has 1 of `accelerator_type:A100`.
+ACCELERATOR_TYPE = "accelerator_type:"
+# How much of it Ray's own `accelerator_type` takes.
+ACCELERATOR_SHARE = 0.001
 
 
 class TaskType(enum.Enum):
@@ -56,17 +62,36 @@ class Resources:
       num_cpus: Logical CPUs.
       num_gpus: Whole GPUs; 0 hides every GPU from the task.
       num_tpus: TPU chips of Ray's `TPU` resource; 0 for a TPU that is reached by name.
+      memory_bytes: Of Ray's `memory` resource; 0 reserves none.
+      custom: Names and amounts of the cluster's own resources, `accelerator_type:…` included.
+      labels: What the labels of the host have to be, as pairs of a label and Ray's expression for its value:
+        `a`, `!a`, `in(a,b)` or `!in(a,b)`.
     """
 
     num_cpus: float = 1.0
     num_gpus: int = 0
     num_tpus: float = 0.0
+    memory_bytes: int = 0
+    custom: tuple[tuple[str, float], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        for field_name in ("num_cpus", "num_gpus", "num_tpus"):
+        for field_name in ("num_cpus", "num_gpus", "num_tpus", "memory_bytes"):
             value = getattr(self, field_name)
             if value < 0:
                 raise SpecError(f"{field_name} is {value}; need 0 or more")
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """What is asked for by the names that Ray has for it, without what is 0."""
+        amounts = {
+            "CPU": self.num_cpus,
+            "GPU": self.num_gpus,
+            "TPU": self.num_tpus,
+            "memory": self.memory_bytes,
+            **dict(self.custom),
+        }
+        return {name: float(amount) for name, amount in amounts.items() if amount}
 
     def __str__(self) -> str:
         """Returns `1 CPU, 2 GPUs`: the CPUs, and what else is asked for."""
@@ -75,6 +100,12 @@ class Resources:
             shown.append(f"{self.num_gpus} GPU{'' if self.num_gpus == 1 else 's'}")
         if self.num_tpus:
             shown.append(f"{self.num_tpus:g} TPU chips")
+        if self.memory_bytes:
+            shown.append(f"{write_bytes(self.memory_bytes)} of memory")
+        for name, amount in self.custom:
+            is_type = name.startswith(ACCELERATOR_TYPE)
+            shown.append(name.removeprefix(ACCELERATOR_TYPE) if is_type else f"{amount:g} {name}")
+        shown += [f"{label}={value}" for label, value in self.labels]
         return ", ".join(shown)
 
 

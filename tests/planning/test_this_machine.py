@@ -19,7 +19,7 @@ def dev(tmp_path: Path) -> Path:
 
 
 def test_machine_is_one_host_of_an_embedded_ray(dev: Path) -> None:
-    assert this_machine(environ={"TPU_NAME": "t1"}, dev=dev, num_cores=4) == Inventory(
+    assert this_machine(environ={"TPU_NAME": "t1"}, dev=dev, num_cores=4, memory=()) == Inventory(
         hosts=(Host(name="this machine", num_cpus=4.0, num_gpus=2),), is_embedded=True, tpu_name="t1"
     )
 
@@ -31,6 +31,21 @@ def test_machine_is_one_host_of_an_embedded_ray(dev: Path) -> None:
 def test_visible_gpus_are_counted_and_never_invented(dev: Path, visible: str, num_gpus: int) -> None:
     inventory = this_machine(environ={"CUDA_VISIBLE_DEVICES": visible}, dev=dev, num_cores=1)
     assert inventory.num_gpus == num_gpus
+
+
+@pytest.mark.parametrize(
+    ("limit", "memory_bytes"),
+    [(None, 8 << 30), ("max\n", 8 << 30), (f"{2 << 30}\n", 2 << 30), (f"{99 << 30}\n", 8 << 30)],
+)
+def test_memory_is_that_of_the_machine_or_of_its_container(
+    tmp_path: Path, limit: str | None, memory_bytes: int
+) -> None:
+    meminfo, cgroup = tmp_path / "meminfo", tmp_path / "memory.max"
+    meminfo.write_text(f"MemTotal:       {8 << 20} kB\nMemFree: 5 kB\n")
+    if limit is not None:
+        cgroup.write_text(limit)
+    (host,) = this_machine(environ={}, num_cores=1, memory=(meminfo, cgroup)).hosts
+    assert host.memory_bytes == memory_bytes
 
 
 def test_machine_without_gpu_files_has_none(tmp_path: Path) -> None:

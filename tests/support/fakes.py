@@ -210,7 +210,7 @@ class FakeLauncher:
         self._scripts = collections.deque(scripts)
         self._clock = clock
 
-    def replan(self, *, avoid: frozenset[str]) -> Plan:
+    def replan(self, *, avoid: frozenset[str], out_of_memory: Sequence[TaskType] = ()) -> Plan:
         self.avoided.append(avoid)
         return resized(self._plan, self.workers)
 

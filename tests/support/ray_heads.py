@@ -96,7 +96,13 @@ def _free_ports(count: int) -> list[int]:
 
 @contextmanager
 def ray_node(
-    address: str, *, num_cpus: int, is_lost: bool = False, behind: Sequence[str] = (), **environ: str
+    address: str,
+    *,
+    num_cpus: int,
+    is_lost: bool = False,
+    behind: Sequence[str] = (),
+    options: Sequence[str] = (),
+    **environ: str,
 ) -> Iterator[None]:
     """Joins one more node of this machine to the Ray at `address`, with this process's token.
 
@@ -104,6 +110,7 @@ def ray_node(
     Ray counts on it until heartbeats are missed.
 
     Args:
+      options: More of `ray start`.
       behind: A command that runs the one that follows it, as `unshare` does.
     """
     with ExitStack() as stack:
@@ -112,7 +119,7 @@ def ray_node(
         (agent_port,) = _free_ports(1)
         command = [*behind, str(RAY), "start", f"--address={address}", "--block", f"--num-cpus={num_cpus}"]
         command += [f"--dashboard-agent-listen-port={agent_port}"]
-        command += ["--min-worker-port=0", "--max-worker-port=0"]
+        command += ["--min-worker-port=0", "--max-worker-port=0", *options]
         output = stack.enter_context((folder / "output").open("wb"))
         process = subprocess.Popen(
             command,

@@ -13,6 +13,7 @@ from raydist.cli.screen import output
 from raydist.cli.screen.grouped_help import RunCommand
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.describe import (
+    describe_hosts,
     describe_plan,
     lists_tasks,
     placeholder_cluster,
@@ -92,6 +93,8 @@ def _print(plan: Plan) -> None:
         each = " each" if role.num_tasks > 1 else ""
         click.echo(f"role       {role.num_tasks} x {role.task_type.value}, {role.resources}{each}")
     click.echo(f"placement  {_placement(plan)}")
+    for line in _host_lines(plan):
+        click.echo(line)
     if plan.devices is not None:
         click.echo(f"devices    {plan.devices} logical CPU devices per task")
     if (sizes := batch_sizes_of(plan)) is not None:
@@ -121,6 +124,20 @@ def _placement(plan: Plan) -> str:
     if plan.strategy is Strategy.PARAMETER_SERVER:
         return "ps on as many hosts as there are, all tasks or none"
     return "on as few hosts as they fit on, all or none"
+
+
+def _host_lines(plan: Plan) -> list[str]:
+    """Returns which host of a cluster fits which roles, and why not."""
+    hosts = [] if plan.inventory.is_embedded else describe_hosts(plan)
+    lines = []
+    for host in hosts:
+        fitting = [f"{each['fits']} x {role}" for role, each in host["roles"].items() if each["fits"]]
+        lacking = [f"no {role} ({each['lacks']})" for role, each in host["roles"].items() if each["lacks"]]
+        holds = " or ".join(fitting)
+        lines.append(f"host       {host['host']}: {', '.join(([holds] if holds else []) + lacking)}")
+    if hosts and len(plan.inventory.hosts) > len(hosts):
+        lines.append(f"host       … {len(plan.inventory.hosts) - len(hosts)} more")
+    return lines
 
 
 def _inventory(plan: Plan) -> str:

@@ -50,6 +50,8 @@ def _written(option: Option, value: Any) -> list[str]:
     if option.kind is OptionKind.WORD and value == option.metavar:
         return [on, value]
     if option.kind is OptionKind.REPEATED:
+        if not value:
+            return [on, "none"] if option.parse(("none",)) == {} else []
         return [word for key, text in value.items() for word in (on, f"{key}={text}")]
     if option.kind is not OptionKind.VALUE:
         return [on] if value else [off]

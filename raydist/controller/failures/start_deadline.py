@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from raydist.controller.attempt.attempt import Attempt, name_tasks
 from raydist.controller.failures.root_cause import RootCause
 from raydist.errors import StartTimeoutError
 from raydist.planning.plan import Plan
+from raydist.planning.resources.host_fit import describe_amount
 from raydist.spec.status import FailureKind, TaskFailure, TaskState
 
 
@@ -14,19 +17,14 @@ def unplaced_error(plan: Plan, attempt: Attempt) -> StartTimeoutError:
     needed = attempt.needed
     waiting = [task for task in needed if attempt.state_of(task) is TaskState.PENDING] or needed
     resources = [plan.resources_of(task) for task in waiting]
-    asked = _amounts(
-        sum(resource.num_cpus for resource in resources),
-        sum(resource.num_gpus for resource in resources),
-        sum(resource.num_tpus for resource in resources),
-    )
-    total = _amounts(
-        plan.inventory.num_cpus,
-        plan.inventory.num_gpus,
-        sum(host.num_tpus for host in plan.inventory.hosts),
-    )
+    asked = _sums(each.amounts for each in resources)
+    total = _sums(host.amounts for host in plan.inventory.hosts)
+    labels = sorted({f"{label}={wanted}" for each in resources for label, wanted in each.labels})
+    where = f" on hosts with {', '.join(labels)}" if labels else ""
     return StartTimeoutError(
         f"no room for {name_tasks(waiting)} within {plan.job.start_timeout:g} s (--start-timeout): "
-        f"waited for {asked}; {plan.inventory.source} had {total} in all. "
+        f"waited for {_listed(asked)}{where}; {plan.inventory.source} had "
+        f"{_listed({name: total.get(name, 0.0) for name in asked})} in all. "
         "Free some, ask for less, or wait longer with --start-timeout",
         attempt=attempt.number,
     )
@@ -45,10 +43,16 @@ def unready_cause(plan: Plan, attempt: Attempt) -> RootCause:
     return RootCause(failure=failure, collateral=attempt.unfinished_besides(failure.task))
 
 
-def _amounts(num_cpus: float, num_gpus: float, num_tpus: float) -> str:
-    amounts = [f"{num_cpus:g} CPUs"]
-    if num_gpus:
-        amounts.append(f"{num_gpus:g} GPUs")
-    if num_tpus:
-        amounts.append(f"{num_tpus:g} TPU chips")
-    return " and ".join(amounts)
+def _sums(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the sum of each resource; that of CPUs also where there are none."""
+    sums = {"CPU": 0.0}
+    for each in amounts:
+        for name, amount in each.items():
+            sums[name] = sums.get(name, 0.0) + amount
+    return sums
+
+
+def _listed(amounts: Mapping[str, float]) -> str:
+    shown = [f"{amounts['CPU']:g} CPUs"]
+    shown += [describe_amount(name, amount) for name, amount in amounts.items() if name != "CPU"]
+    return " and ".join(shown)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -126,6 +126,7 @@ def connect(
     address: str | None,
     *,
     embedded_cpus: int | None = None,
+    embedded_resources: Mapping[str, float] | None = None,
     environ: MutableMapping[str, str] = os.environ,
 ) -> Connection:
     """Connects this process to Ray; to the one that it is connected to already, where there is one.
@@ -134,6 +135,7 @@ def connect(
       address: `local`, `auto`, `host:port` or `ray://host:port`; None takes RAY_ADDRESS, else a Ray
         that `ray start` left running on this host, else starts an embedded one.
       embedded_cpus: Logical CPUs of an embedded Ray; None takes one per core.
+      embedded_resources: What else it has, by Ray's names: custom resources, and `memory` in bytes.
 
     Raises:
       ClusterError: In one sentence with its remedy, within 15 s.
@@ -141,16 +143,26 @@ def connect(
     with _lock:
         existing = _existing()
         if existing is None:
-            _State.shared = _Shared(_connect(address, embedded_cpus, environ))
+            size = {"num_cpus": embedded_cpus, **_size(embedded_resources or {})}
+            _State.shared = _Shared(_connect(address, size, environ))
             return _State.shared.use()
         return existing if _State.shared is None else _State.shared.use(existing)
 
 
-def _connect(address: str | None, embedded_cpus: int | None, environ: MutableMapping[str, str]) -> Connection:
+def _size(resources: Mapping[str, float]) -> dict[str, Any]:
+    """Returns ray.init's own names for what an embedded Ray has."""
+    custom = {name: amount for name, amount in resources.items() if name != "memory"}
+    memory = {"_memory": int(resources["memory"])} if "memory" in resources else {}
+    return {**memory, **({"resources": custom} if custom else {})}
+
+
+def _connect(
+    address: str | None, embedded: Mapping[str, Any], environ: MutableMapping[str, str]
+) -> Connection:
     sweep_host()
     target = _resolve(address, environ)
     if target == LOCAL:
-        return _start_embedded(embedded_cpus, environ)
+        return _start_embedded(embedded, environ)
     host, port = split_address(target)
     if not accepts_tcp(host, port, timeout_s=PROBE_TIMEOUT_S):
         raise ClusterError(
@@ -193,10 +205,10 @@ def _unrecorded_address() -> str | None:
     return next(iter(ray_internals.local_gcs_addresses()), None)
 
 
-def _start_embedded(num_cpus: int | None, environ: MutableMapping[str, str]) -> Connection:
+def _start_embedded(size: Mapping[str, Any], environ: MutableMapping[str, str]) -> Connection:
     with contextlib.ExitStack() as on_error:
         on_error.callback(_remember_process_state(environ))
-        _init("embedded Ray", address=LOCAL, num_cpus=num_cpus, include_dashboard=False)
+        _init("embedded Ray", address=LOCAL, include_dashboard=False, **size)
         session = _session_path()
         on_error.callback(_shut_down, mark_session(session))
         undo = on_error.pop_all()

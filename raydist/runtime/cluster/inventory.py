@@ -65,8 +65,22 @@ def is_node_alive(node_id: str) -> bool:
     return any(node["Alive"] and node["NodeID"] == node_id for node in nodes)
 
 
+def labels_of_nodes() -> dict[str, Mapping[str, str]]:
+    """Returns each node's labels by its id."""
+    return {node["NodeID"]: _labels(node) for node in ray.nodes()}  # type: ignore[no-untyped-call]
+
+
+def _labels(node: Mapping[str, Any]) -> Mapping[str, str]:
+    return dict(node.get("Labels") or {})
+
+
 def _host(node: Mapping[str, Any]) -> Host:
-    return Host(name=node["NodeManagerAddress"], node_id=node["NodeID"], **_amounts(node["Resources"]))
+    return Host(
+        name=node["NodeManagerAddress"],
+        node_id=node["NodeID"],
+        labels=_labels(node),
+        **_amounts(node["Resources"]),
+    )
 
 
 def _amounts(resources: Mapping[str, float]) -> dict[str, Any]:
@@ -74,4 +88,12 @@ def _amounts(resources: Mapping[str, float]) -> dict[str, Any]:
         "num_cpus": resources.get("CPU", 0.0),
         "num_gpus": int(resources.get("GPU", 0)),
         "num_tpus": resources.get("TPU", 0.0),
+        "memory_bytes": int(resources.get("memory", 0)),
+        "custom": {
+            name: amount
+            for name, amount in resources.items()
+            if name not in ("CPU", "GPU", "TPU", "memory", "object_store_memory")
+            and not name.startswith("node:")
+            and "_group_" not in name  # what a placement group has reserved
+        },
     }

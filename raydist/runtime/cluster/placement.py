@@ -6,16 +6,22 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from raydist.runtime.cluster.inventory import is_node_alive
-from raydist.runtime.cluster.ray_internals import can_avoid_nodes, free_resources
+from raydist.errors import UnsupportedError
+from raydist.planning.resources.labels import fulfils
+from raydist.runtime.cluster.inventory import is_node_alive, labels_of_nodes
+from raydist.runtime.cluster.ray_internals import can_select_nodes, free_resources
+from raydist.spec.job import JobSpec
 from raydist.spec.tasks import Resources, TaskId, TaskType
 
 logger = logging.getLogger(__name__)
 
 Bundle = dict[str, float]
+Selector = dict[str, str]
+_LEAST_MEMORY = 1.0  # a byte
 
 
 class Placement:
@@ -43,7 +49,8 @@ class Placement:
         bundles = order_bundles(resources, spread=spread)
         # PACK: the fewer hosts, the less of each all-reduce crosses the network.
         strategy = "PACK" if spread is None else "SPREAD"
-        group = _request(list(bundles.values()), strategy=strategy, avoid=avoid) if bundles else None
+        labels = [dict(resources[task].labels) for task in bundles]
+        group = _request(list(bundles.values()), labels, strategy=strategy, avoid=avoid) if bundles else None
         indices = {task: index for index, task in enumerate(bundles)}
         return cls(group, bundles=indices, spread=spread)
 
@@ -60,10 +67,15 @@ class Placement:
           away_from: The node's id.
         """
         bundle = _bundle(asked)
-        free = (amounts for node_id, amounts in free_resources().items() if node_id != away_from)
+        labels = labels_of_nodes()
+        free = (
+            amounts
+            for node_id, amounts in free_resources().items()
+            if node_id != away_from and fulfils(labels.get(node_id, {}), asked.labels)
+        )
         if bundle and any(_holds(amounts, bundle) for amounts in free):
             self._release(task)
-            self._moved[task] = _request([bundle], strategy="PACK", avoid=[away_from])
+            self._moved[task] = _request([bundle], [dict(asked.labels)], strategy="PACK", avoid=[away_from])
 
     def strategy_for(self, task: TaskId, *, node_id: str | None) -> Any:
         """Returns Ray's scheduling strategy for the task's actor.
@@ -93,6 +105,15 @@ class Placement:
             remove_placement_group(moved)
 
 
+def check_label_selector(job: JobSpec) -> None:
+    """Raises UnsupportedError for labels where this Ray cannot go by them."""
+    if job.label_selector and not can_select_nodes():
+        raise UnsupportedError(
+            f"label_selector is set, but Ray {ray.__version__} cannot place tasks by labels; install "
+            "Ray 2.47 or later, or use --resources-per-worker with a resource that only these hosts have"
+        )
+
+
 def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | None) -> dict[TaskId, Bundle]:
     """Returns the bundles in their order, those to be spread at the front; none for tasks without resources.
 
@@ -111,17 +132,20 @@ def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | N
             # Also for those that ask for nothing: without a bundle Ray's own SPREAD would not do, as each
             # node that Ray asks, by chance, where to start one counts round for itself.
             if not bundle or asked.num_cpus == most_cpus:
-                bundle["memory"] = 1.0
+                bundle["memory"] = bundle.get("memory", 0.0) + _LEAST_MEMORY
             first[task] = bundle
         elif bundle:
             rest[task] = bundle
     return {**first, **rest}
 
 
-def _request(bundles: list[Bundle], *, strategy: str, avoid: Sequence[str]) -> PlacementGroup:
+def _request(
+    bundles: list[Bundle], labels: Sequence[Selector], *, strategy: str, avoid: Sequence[str]
+) -> PlacementGroup:
     options: dict[str, Any] = {}
-    if avoid and can_avoid_nodes():
-        options["bundle_label_selector"] = [{"ray.io/node-id": f"!in({','.join(avoid)})"}] * len(bundles)
+    away = {"ray.io/node-id": f"!in({','.join(avoid)})"} if avoid else {}
+    if (avoid or any(labels)) and can_select_nodes():
+        options["bundle_label_selector"] = [{**each, **away} for each in labels]
     elif avoid:
         logger.warning("this Ray cannot keep tasks away from nodes: %s", ", ".join(avoid))
     group: PlacementGroup = placement_group(bundles, strategy=strategy, **options)
@@ -133,5 +157,6 @@ def _holds(free: Mapping[str, float], bundle: Bundle) -> bool:
 
 
 def _bundle(resources: Resources) -> Bundle:
-    amounts = {"CPU": resources.num_cpus, "GPU": resources.num_gpus, "TPU": resources.num_tpus}
-    return {name: float(amount) for name, amount in amounts.items() if amount}
+    amounts = resources.amounts
+    # Labels are those of a bundle, so a task that asks for nothing else needs one too.
+    return amounts if amounts or not resources.labels else {"memory": _LEAST_MEMORY}

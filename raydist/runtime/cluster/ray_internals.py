@@ -71,16 +71,16 @@ def missing_parts() -> list[str]:
     if not hasattr(importlib.import_module("ray._private.worker"), "_global_node"):
         gone.append(_NODE)  # None before ray.init
     lost = [f"Ray {ray.__version__} has no {name.replace(':', '.')}: {_LOST[name]}" for name in gone]
-    if not can_avoid_nodes():
+    if not can_select_nodes():
         lost.append(
-            f"Ray {ray.__version__} takes no bundle_label_selector (2.47 or later): a new attempt may be "
-            "placed on the node that failed before"
+            f"Ray {ray.__version__} takes no bundle_label_selector (2.47 or later): --label-selector is "
+            "refused, and a new attempt may be placed on the node that failed before"
         )
     return lost
 
 
-def can_avoid_nodes() -> bool:
-    """Whether a placement group can be kept away from nodes; Ray 2.46 cannot do so."""
+def can_select_nodes() -> bool:
+    """Whether a placement group can be kept to nodes by their labels, or away from them; not by Ray 2.46."""
     return "bundle_label_selector" in inspect.signature(ray.util.placement_group).parameters
 
 

@@ -23,7 +23,7 @@ from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.actor import TaskActor
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.spec.status import Command
-from raydist.spec.tasks import TaskId, TaskType
+from raydist.spec.tasks import Resources, TaskId, TaskType
 
 logger = logging.getLogger(__name__)
 
@@ -265,10 +265,17 @@ class ActorSet:
         actor = self._actor_class.options(
             num_cpus=setup.resources.num_cpus,
             num_gpus=setup.resources.num_gpus,
-            resources={"TPU": setup.resources.num_tpus} if setup.resources.num_tpus else None,
+            memory=setup.resources.memory_bytes or None,
+            resources=_other_amounts(setup.resources) or None,
             scheduling_strategy=self._placement.strategy_for(setup.task, node_id=node_id),
             max_restarts=0,
             max_task_retries=0,
             runtime_env=self._runtime_env,
         )
         return actor.remote()
+
+
+def _other_amounts(resources: Resources) -> dict[str, float]:
+    """Returns what Ray has no option of its own for."""
+    own = ("CPU", "GPU", "memory")
+    return {name: amount for name, amount in resources.amounts.items() if name not in own}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import ClusterError, StorageError
@@ -255,7 +255,7 @@ class RayTaskGroup:
         """Finds the tasks whose process or host is gone without Ray's knowing of it yet."""
         for task, loss in self._reach.look(self._ledger.suspects(silence_s=_SILENCE_S)).items():
             hello = self._ledger.hellos[task]
-            tell = functools.partial(unreachable_task, hello, loss)
+            tell = functools.partial(unreachable_task, hello, loss, peak=self._ledger.peak_memory_bytes(task))
             self._ledger.failed(tell() if loss is Loss.HOST else self._witness.tell(hello, tell))
 
     def _take(self, ref: Any) -> None:
@@ -272,8 +272,8 @@ class RayTaskGroup:
     def _take_hello(self, ref: Any, task: TaskId) -> None:
         try:
             hello = self._read_hello(ref, task)
-        except (RayActorError, ClusterError, StorageError) as error:
-            if not isinstance(error, RayActorError) and not self._assignments:
+        except (RayActorError, OutOfMemoryError, ClusterError, StorageError) as error:
+            if not isinstance(error, RayError) and not self._assignments:
                 raise
             # A replacement that fails, for whatever reason, is one task's failure.
             self._ledger.failed(lost_task(task, error, pid=None, host=None))
@@ -292,7 +292,7 @@ class RayTaskGroup:
         """Returns what a task said.
 
         Raises:
-          RayActorError: It died.
+          RayActorError: It died. OutOfMemoryError: Ray's memory monitor killed it.
           ClusterError: Its host cannot run it. StorageError likewise.
         """
         try:
@@ -360,7 +360,8 @@ class RayTaskGroup:
         except RayTaskError as error:
             raise ClusterError(f"{task} on {host}: {error.cause}", task=str(task)) from error
         except RayError as error:  # by most of Ray's other ones too, a process was killed: OutOfMemoryError
-            tell = functools.partial(lost_task, task, error, pid=pid, host=host)
+            peak = self._ledger.peak_memory_bytes(task)
+            tell = functools.partial(lost_task, task, error, pid=pid, host=host, peak=peak)
             self._ledger.failed(tell() if hello is None else self._witness.tell(hello, tell))
 
     def _take_news(self, ref: Any) -> None:

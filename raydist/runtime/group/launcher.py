@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from raydist.planning.data_room import less_data_room
 from raydist.planning.elastic import avoiding, fitted, room_beside
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
+from raydist.planning.resources.memory import with_more_memory
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.inventory import probe_free, probe_inventory, unreachable_hosts
 from raydist.runtime.group.group import RayTaskGroup
 from raydist.runtime.task.greeting import Hello
+from raydist.spec.tasks import TaskType
 from raydist.storage.proof import StorageProof
 
 # What the attempt before has held is free a moment after its processes are gone.
@@ -53,8 +55,10 @@ class RayLauncher:
         self._datasets = datasets or {}
         self._on_hello = on_hello
 
-    def replan(self, *, avoid: frozenset[str]) -> Plan:
+    def replan(self, *, avoid: frozenset[str], out_of_memory: Sequence[TaskType] = ()) -> Plan:
         plan = self._plan
+        if out_of_memory:
+            plan = with_more_memory(plan, probe_inventory(self._connection), out_of_memory)
         if plan.is_elastic:
             deadline = time.monotonic() + _RELEASE_S
             plan = fitted(plan, self._free(plan))

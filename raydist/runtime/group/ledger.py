@@ -57,6 +57,11 @@ class Ledger:
             if not state.is_terminal and (has_failed or self._heard_at_s[task] < oldest_s)
         )
 
+    def peak_memory_bytes(self, task: TaskId) -> int | None:
+        """Returns the most memory that the task's process had, as it last told."""
+        status = self._statuses.get(task)
+        return None if status is None else status.peak_memory_bytes
+
     def placed(self) -> None:
         self._mark("placement")
 

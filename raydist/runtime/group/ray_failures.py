@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 
-from ray.exceptions import RayActorError, RayTaskError, RuntimeEnvSetupError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.runtime.cluster.reach import Loss
-from raydist.runtime.host.post_mortem import Finding
+from raydist.runtime.host.post_mortem import MORE_MEMORY, Finding
 from raydist.runtime.task.greeting import Hello
+from raydist.spec.byte_size import write_bytes
 from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId
 
@@ -19,6 +20,7 @@ _NOT_INSTALLED_PATTERN = re.compile(r"No module named '(raydist[.\w]*)'")
 # What only Ray's own developers can use.
 _NOISE_PATTERN = re.compile(r"^\s*(class_name|actor_id|namespace|name|pid|ip): |^The actor died unexpectedly")
 
+_HOST_MEMORY = re.compile(r"Memory on the node .*? was ([\d.]+ ?\w*B)(?: used)? / ([\d.]+ ?\w*B)")
 _NO_MODULE = re.compile(r"No module named '(\w+)'")
 _ERROR_LINE = re.compile(r"\s*(?:ERROR: |[\w.]+(?:Error|Exception): )")
 _MAX_SETUP_PROBLEM = 500
@@ -37,32 +39,42 @@ def lost_task(
     *,
     pid: int | None,
     host: str | None,
+    peak: int | None = None,
     finding: Finding | None = None,
 ) -> TaskFailure:
     """Describes a process that died without a word, or that could not be used.
 
     Args:
+      peak: The most memory that it had, in bytes, as it last told.
       finding: What its host knows of the death, which goes before what Ray guesses.
     """
     process = f"its process{f' {pid}' if pid else ''}{f' on {host}' if host else ''}"
+    is_out_of_memory = isinstance(error, OutOfMemoryError)
     if isinstance(error, RaydistError):
         message = str(error)
+    elif is_out_of_memory:
+        message = f"{process} was killed by Ray's memory monitor: {_shortage(str(error), pid)} {MORE_MEMORY}"
     elif finding is not None and _UNTOLD.search(str(error)):
-        message = f"{process} {finding.how}"
+        message, is_out_of_memory = f"{process} {finding.how}", finding.is_out_of_memory
     else:
         message = f"{process} died: {_cause(error)}"
     return TaskFailure(
         task=task,
         kind=FailureKind.LOST,
         error_type=type(error).__name__,
-        message=message,
+        message=f"{message}{_peak(peak)}" if is_out_of_memory else message,
         log_end=None if finding is None else finding.log_end,
         at_s=time.time(),
+        is_out_of_memory=is_out_of_memory,
+        peak_memory_bytes=peak,
     )
 
 
-def unreachable_task(hello: Hello, loss: Loss, *, finding: Finding | None = None) -> TaskFailure:
+def unreachable_task(
+    hello: Hello, loss: Loss, *, peak: int | None = None, finding: Finding | None = None
+) -> TaskFailure:
     """Describes a process, or a host, that went away without Ray's knowing of it yet."""
+    is_out_of_memory = finding is not None and finding.is_out_of_memory
     if loss is Loss.HOST:
         kind, what = "HostUnreachable", f"its host {hello.host} does not answer any more"
     else:
@@ -72,10 +84,23 @@ def unreachable_task(hello: Hello, loss: Loss, *, finding: Finding | None = None
         task=hello.task,
         kind=FailureKind.LOST,
         error_type=kind,
-        message=what,
+        message=f"{what}{_peak(peak)}" if is_out_of_memory else what,
         log_end=None if finding is None else finding.log_end,
         at_s=time.time(),
+        is_out_of_memory=is_out_of_memory,
+        peak_memory_bytes=peak,
     )
+
+
+def _peak(num_bytes: int | None) -> str:
+    return "" if num_bytes is None else f"; its peak was {write_bytes(num_bytes)}"
+
+
+def _shortage(text: str, pid: int | None) -> str:
+    """Returns what Ray's page on a killed process says of the host's memory, and of the process's own."""
+    host, own = _HOST_MEMORY.search(text), re.search(rf"pid={pid}, actual memory used=(\S+?),", text)
+    whole = f"{host[1]} of {host[2]} on its host were used" if host else "the memory of its host ran out"
+    return f"{whole}, {own[1]} by this process" if own else whole
 
 
 def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
@@ -104,6 +129,8 @@ def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
             f"{_setup_problem(text)}",
             task=str(task),
         ) from error
+    if isinstance(error, OutOfMemoryError):
+        return
     if not isinstance(error, RayActorError):
         raise ClusterError(f"{task} cannot be started: {text}", task=str(task)) from error
     if error.actor_init_failed:

@@ -74,4 +74,10 @@ class Witness:
 
 
 def _explanation(task: TaskId, before: TaskFailure, known: TaskFailure) -> Explanation:
-    return Explanation(task=task, before=before.message, message=known.message, log_end=known.log_end)
+    return Explanation(
+        task=task,
+        before=before.message,
+        message=known.message,
+        log_end=known.log_end,
+        is_out_of_memory=known.is_out_of_memory,
+    )

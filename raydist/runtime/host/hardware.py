@@ -23,6 +23,12 @@ def read_machine(proc: Path = Path("/proc")) -> Machine:
     )
 
 
+def peak_memory_bytes(proc: Path = Path("/proc")) -> int | None:
+    """Returns the most memory that this process has had resident; None where the kernel does not tell."""
+    kilobytes = _found(r"VmHWM:\s*(\d+) kB", proc / "self/status")
+    return None if kilobytes is None else int(kilobytes) * 1024
+
+
 def _memory_bytes(proc: Path) -> int | None:
     kilobytes = _found(r"MemTotal:\s*(\d+) kB", proc / "meminfo")
     return None if kilobytes is None else round(int(kilobytes) * 1024 / _GIB) * _GIB

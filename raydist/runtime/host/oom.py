@@ -10,6 +10,7 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 # Counts those of the whole host, other containers' too, so it is asked last.
 _HOST = Path("/proc/vmstat")
 _NAME = "oom_kill "
+_UNLIMITED = 1 << 60  # cgroup v1 writes a number for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,17 @@ class OomCounter:
             if count is not None:
                 return cls(path=path, before=count)
         return None
+
+    def limit_bytes(self) -> int | None:
+        """Returns the memory limit of the cgroup; None where there is none, or the counter is the host's."""
+        limits = {"memory.events": "memory.max", "memory.oom_control": "memory.limit_in_bytes"}
+        if self.path.name not in limits:
+            return None
+        try:
+            limit = int((self.path.parent / limits[self.path.name]).read_text())
+        except (OSError, ValueError):  # `max` is none
+            return None
+        return limit if limit < _UNLIMITED else None
 
     def num_killed(self) -> int | None:
         """Returns how many were killed since; None where that can no longer be read."""

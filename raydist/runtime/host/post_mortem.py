@@ -10,6 +10,7 @@ from pathlib import Path
 from raydist.runtime.host.oom import OomCounter
 from raydist.runtime.host.scratch import spool_path
 from raydist.runtime.host.wait_status import describe_exit
+from raydist.spec.byte_size import write_bytes
 
 MAX_LINES = 20
 # More than what Ray and faulthandler print when a process crashes.
@@ -28,6 +29,7 @@ _FAULTS = {
     "Floating point exception": "SIGFPE",
     "Illegal instruction": "SIGILL",
 }
+MORE_MEMORY = "(take smaller batches, fewer tasks per host or hosts with more memory)"
 EXIT_MARK = "raydist: os._exit was called with "
 _EXIT_LINE = re.compile(re.escape(EXIT_MARK) + r"(-?\d+)")
 # The native stack, twice, the names of all extension modules, and TensorFlow's INFO lines: in the log only.
@@ -41,10 +43,12 @@ class Finding:
     Attributes:
       how: `was killed by SIGSEGV`, the end of a sentence.
       log_end: The last lines of the task's log; empty where it printed nothing.
+      is_out_of_memory: Whether the kernel's OOM killer did it.
     """
 
     how: str
     log_end: str = ""
+    is_out_of_memory: bool = False
 
 
 def examine(scratch_path: Path, *, code: int | None, oom: OomCounter | None) -> Finding:
@@ -57,19 +61,22 @@ def examine(scratch_path: Path, *, code: int | None, oom: OomCounter | None) -> 
     text = _tail(spool_path(scratch_path))
     code = _code_in(text) if code is None else code
     if code is None or code == -signal.SIGKILL:
-        how = _without_a_trace(code, oom.num_killed() if oom is not None else None)
-        return Finding(how=how, log_end=_last_lines(text, is_crash=False))
+        how = _without_a_trace(code, oom)
+        is_out_of_memory = bool(oom is not None and oom.num_killed())
+        return Finding(how=how, log_end=_last_lines(text, is_crash=False), is_out_of_memory=is_out_of_memory)
     return Finding(how=describe_exit(code), log_end=_last_lines(text, is_crash=code < 0))
 
 
-def _without_a_trace(code: int | None, num_oom_kills: int | None) -> str:
+def _without_a_trace(code: int | None, oom: OomCounter | None) -> str:
     """Describes a death that the process itself could not notice."""
     killed = describe_exit(-signal.SIGKILL)
-    if num_oom_kills:
+    num_oom_kills = None if oom is None else oom.num_killed()
+    if oom is not None and num_oom_kills:
         likely = "" if code is not None else ", as it seems"
+        limit = oom.limit_bytes()
+        where = "host or container" if limit is None else f"container, {write_bytes(limit)},"
         return (
-            f"{killed}{likely}, by the kernel's OOM killer: the memory of its host or container ran out "
-            "(take smaller batches, fewer tasks per host or hosts with more memory)"
+            f"{killed}{likely}, by the kernel's OOM killer: the memory of its {where} ran out {MORE_MEMORY}"
         )
     other = "" if num_oom_kills is None else ", not by the kernel's OOM killer"
     if code is not None:

@@ -26,7 +26,7 @@ from raydist.planning.environment import Changes, assignment_environment, static
 from raydist.runtime.host.address import join_address, split_address
 from raydist.runtime.host.firewall.fence import set_fence
 from raydist.runtime.host.firewall.rules import advice
-from raydist.runtime.host.hardware import read_machine
+from raydist.runtime.host.hardware import peak_memory_bytes, read_machine
 from raydist.runtime.host.log_capture import LogCapture
 from raydist.runtime.host.oom import OomCounter
 from raydist.runtime.host.packages import package_versions
@@ -308,13 +308,19 @@ class TaskActor:
         body, incarnation = self._body, self._setup.incarnation
         if body is not None:
             status = body.status()
-            notes = (*status.notes, *self._notes)
-            return dataclasses.replace(status, incarnation=incarnation, leaving=self._leaving, notes=notes)
+            return dataclasses.replace(
+                status,
+                incarnation=incarnation,
+                leaving=self._leaving,
+                notes=(*status.notes, *self._notes),
+                peak_memory_bytes=peak_memory_bytes(),
+            )
         return TaskStatus(
             task=self._setup.task,
             state=TaskState.FAILED if self._failure else TaskState.STARTING,
             pid=os.getpid(),
             host=self._host,
+            peak_memory_bytes=peak_memory_bytes(),
             leaving=self._leaving,
             incarnation=incarnation,
             failure=self._failure,

@@ -118,6 +118,26 @@ def _cpus(role: str) -> Option:
     )
 
 
+def _memory(role: str) -> Option:
+    return Option(
+        name=f"memory_per_{role}",
+        metavar="SIZE",
+        summary=f"Memory that each {role.replace('_', ' ')} task reserves, such as 8GiB; none when omitted "
+        "or none.",
+        parser=values.optional(values.byte_size, none="none"),
+    )
+
+
+def _resources(role: str) -> Option:
+    return Option(
+        name=f"resources_per_{role}",
+        metavar="KEY=N",
+        summary=f"A resource of the cluster's own for each {role.replace('_', ' ')} task. Can be repeated.",
+        parser=values.amounts,
+        kind=OptionKind.REPEATED,
+    )
+
+
 OPTIONS: tuple[Option, ...] = (
     Option(
         name="name",
@@ -204,6 +224,37 @@ OPTIONS: tuple[Option, ...] = (
     _cpus("chief"),
     _cpus("evaluator"),
     _cpus("data_worker"),
+    _memory("worker"),
+    _memory("ps"),
+    _memory("chief"),
+    _memory("evaluator"),
+    _memory("data_worker"),
+    Option(
+        name="memory_retry",
+        metavar="FACTOR",
+        summary="After a task was killed because memory ran out, a new attempt reserves so much more for its "
+        "role, such as 1.5x, where a host has it; as much as before when omitted or none.",
+        parser=values.optional(values.factor, none="none"),
+    ),
+    _resources("worker"),
+    _resources("ps"),
+    _resources("chief"),
+    _resources("evaluator"),
+    _resources("data_worker"),
+    Option(
+        name="accelerator_type",
+        metavar="TYPE",
+        summary="Kind of GPU of each worker's host, as Ray names it, such as A100; any when omitted or any.",
+        parser=values.optional(values.text, none="any"),
+    ),
+    Option(
+        name="label_selector",
+        metavar="[ROLE:]KEY=VALUE",
+        summary="What a label of the tasks' hosts has to be, for all tasks or those of a role. VALUE may be "
+        "!a, in(a,b) or !in(a,b). Can be repeated.",
+        parser=values.label_selector,
+        kind=OptionKind.REPEATED,
+    ),
     Option(
         name="gpus_per_worker",
         metavar="N",

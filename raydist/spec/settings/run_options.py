@@ -50,6 +50,19 @@ class RunOptions(TypedDict, total=False):
     cpus_per_chief: float
     cpus_per_evaluator: float
     cpus_per_data_worker: float
+    memory_per_worker: ByteSize | None
+    memory_per_ps: ByteSize | None
+    memory_per_chief: ByteSize | None
+    memory_per_evaluator: ByteSize | None
+    memory_per_data_worker: ByteSize | None
+    memory_retry: float | str | None
+    resources_per_worker: Mapping[str, float] | Sequence[str]
+    resources_per_ps: Mapping[str, float] | Sequence[str]
+    resources_per_chief: Mapping[str, float] | Sequence[str]
+    resources_per_evaluator: Mapping[str, float] | Sequence[str]
+    resources_per_data_worker: Mapping[str, float] | Sequence[str]
+    accelerator_type: str | None
+    label_selector: Mapping[str, str] | Sequence[str]
     gpus_per_worker: int | None
     devices: int | None
     ports: PortRange | str | None

@@ -18,6 +18,19 @@ from raydist.spec.near import suggest
 
 _Read = Callable[[str, object], Any]
 
+ROLES = ("chief", "worker", "ps", "evaluator", "data-worker")
+# What Ray has a name of its own for.
+_OWN_AMOUNTS = {
+    "CPU": "--cpus-per-…",
+    "GPU": "--gpus-per-worker",
+    "memory": "--memory-per-…",
+    "TPU": "--strategy tpu",
+    "object_store_memory": "nothing: Ray reserves none of it for tasks, leave it out",
+}
+# As Ray takes them: Kubernetes' labels.
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+_SELECTOR = re.compile(r"!?(?:[A-Za-z0-9][A-Za-z0-9._-]*|in\([A-Za-z0-9._, -]+\))")
+
 _ADDRESS_PATTERN = re.compile(r"local|auto|ray://\S+|[^\s/]+:[0-9]{1,5}")
 
 # As MLflow takes them. An error does not repeat what was written: it may hold a password.
@@ -126,6 +139,56 @@ variables = Parser(parse_variables, Mapping[str, str | None] | Sequence[str])
 def runtime_env(name: str, value: object) -> str | Mapping[str, Any]:
     """A mapping is kept as it is; text is a file, or a mapping in JSON."""
     return value if isinstance(value, Mapping) else path(name, value)
+
+
+@_takes(float | str)
+def factor(name: str, value: object) -> float:
+    """Takes `1.5x`, and 1.5."""
+    written = value.removesuffix("x") if isinstance(value, str) else value
+    try:
+        return float(number(name, written))
+    except SpecError:
+        raise SpecError(f"{name} is {value!r}; write a factor such as 1.5x") from None
+
+
+@_takes(Mapping[str, float] | Sequence[str])
+def amounts(name: str, value: object) -> dict[str, float]:
+    """Takes a mapping, or a list of `KEY=N`."""
+    found = {key: number(f"{name}.{key}", amount) for key, amount in _pairs(name, value, "KEY=N")}
+    for key, amount in found.items():
+        if key in _OWN_AMOUNTS:
+            raise SpecError(f"{name} has {key}; write {_OWN_AMOUNTS[key]} instead")
+        if amount <= 0 or (amount > 1 and amount != int(amount)):
+            raise SpecError(f"{name}.{key} is {amount:g}; write a part of 1, or a whole number")
+    return found
+
+
+@_takes(Mapping[str, str] | Sequence[str])
+def label_selector(name: str, value: object) -> dict[str, str]:
+    """Takes a mapping, or a list of `KEY=VALUE`; a key may begin with a role and `:`."""
+    found: dict[str, str] = {}
+    for key, wanted in _pairs(name, value, "KEY=VALUE"):
+        role, colon, label = key.rpartition(":")
+        if colon and role not in ROLES:
+            raise SpecError(f"{name} has {key!r}, but there is no role {role!r}; {suggest(role, ROLES)}")
+        if not _LABEL.fullmatch(label) or not isinstance(wanted, str) or not _SELECTOR.fullmatch(wanted):
+            raise SpecError(f"{name} has {key!r}: {wanted!r}; write a, !a, in(a,b) or !in(a,b) for a label")
+        found[key] = wanted
+    return found
+
+
+def _pairs(name: str, value: object, example: str) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(str(key), item) for key, item in value.items()]
+    if not isinstance(value, list | tuple):
+        raise SpecError(f"{name} is {value!r}; write {example}, in a config file a mapping")
+    if list(value) == ["none"]:  # takes back what the config or the job says
+        return []
+    parted = [(item, *str(item).partition("=")) for item in value]
+    for item, key, equals, _ in parted:
+        if not equals or not key:
+            raise SpecError(f"{name} has {item!r}; write {example}")
+    return [(key, text) for _, key, _, text in parted]
 
 
 @_takes(str)

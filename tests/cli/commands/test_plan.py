@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from raydist.cli.commands.plan import show
+from raydist.planning.inventory import Host, Inventory
+from raydist.spec.job import Strategy, WorkerRange
 from tests.cli.conftest import Run
+from tests.planning.plans import plan
 
 Write = Callable[..., Path]
 CONFIGS = sorted((Path(__file__).parents[3] / "cluster_configs").glob("*.yaml"))
@@ -65,6 +69,31 @@ def test_plan_shows_variables_without_their_secrets(
     assert json.loads(out)["env"] == {"HF_TOKEN": "***", "OPEN": "a b", "FROM_SHELL": "s"}
 
 
+def test_plan_says_which_host_fits_which_role_and_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = (
+        Host(name="10.0.0.1", num_cpus=8, num_gpus=2, memory_bytes=32 << 30, labels={"zone": "a"}),
+        Host(name="10.0.0.2", num_cpus=4, memory_bytes=16 << 30),
+    )
+    made = plan(
+        Inventory(hosts=hosts, source="Ray at 10.0.0.1:6379"),
+        strategy=Strategy.PARAMETER_SERVER,
+        workers=WorkerRange(minimum=2, maximum=2),
+        ps=3,
+        gpus_per_worker=1,
+        memory_per_ps=12 << 30,
+        label_selector={"worker:zone": "a"},
+    )
+    show(made, is_json=False)
+    out = capsys.readouterr().out
+    assert "role       2 x worker, 1 CPU, 1 GPU, zone=a each\n" in out
+    assert "role       3 x ps, 1 CPU, 12 GiB of memory each\n" in out
+    assert (
+        "host       10.0.0.1: 1 x chief or 2 x worker or 2 x ps\n"
+        "host       10.0.0.2: 1 x chief or 1 x ps, no worker (needs 1 GPU, has 0 GPUs; needs label zone=a, "
+        "has none)\n"
+    ) in out
+
+
 def test_function_without_params_takes_any_as_yaml(raydist: Run, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("def train(ctx): ...\n")
     code, out, _ = raydist(
@@ -91,7 +120,13 @@ def test_plan_json_is_one_object_with_reasons_and_roles(raydist: Run, job_file: 
     assert (code, err) == (0, "")
     assert printed["strategy"] == "mirrored"
     assert printed["reason"]
-    assert printed["roles"] == [{"task_type": "worker", "num_tasks": 1, "cpus": 1.0, "gpus": 0, "tpus": 0.0}]
+    none = {"memory_bytes": 0, "resources": {}, "labels": {}}
+    assert printed["roles"] == [
+        {"task_type": "worker", "num_tasks": 1, "cpus": 1.0, "gpus": 0, "tpus": 0.0, **none}
+    ]
+    assert printed["hosts"] == [
+        {"host": "this machine", "roles": {"worker": {"fits": 1, "lacks": None}}},
+    ]
     assert printed["devices"] == 2
     assert printed["tasks"] == [{"task": "worker/0", "tf_config": None}]
 

@@ -14,6 +14,9 @@ def test_inventory_is_what_ray_has(ray_cluster: Connection) -> None:
     (host,) = inventory.hosts
     assert (host.num_cpus, host.num_gpus, host.num_tpus) == (4.0, 0, 0.0)
     assert len(str(host.node_id)) == 56
+    assert host.memory_bytes > 1 << 20
+    assert host.custom == {}
+    assert host.labels.get("ray.io/node-id", host.node_id) == host.node_id  # before Ray 2.47 there are none
     assert (inventory.is_embedded, inventory.can_grow) == (True, False)
     assert (inventory.source, inventory.tpu_name) == ("embedded Ray", "pod")
 

@@ -33,3 +33,24 @@ def test_ray_without_private_parts_is_used_without_them_and_says_what_is_lost() 
     for name in (*names, "print_to_stdstream", "available_resources_per_node"):
         assert [one for one in found["missing"] if f"{name}: " in one] != [], name
     assert (found["token"], found["is_node"], found["addresses"]) == (False, True, [])
+
+
+_WITHOUT_LABELS = """
+import dataclasses
+import ray
+ray.util.placement_group = lambda bundles, strategy="PACK": None
+from raydist.errors import UnsupportedError
+from raydist.runtime.cluster.placement import check_label_selector
+from raydist.spec import EntryPoint, JobSpec
+job = JobSpec(name="r", entry_point=EntryPoint(function="train", file="job.py"))
+check_label_selector(job)
+try:
+    check_label_selector(dataclasses.replace(job, label_selector={"zone": "a"}))
+except UnsupportedError as error:
+    print(error)
+"""
+
+
+def test_labels_are_refused_by_a_ray_that_does_not_place_by_them() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_LABELS], capture_output=True, text=True, check=True)
+    assert "cannot place tasks by labels; install Ray 2.47 or later, or use --resources" in done.stdout

@@ -41,3 +41,15 @@ def test_spread_tasks_come_first_unless_a_larger_one_might_not_fit_then(
     assert list(bundles) == [PS, CHIEF, WORKER]
     assert bundles[PS] == bundle_of_ps
     assert "memory" not in bundles[CHIEF]
+
+
+def test_memory_is_part_of_the_bundle_and_labels_alone_need_one() -> None:
+    resources = {
+        CHIEF: Resources(num_cpus=0, labels=(("zone", "a"),)),
+        WORKER: Resources(num_cpus=2, memory_bytes=1 << 20, custom=(("ssd", 0.5),)),
+    }
+    assert order_bundles(resources, spread=None) == {
+        CHIEF: {"memory": 1.0},
+        WORKER: {"CPU": 2.0, "memory": 1048576.0, "ssd": 0.5},
+    }
+    assert order_bundles(resources, spread=TaskType.WORKER)[WORKER]["memory"] == 1048577.0

@@ -2,11 +2,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError
+import pytest
+from ray.exceptions import (
+    ActorUnavailableError,
+    OutOfMemoryError,
+    RayActorError,
+    RuntimeEnvSetupError,
+)
 
 from raydist.errors import ClusterError
 from raydist.runtime.cluster.reach import Loss
-from raydist.runtime.group.ray_failures import lost_task, unreachable_task
+from raydist.runtime.group.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
 from raydist.runtime.host.post_mortem import Finding
 from raydist.runtime.task.greeting import Hello
 from raydist.spec import FailureKind, TaskId
@@ -22,6 +28,24 @@ _SIGKILL = (
     "include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop --force "
     "was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error. If the "
     "process was killed by the kernel OOM killer, consider enabling resource isolation."
+)
+
+
+# What Ray 2.60 says of a process that its memory monitor killed, shortened.
+_MONITOR = (
+    "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.2, "
+    "ID: 62ad) was 7.60GB used / 8.00GB limit (0.950000)\nOOM kill reason: Memory usage exceeded threshold\n"
+    "Selected to kill: (Actor(58b9): job ID=01, task name=A.__init__, required resources={CPU: 1}, pid=153, "
+    "actual memory used=5.29GB, worker ID=b846)\n]\n153\t0.29\tray::A.f\nRefer to the documentation"
+)
+_NO_VIRTUALENV = (
+    "Failed to set up runtime environment.\n[Node 127.0.0.1] Traceback (most recent call last):\n"
+    "    import virtualenv\nModuleNotFoundError: No module named 'virtualenv'\n"
+)
+_NO_PACKAGE = (
+    "Failed to set up runtime environment.\nTraceback (most recent call last):\n"
+    "ERROR: Could not find a version that satisfies the requirement nowhere\n"
+    "ERROR: No matching distribution found for nowhere\n"
 )
 
 
@@ -67,11 +91,54 @@ def test_process_that_ray_cannot_reach_is_told_in_rays_words() -> None:
 
 
 def test_process_that_ray_killed_for_memory_is_lost() -> None:
-    failure = lost_task(WORKER, OutOfMemoryError("used 7 of 8 GB"), pid=5, host="10.0.0.2")
-    assert (failure.error_type, failure.message) == (
-        "OutOfMemoryError",
-        "its process 5 on 10.0.0.2 died: used 7 of 8 GB",
+    failure = lost_task(WORKER, OutOfMemoryError(_MONITOR), pid=153, host="10.0.0.2", peak=3 << 29)
+    assert (failure.error_type, failure.is_out_of_memory) == ("OutOfMemoryError", True)
+    assert failure.peak_memory_bytes == 3 << 29
+    assert failure.message == (
+        "its process 153 on 10.0.0.2 was killed by Ray's memory monitor: 7.60GB of 8.00GB on its host were "
+        "used, 5.29GB by this process (take smaller batches, fewer tasks per host or hosts with more "
+        "memory); its peak was 1.5 GiB"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (_MONITOR.replace("used / ", "/ ").replace(" limit", ""), "7.60GB of 8.00GB on its host were used, "),
+        ("in other words", "the memory of its host ran out (take smaller"),
+    ],
+)
+def test_ray_says_it_in_other_words(text: str, words: str) -> None:
+    failure = lost_task(WORKER, OutOfMemoryError(text), pid=153, host="10.0.0.2")
+    assert f"was killed by Ray's memory monitor: {words}" in failure.message
+    assert "peak" not in failure.message
+
+
+def test_process_that_the_kernel_killed_for_memory_is_told_with_its_peak() -> None:
+    finding = Finding(how="was killed by SIGKILL, by the kernel's OOM killer", is_out_of_memory=True)
+    hello = Hello(
+        task=WORKER, address="10.0.0.2:9", pid=5, host="10.0.0.2", node_id="n", scratch_path=Path("/tmp/x")
+    )
+    for failure in (
+        lost_task(WORKER, RayActorError(error_msg=_SIGKILL), pid=5, host="h", peak=1 << 30, finding=finding),
+        unreachable_task(hello, Loss.PROCESS, peak=1 << 30, finding=finding),
+    ):
+        assert failure.is_out_of_memory
+        assert failure.message.endswith("by the kernel's OOM killer; its peak was 1 GiB")
+    other = lost_task(
+        WORKER, RayActorError(error_msg=_SIGKILL), pid=5, host="h", peak=1, finding=Finding(how="was killed")
+    )
+    assert (other.is_out_of_memory, other.message) == (False, "its process 5 on h was killed")
+
+
+def test_runtime_environment_that_fails_is_told_in_a_sentence() -> None:
+    for text, words in (
+        (_NO_VIRTUALENV, "it has no virtualenv; install that"),
+        (_NO_PACKAGE, "ERROR: No mat"),
+    ):
+        with pytest.raises(ClusterError, match=f"of --runtime-env: {words}") as caught:
+            raise_if_host_cannot(WORKER, RuntimeEnvSetupError(text))
+        assert "Traceback" not in str(caught.value)
 
 
 def test_host_that_cannot_be_used_is_told_in_our_words() -> None:

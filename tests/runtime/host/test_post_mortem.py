@@ -127,6 +127,28 @@ def test_death_without_a_trace_is_what_remains(
     assert str(examine(scratch, code=code, oom=counter).how).startswith(how)
 
 
+@pytest.mark.parametrize(
+    ("counter", "file", "text", "limit"),
+    [
+        ("memory.events", "memory.max", f"{2 << 30}\n", 2 << 30),
+        ("memory.events", "memory.max", "max\n", None),
+        ("memory.oom_control", "memory.limit_in_bytes", f"{1 << 29}\n", 1 << 29),
+        ("memory.oom_control", "memory.limit_in_bytes", "9223372036854771712\n", None),
+        ("vmstat", "memory.max", "1\n", None),
+    ],
+)
+def test_limit_is_that_of_the_cgroup(
+    tmp_path: Path, counter: str, file: str, text: str, limit: int | None
+) -> None:
+    (tmp_path / file).write_text(text)
+    (tmp_path / counter).write_text("oom_kill 1\n")
+    found = OomCounter(path=tmp_path / counter, before=0)
+    assert found.limit_bytes() == limit
+    finding = examine(tmp_path, code=-9, oom=found)
+    assert finding.is_out_of_memory
+    assert ("of its container, " in finding.how) is (limit is not None)
+
+
 def test_folder_that_is_gone_tells_nothing_of_the_log(tmp_path: Path) -> None:
     assert examine(tmp_path / "gone", code=-9, oom=None).log_end == ""
 
@@ -193,4 +215,6 @@ def test_process_that_the_kernel_kills_for_memory_is_told_so(scratch: Path, smal
     process.communicate("\n", timeout=60)
     assert process.returncode == -signal.SIGKILL
     counter = OomCounter(path=Path(path), before=int(before))
-    assert "by the kernel's OOM killer" in str(examine(scratch, code=-9, oom=counter).how)
+    finding = examine(scratch, code=-9, oom=counter)
+    assert "by the kernel's OOM killer: the memory of its container, 64 MiB, ran out" in finding.how
+    assert finding.is_out_of_memory

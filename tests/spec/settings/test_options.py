@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,19 @@ def test_help_ends_with_the_built_in_default() -> None:
         ("bytes_per_pack", "100", 100),
         ("bytes_per_pack", 100, 100),
         ("bytes_per_pack", "none", None),
+        ("memory_per_worker", "8GiB", 8 << 30),
+        ("memory_per_data_worker", "none", None),
+        ("memory_retry", "1.5x", 1.5),
+        ("memory_retry", 2, 2.0),
+        ("memory_retry", "none", None),
+        ("resources_per_worker", ("ssd=1", "part=0.25"), {"ssd": 1.0, "part": 0.25}),
+        ("resources_per_ps", {"ssd": 2}, {"ssd": 2.0}),
+        ("resources_per_ps", ("none",), {}),
+        ("accelerator_type", "A100", "A100"),
+        ("accelerator_type", "any", None),
+        ("label_selector", ("zone=a", "ps:disk=!in(hdd, tape)"), {"zone": "a", "ps:disk": "!in(hdd, tape)"}),
+        ("label_selector", {"ray.io/node-group": "gpu"}, {"ray.io/node-group": "gpu"}),
+        ("label_selector", ("none",), {}),
         ("compress_gradients", "none", "none"),
         ("tensorboard_histograms", "5", 5),
         ("tensorboard_histograms", "none", None),
@@ -197,3 +211,24 @@ def test_where_comes_first_in_the_message() -> None:
 def test_unknown_option_names_the_near_ones() -> None:
     with pytest.raises(SpecError, match=r"^there is no option 'worker'; did you mean workers\?$"):
         find_option("worker")
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "message"),
+    [
+        ("memory_per_worker", "8 gigabytes", "memory_per_worker is '8 gigabytes'; write bytes, or 512KiB"),
+        ("memory_per_ps", 0, "memory_per_ps is 0; need at least 1"),
+        ("memory_retry", "1x", "memory_retry is 1; write a factor above 1 and up to 10, such as 1.5x"),
+        ("memory_retry", "more", "memory_retry is 'more'; write a factor such as 1.5x"),
+        ("resources_per_worker", ("ssd",), "resources_per_worker has 'ssd'; write KEY=N"),
+        ("resources_per_worker", ("ssd=a",), "resources_per_worker.ssd is 'a'; write a number"),
+        ("resources_per_worker", ("ssd=1.5",), "resources_per_worker.ssd is 1.5; write a part of 1"),
+        ("resources_per_worker", {"memory": 1}, "resources_per_worker has memory; write --memory-per-"),
+        ("label_selector", "zone=a", "label_selector is 'zone=a'; write KEY=VALUE"),
+        ("label_selector", ("pss:zone=a",), "label_selector has 'pss:zone', but there is no role 'pss'; did"),
+        ("label_selector", ("zone=in(a",), "label_selector has 'zone': 'in(a'; write a, !a, in(a,b)"),
+    ],
+)
+def test_ill_resource_is_refused_with_what_to_write(name: str, written: object, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        find_option(name).parse(written)

@@ -143,7 +143,7 @@ def _notes(record: RunRecord) -> list[str]:
     notes = lost_secrets(record.spec, settings=kept_settings(record.spec))
     if record.code is not None and record.code.omitted:
         names = ", ".join(record.code.omitted[:5]) + (", …" if len(record.code.omitted) > 5 else "")
-        notes.append(f"the copy of the code is without what .gitignore names: {names}")
+        notes.append(f"the copy of the code is without what .gitignore or --env-file names: {names}")
     here = package_versions()
     kept = record.versions
     if not kept:

@@ -26,12 +26,14 @@ import raydist
 
 PARAMS = {"epochs": 3, "word": "a", "shape": None, "api_key": ""}
 
-@raydist.job(workers=3, timeout="2h", keep=None, params=PARAMS)
+@raydist.job(workers=3, timeout="2h", keep=None, params=PARAMS, label_selector={"zone": "a"})
 def train(ctx): ...
 """
 OPTIONS: dict[str, Any] = {
     **{"workers": 1, "timeout": None, "keep": 3, "seed": 7, "export": False},
     **{"env": {"OPEN": "a b"}, "runtime_env": {"pip": ["einops"]}},
+    **{"memory_per_worker": "1MiB", "memory_retry": "1.5x", "resources_per_worker": {"ssd": 0.5}},
+    "label_selector": {},
 }
 PARAMS = {"epochs": 5, "word": "it's", "shape": ["x", 1], "api_key": "hush"}
 
@@ -110,7 +112,7 @@ def test_options_of_the_printed_command_are_those_of_the_run(
 def test_differences_are_told(kept: RunStorage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     notes = told(capsys, "reproduce", "first", "--storage", str(tmp_path / "runs"))["notes"]
     assert notes[0] == "secrets are not kept; give api_key with -p"
-    assert notes[1] == "the copy of the code is without what .gitignore names: .env"
+    assert notes[1] == "the copy of the code is without what .gitignore or --env-file names: .env"
     assert "python 2.7.1 (here 3." in notes[2]
     assert "tensorflow 1.15.0 (here 2." in notes[2]
     assert notes[3].startswith("1 other packages")

@@ -1,0 +1,45 @@
+"""The same command on a laptop: an embedded Ray has the memory and the resources that the tasks ask for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.conftest import Ended, status_of
+
+SCRIPT = """
+import json
+import ray
+
+print("resources", json.dumps(ray.get_runtime_context().get_assigned_resources()))
+"""
+
+
+def test_embedded_ray_has_what_its_tasks_ask_for(raydist: Callable[..., Ended], tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(SCRIPT)
+    asked = ("--memory-per-worker", "256MiB", "--resources-per-worker", "ssd=1")
+    config = tmp_path / "config.yaml"
+    config.write_text("resources_per_worker: {tape: 1}\nmemory_per_worker: 99GiB\ncpus_per_worker: 0.5\n")
+    ended = raydist(
+        *("submit", "main.py", "--address", "local", "-c", str(config), "--name", "r", "--json", *asked)
+    )
+    assert ended.code == 0, ended.out + ended.err
+    [role] = status_of(tmp_path, "r")["plan"]["roles"]
+    assert (role["memory_bytes"], role["resources"]) == (256 << 20, {"ssd": 1.0})
+    lines = raydist("logs", "r").out.splitlines()
+    [told] = [line.partition("resources ")[2] for line in lines if "resources {" in line]
+    found = {name: amount for name, amount in json.loads(told).items() if "_group_" not in name}
+    assert found == {"CPU": 0.5, "memory": 256.0 * (1 << 20), "ssd": 1.0}
+
+
+def test_machine_without_what_is_asked_for_is_exit_3(raydist: Callable[..., Ended], tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(SCRIPT)
+    for asked, lacks in (
+        (("--memory-per-worker", "90000GiB"), "needs 9e+04 GiB of memory, has "),
+        (("--label-selector", "zone=a"), "needs label zone=a, has none"),
+        (("--accelerator-type", "H100"), "needs H100, has none"),
+    ):
+        ended = raydist("submit", "main.py", "--address", "local", *asked)
+        assert (ended.code, lacks in ended.err) == (3, True), ended.err
+        assert "Traceback" not in ended.err
