@@ -41,6 +41,16 @@ def is_installed(distribution: str) -> bool:
         return False
 
 
+JOB = """
+def train(ctx):
+    if ctx.params.get("fails"):
+        ctx.report({"loss": 1.0}, step=1)
+        raise ValueError("as asked")
+    ctx.report({"loss": 0.5}, step=2)
+    ctx.report({"loss": 0.25}, step=3)
+"""
+
+
 # Its client alone comes with raydist[mlflow]; the server's packages take 240 MB.
 needs_server = [
     pytest.mark.slow,
@@ -113,13 +123,19 @@ def make_tracker(uri: str, storage: RunStorage, *, end_timeout_s: float = 120.0)
     return MlflowTracker(uri, storage, job="cifar.py:train", every_s=0.2, end_timeout_s=end_timeout_s)
 
 
-def runs_at(server: str) -> list[Any]:
+def raydist(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command on a Ray of its own."""
+    command = [str(Path(sys.executable).with_name("raydist")), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def runs_at(server: str, experiment: str = "cifar.py:train") -> list[Any]:
     """Returns all runs of the experiment, the newest first."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=server)
-    experiment = client.get_experiment_by_name("cifar.py:train")
-    return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
+    found = client.get_experiment_by_name(experiment)
+    return [] if found is None else list(client.search_runs([found.experiment_id]))
 
 
 def history(server: str, run_id: str, name: str) -> list[tuple[int, float, int]]:
@@ -201,6 +217,31 @@ class TestServer:
         assert history(server, run.info.run_id, "loss") == [(1, 0.5, 1_000_250), (2, 0.25, 1_001_000)]
         assert history(server, run.info.run_id, "evaluator/loss") == [(1, 0.9, 1_002_000)]
         assert math.isnan(run.data.metrics["norm _L2_"])
+
+    def test_submit_and_resume_of_a_real_run_are_one_run(self, server: str, tmp_path: Path) -> None:
+        (tmp_path / "job.py").write_text(JOB)
+        runs = ("--storage", str(tmp_path / "runs"))
+        submit = (
+            "job.py:train",
+            "--address",
+            "local",
+            "--name",
+            "real",
+            "-p",
+            "fails=true",
+            "--mlflow",
+            server,
+            "--workers",
+            "2",
+        )
+        assert raydist(tmp_path, "submit", *submit, "--max-failures", "0", *runs).returncode == 1
+        resumed = raydist(tmp_path, "resume", "real", "-p", "fails=false", "--json", *runs)
+        assert resumed.returncode == 0, resumed.stderr
+        (run,) = runs_at(server, experiment="job.py:train")
+        assert (run.info.run_name, run.info.status) == ("real", "FINISHED")
+        assert run.data.tags["raydist.storage"] == str(tmp_path / "runs" / "real")
+        values = history(server, run.info.run_id, "loss")
+        assert [(step, value) for step, value, _ in values] == [(1, 1.0), (2, 0.5), (3, 0.25)]
 
     def test_resumed_run_goes_on_in_the_same_run(self, server: str, storage: RunStorage) -> None:
         store_rows(storage, [row(step=1, value=0.5, wall_time=1000.0)])
