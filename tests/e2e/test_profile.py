@@ -117,9 +117,10 @@ def test_attached_run_and_script_are_profiled(uri: str, tmp_path: Path, wait_unt
 
 def test_only_the_coordinator_of_parameter_servers_is_profiled(tmp_path: Path, wait_until: WaitUntil) -> None:
     uri = str(tmp_path / "runs")
-    file = str(Path(__file__).parents[2] / "jobs" / "digits.py")
-    roles = ("--strategy", "parameter_server", "--workers", "1", "--ps", "1", "-p", "epochs=2000")
-    with attached(file, *roles, "--name", "ps-1", "--storage", uri):
+    file = str(Path(__file__).parents[2] / "jobs" / "cifar.py")
+    roles = ("--strategy", "parameter_server", "--workers", "1", "--ps", "1")
+    params = ("-p", "epochs=2000", "-p", "data=digits")
+    with attached(file, *roles, *params, "--name", "ps-1", "--storage", uri):
         storage = open_run(uri, run="ps-1")
         wait_until(lambda: storage.exists(storage.record) and steps_in(storage) > 2, timeout_s=300)
         refused = profile("ps-1", "--task", "worker/0", "--storage", uri)

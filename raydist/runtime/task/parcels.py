@@ -39,7 +39,8 @@ class RayParcels:
         return content
 
     def _post(self, key: str, ref: Any) -> None:
-        find_mailbox(self._mailbox_name).put_parcel.remote(key, [ref])
+        mailbox = find_mailbox(self._mailbox_name)  # Ray 2.46 loses the actor of a handle that nobody holds
+        mailbox.put_parcel.remote(key, [ref])
 
 
 def find_mailbox(name: str) -> Any:
