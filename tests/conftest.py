@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import sys
 import time
@@ -102,15 +101,20 @@ def wait_until() -> WaitUntil:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[object]:
-    """An embedded Ray with 4 logical CPUs, started once: its start is the cost."""
-    from raydist.runtime.cluster.connection import connect
+def shared_ray() -> Iterator[Any]:
+    """The session's Ray, which has not been started yet."""
+    from tests.support.shared_ray import SharedRay
 
-    with pytest.MonkeyPatch.context() as patch:
-        # Otherwise Ray would write a token into the developer's home, and later Rays would demand it.
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        with connect("local", embedded_cpus=4) as connection:
-            yield connection
+    shared = SharedRay()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(shared_ray: Any) -> object:
+    """The connection to the session's Ray."""
+    connection: object = shared_ray.opened()
+    return connection
 
 
 @pytest.fixture

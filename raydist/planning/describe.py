@@ -12,9 +12,9 @@ from raydist.planning.capacity import LOGICAL_CPUS_PER_CORE
 from raydist.planning.plan import Plan
 from raydist.planning.resources.host_fit import num_fitting, why_not
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
-from raydist.spec.environment.secrecy import HIDDEN, without_secrets
 from raydist.spec.job import JobSpec
 from raydist.spec.settings.options import OPTIONS
+from raydist.spec.settings.secrecy import REDACTED, without_secrets
 from raydist.spec.tasks import ClusterSpec, TaskId
 
 # Each TF_CONFIG has all addresses: those of 1,000 tasks would take 14 MB.
@@ -88,7 +88,7 @@ def describe_job(job: JobSpec) -> dict[str, Any]:
     return {
         **{option.name: _as_written(getattr(job, option.name)) for option in OPTIONS},
         # Such a command often has the address of a chat's webhook, which is a secret.
-        "on_end": None if job.on_end is None else HIDDEN,
+        "on_end": None if job.on_end is None else REDACTED,
         "env": without_secrets(job.env),
         "params": dict(job.params),
         "entry_point": {

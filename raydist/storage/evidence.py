@@ -34,8 +34,8 @@ class CodeRecord:
       branch: The branch of `commit`; None without one.
       dirty: Whether files of the working directory differ from `commit`; None without one.
       file: The kept copy, a path below the run's folder; None as long as none is stored.
-      omitted: Files and folders (with `/` at the end) that travelled but are not in the copy, as .gitignore
-        names them.
+      omitted: Files and folders (with `/` at the end) that travelled but are not in the copy: those that
+        .gitignore names, and the env_file.
     """
 
     digest: str

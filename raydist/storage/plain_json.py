@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from raydist.spec.settings.secret_names import holds_secret
-from raydist.storage.files.redaction import REDACTED, redact_arguments, redact_text
+from raydist.spec.settings.secrecy import REDACTED, holds_secret
+from raydist.storage.files.redaction import redact_arguments, redact_text
 
 ARGS = "args"  # the key of a command line's arguments
 

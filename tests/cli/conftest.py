@@ -20,6 +20,12 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def no_ray(shared_ray: Any) -> None:
+    """Ends the Ray of earlier tests: a command that runs in this process would take it for its own."""
+    shared_ray.close()
+
+
 @pytest.fixture
 def raydist(capfd: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in this process and returns its exit code, stdout and stderr."""

@@ -25,6 +25,7 @@ print(Path("/proc/self/cmdline").read_bytes().hex(), sys.argv[1:])
         pytest.param(b"raydist\0plan\0job.py\0", b"raydist\0plan\0job.py\0", id="without_secrets"),
         pytest.param(b"r\0-p\0token=secret\0-p\0a=1\0", b"r\0-p\0token=***\0-p\0a=1", id="param"),
         pytest.param(b"r\0s3://k:secret@b\0", b"r\0s3://***@b", id="uri"),
+        pytest.param(b"r\0--env\0DB_PASS=secret\0", b"r\0--env\0DB_PASS=***", id="variable"),
         pytest.param(b"r\0token=a\0", b"r\0token=*\0", id="longer_than_the_secret"),
     ],
 )

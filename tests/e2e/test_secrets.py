@@ -32,7 +32,8 @@ def train(ctx: raydist.TrainContext):
         time.sleep(0.05)
     if ctx.params["fail"]:
         try:
-            raise OSError(f"password {ctx.params['db']['password']} was refused")
+            word = os.environ["DATABASE"].partition("@")[0].rpartition(":")[2]
+            raise OSError(f"passwords {ctx.params['db']['password']} and {word} were refused")
         except OSError as error:
             secrets = f"{ctx.params['api_key']} {os.environ['HUB_TOKEN']}"
             raise ValueError(f"{secrets} cannot read {ctx.params['data']}") from error
@@ -43,6 +44,7 @@ SECRETS = (
     "password-in-a-uri",
     "signature-in-a-query",
     "token-in-the-env",
+    "password-in-the-env",
 )
 
 
@@ -128,7 +130,7 @@ def check(
     shell = Shell(tmp_path, {**os.environ, "COLUMNS": "500", "HUB_TOKEN": "token-in-the-env"})
     place = ("--storage", storage)
     submit = ("code/job.py", *params, *place, "--name", "run", "--address", "local", "--max-failures", "0")
-    submit += ("--env", "HUB_TOKEN")
+    submit += ("--env", "HUB_TOKEN", "--env", "DATABASE=postgres://me:password-in-the-env@db/x")
     assert shell.run("plan", *submit).code == 0
     assert shell.run("plan", *submit, "--json").code == 0
 

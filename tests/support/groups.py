@@ -10,8 +10,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.support import worker_machine
 
 # What keeps a core busy all the time, by folder, the longest first. Of these only as many run at a time as
-# there are cores: more would run into their time limits. `cli` is here because its tests ask for a process
-# in which no Ray has been started, as the command line's is.
+# there are cores: more would run into their time limits. `cli` is here because its tests end the session's
+# Ray: the command line's process has none.
 COMPUTING = ("programs", "e2e", "training", "jobs", "cli")
 # What runs on the session's Ray, which takes long to start: one worker runs all of it.
 ON_RAY = ("runtime", "runs")

@@ -20,9 +20,9 @@ from raydist.planning.describe import (
     placeholder_tf_config,
     placeholder_tf_configs,
 )
-from raydist.spec.environment.secrecy import without_secrets
 from raydist.spec.job import Strategy
 from raydist.spec.settings.params import ParamTexts
+from raydist.spec.settings.secrecy import without_secrets
 from raydist.spec.tasks import TaskId
 from raydist.storage.files.redaction import redact_arguments
 

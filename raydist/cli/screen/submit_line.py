@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydist.errors import SpecError
+from raydist.spec.duration import write_age
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.settings.options import OPTIONS, PARAMS, Option, OptionKind
 
+# Kept as seconds, and read from a command line with a unit only.
+_AGES = ("keep_runs",)
 # The command line's words for None.
 _NONE_WORDS = ("none", "auto", "any", "all")
 
@@ -58,7 +61,13 @@ def _written(option: Option, value: Any) -> list[str]:
     if value is None:  # each option that a job may set, and a person may unset, has a word for it
         word = next((word for word in _NONE_WORDS if _reads_as_none(option, word)), None)
         return [] if word is None else [on, word]
-    return [on, json.dumps(value) if isinstance(value, Mapping) else str(value)]
+    return [on, _option_text(option, value)]
+
+
+def _option_text(option: Option, value: Any) -> str:
+    if option.name in _AGES:
+        return write_age(value)
+    return json.dumps(value) if isinstance(value, Mapping) else str(value)
 
 
 def _reads_as_none(option: Option, word: str) -> bool:

@@ -1,4 +1,4 @@
-"""What one host tells of itself, as plain data."""
+"""What one host reports about itself, as plain data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSpeed:
-    """Bytes a second of one file that was written, and read back."""
+    """The rates at which one file was written and read back, in bytes per second."""
 
     write: float
     read: float
@@ -70,7 +70,7 @@ class HostFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """How far a host's clock is ahead of the driver's, and how exactly that is known."""
+    """How far a host's clock is ahead of the driver's, with the error of that measurement."""
 
     offset_s: float
     error_s: float
@@ -78,7 +78,7 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What one host can send to another one: bytes a second, or why it could not."""
+    """The bandwidth from one host to another, in bytes per second, or why it is unknown."""
 
     source: str
     target: str

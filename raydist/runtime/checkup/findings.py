@@ -1,4 +1,4 @@
-"""From what hosts tell to findings: each is fine, or says what to do. Pure."""
+"""Turns what the hosts report into findings: each is fine, or says what to do. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def findings_of(
     resources: Mapping[str, float],
     clock: Clock | None,
 ) -> list[Finding]:
-    """Returns what there is to say of one host.
+    """Returns the findings about one host.
 
     Args:
       ours: The driver's versions.

@@ -21,7 +21,7 @@ _TIMEOUT_S = 10.0
 
 
 def public_addresses(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Returns the addresses of this host that are no private ones; it does not know those of a NAT."""
+    """Returns the public addresses of this host; those of a NAT in front of it are unknown."""
     found = {*_ipv4(proc / "net/fib_trie"), *_ipv6(proc / "net/if_inet6")}
     return tuple(sorted(one for one in found if ipaddress.ip_address(one).is_global))
 
@@ -40,7 +40,7 @@ def ports_of_tasks(proc: Path = Path("/proc")) -> tuple[int, ...]:
 
 
 class Sink:
-    """Takes one connection and reads it to its end, in a thread."""
+    """Accepts one connection and reads it to its end, in a thread."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("", 0), backlog=1)

@@ -50,7 +50,7 @@ class HostProbe:
 
 
 def survey(address: str | None, *, storage_uri: str) -> list[Finding]:
-    """Returns what there is to say of each host of a Ray.
+    """Returns the findings about each host of a Ray cluster.
 
     Args:
       address: As `connect` takes it.

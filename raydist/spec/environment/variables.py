@@ -77,7 +77,7 @@ def with_own_values(
 
 def _pair(name: str, item: object) -> tuple[str, str | None]:
     if not isinstance(item, str):
-        raise SpecError(f"{name} has {item!r} in its list; write text such as 'KEY=VALUE'")
+        raise SpecError(f"{name} has a {type(item).__name__} in its list; write text such as 'KEY=VALUE'")
     key, equals, text = item.partition("=")
     return key, text if equals else None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from raydist.errors import SpecError
 from raydist.spec.near import suggest
-from raydist.spec.settings.secret_names import is_secret_name
+from raydist.spec.settings.secrecy import REDACTED, is_secret_name
 
 
 def check_params(params: object, *, where: str = "") -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _read_yaml(key: str, text: str) -> Any:
     try:
         return check_params({key: parse_yaml(text)})[key]
     except (yaml.YAMLError, RecursionError):
-        shown = "***" if is_secret_name(key) else repr(text)
+        shown = REDACTED if is_secret_name(key) else repr(text)
         raise SpecError(
             f"params.{key} is {shown}, which is not YAML; write a value such as 3, [1, 2] or 'text'"
         ) from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from raydist.spec.environment.secrecy import looks_secret
 from raydist.spec.job import JobSpec
+from raydist.spec.settings.secrecy import is_secret_variable
 from raydist.storage.files.redaction import Secrets
 
 
 def secrets_of(job: JobSpec) -> Secrets:
     """Returns what `Secrets.hide` takes out of the texts of this job's run."""
     given = {"params": job.params, "args": job.args, "storage": job.storage}
-    hidden = [value for name, value in job.env.items() if looks_secret(name, value)]
-    return Secrets.of({**given, "mlflow": job.mlflow, "on_end": job.on_end, "secrets": hidden})
+    hidden = [value for name, value in job.env.items() if is_secret_variable(name, value)]
+    places = {"mlflow": job.mlflow, "on_end": job.on_end, "runtime_env": job.runtime_env}
+    return Secrets.of({**given, **places, "secrets": hidden})

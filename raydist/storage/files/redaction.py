@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
-from raydist.spec.settings.secret_names import holds_secret, is_secret_name
-
-REDACTED = "***"
+from raydist.spec.settings.secrecy import REDACTED, holds_secret, is_secret_name, is_secret_variable
 
 # A scheme's length is bounded: these patterns also search texts of megabytes without a URI.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://"
@@ -23,8 +21,10 @@ _OPEN_QUERY_NAMES = frozenset(
     {"allow_bucket_creation", "allow_delayed_open", "endpoint_override", "region", "replication", "scheme"}
 )
 _URI_PATTERN = re.compile(rf"{_SCHEME}\S*")
-# `api_key=…` and `-papi_key=…`, as a command line and Hydra's overrides have them.
-_ASSIGNMENT_PATTERN = re.compile(r"(?P<name>(?:-p|--?)?(?P<key>[A-Za-z_][\w.-]*))=")
+# `api_key=…`, `-papi_key=…` and `--env=API_KEY=…`, as a command line and Hydra's overrides have them.
+_ASSIGNMENT_PATTERN = re.compile(r"(?P<name>(?P<option>-p|--env=|--?)?(?P<key>[A-Za-z_][\w.-]*))=")
+# Options of environment variables, of which other names are secrets than of params.
+_WITH_VARIABLES = ("--env", "--runtime-env")
 _KEY_PATTERN = re.compile(r"([\w.-]+)[\"']?\s*:")
 # What `redact` leaves of a URI.
 _REDACTED_PATTERN = re.compile(rf"{_SCHEME}\S*(?:\*\*\*@|=\*\*\*)")
@@ -53,26 +53,39 @@ def redact_text(text: str) -> str:
 def redact_arguments(args: Sequence[str]) -> list[str]:
     """Returns a command line's arguments without their secrets.
 
-    These are the values of `--api-key VALUE`, `--api-key=VALUE` and `api_key=VALUE`, and what `redact` hides.
+    These are the values of `--api-key VALUE`, `--api-key=VALUE`, `api_key=VALUE` and `--env API_KEY=VALUE`, a
+    mapping such as `{api_key: VALUE}`, and what `redact` hides.
     """
     redacted: list[str] = []
-    is_secret = False
+    is_secret, before = False, ""
     for each in map(str, args):
-        is_option = each.startswith("-")
-        named = _ASSIGNMENT_PATTERN.match(each)
-        if is_secret and not is_option:
+        if is_secret and not each.startswith("-"):
             redacted.append(REDACTED)
-        elif named is not None and (is_secret_name(named["key"]) or _names_secret(each[named.end() :])):
-            redacted.append(f"{named['name']}={REDACTED}")
         else:
-            redacted.append(redact_text(each))
-        is_secret = is_option and "=" not in each and is_secret_name(each.lstrip("-"))
+            redacted.append(_redact_argument(each, has_variables=before in _WITH_VARIABLES))
+        is_secret = each.startswith("-") and "=" not in each and is_secret_name(each.lstrip("-"))
+        before = each
     return redacted
 
 
-def _names_secret(text: str) -> bool:
+def _redact_argument(argument: str, *, has_variables: bool) -> str:
+    named = _ASSIGNMENT_PATTERN.match(argument)
+    if named is None:
+        return REDACTED if _names_secret(argument, has_variables=has_variables) else redact_text(argument)
+    key, value = named["key"], argument[named.end() :]
+    has_variables = has_variables or named["option"] == "--env=" or named["name"] in _WITH_VARIABLES
+    is_secret = is_secret_name(key) or (has_variables and is_secret_variable(key, value))
+    if is_secret or _names_secret(value, has_variables=has_variables):
+        return f"{named['name']}={REDACTED}"
+    return redact_text(argument)
+
+
+def _names_secret(text: str, *, has_variables: bool) -> bool:
     """Whether a text is a mapping in YAML or JSON with a key that says that its value is a secret."""
-    return text.lstrip().startswith(("{", "[")) and any(map(is_secret_name, _KEY_PATTERN.findall(text)))
+    if not text.lstrip().startswith(("{", "[")):
+        return False
+    keys = _KEY_PATTERN.findall(text)
+    return any(is_secret_name(key) or (has_variables and is_secret_variable(key, text)) for key in keys)
 
 
 def holds_redacted(value: object) -> bool:
@@ -118,9 +131,9 @@ def _secret_texts(name: str, value: object) -> Iterator[str]:
                 yield from _secret_arguments(value)
             for item in value:
                 yield from _secret_texts(name if is_secret else "", item)
-        case str() if is_secret:
-            yield value
         case str():
+            if is_secret:
+                yield value
             for found in _URI_PATTERN.finditer(value):
                 yield from _secrets_in(found[0])
         case int() | float() if is_secret:

@@ -27,7 +27,7 @@ BOTH = ("worker/0", "worker/1")
 READING = "tests.support.bodies:ReadingBody"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_data(ray_cluster: object) -> Any:
     """Ray Data, after its first use: it starts an actor for its statistics that stays as long as Ray does."""
     import ray.data

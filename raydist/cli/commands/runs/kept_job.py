@@ -10,7 +10,8 @@ from raydist.errors import MistakeError
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.settings.environment import variable_names
 from raydist.spec.settings.options import OPTIONS, PARAMS
-from raydist.storage.files.redaction import REDACTED, holds_redacted
+from raydist.spec.settings.secrecy import REDACTED
+from raydist.storage.files.redaction import holds_redacted
 
 # What records of an older raydist call an option.
 _RENAMED = {"mend_keras": "patch_keras"}

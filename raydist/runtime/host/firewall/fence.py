@@ -1,7 +1,7 @@
-"""Fence: firewall rules on this host for the port of one task, which go when the task has ended.
+"""Fence: firewall rules on this host for the port of one task, removed when the task ends.
 
-They are written down in the task's scratch folder before they are set. Whoever deletes that folder, the task
-itself or who clears up after a killed one, lifts them first.
+Their names are written to the task's scratch folder before they are set. Whoever deletes that folder, the
+task itself or the process that cleans up after a killed task, removes them first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def set_fence(scratch_path: Path, port: int, *, hosts: Sequence[str]) -> bool:
 
 
 def lift_fences(scratch_path: Path) -> None:
-    """Takes away the rules of the task that had the folder. Idempotent; leaves what it cannot take away."""
+    """Removes the rules of the task that had the folder. Idempotent; rules that cannot be removed stay."""
     try:
         for fence in _read(scratch_path):
             _lift(fence)

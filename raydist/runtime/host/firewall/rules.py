@@ -66,7 +66,7 @@ def iptables_script(fence: Fence, *, hosts: Sequence[str], version: int) -> str:
 
 
 def iptables_removal(fence: Fence) -> list[list[str]]:
-    """Returns the arguments of the iptables calls that take the rules away again."""
+    """Returns the arguments of the iptables calls that remove the rules."""
     return [["-D", "INPUT", *_jump(fence).split()], ["-F", fence.name], ["-X", fence.name]]
 
 

@@ -96,7 +96,8 @@ def test_person_is_asked(
         pytest.param(["failed", "--older-than", "1d"], "Name runs, or give --older-than", id="both"),
         pytest.param(["filed"], "did you mean failed", id="near"),
         pytest.param(["fi", "f"], "2 runs in", id="ambiguous"),
-        pytest.param(["--older-than", "old"], "--older-than is 'old'; write seconds", id="no-duration"),
+        pytest.param(["--older-than", "old"], "--older-than is 'old'; write an age", id="no-duration"),
+        pytest.param(["--older-than", "30"], "--older-than is '30', without a unit", id="no-unit"),
     ],
 )
 def test_mistake_deletes_nothing(raydist: Run, four_runs: Runs, arguments: list[str], sentence: str) -> None:

@@ -1,0 +1,34 @@
+"""SharedRay: the Ray that the tests of a session share, started by the first that needs it."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack
+
+import pytest
+
+from raydist.runtime.cluster.connection import Connection, connect
+
+
+class SharedRay:
+    """An embedded Ray with 4 logical CPUs. Its start is the cost, so it goes on from test to test."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._connection: Connection | None = None
+
+    def opened(self) -> Connection:
+        """Returns the connection of this process to it; starts it first where it does not run."""
+        if self._connection is None:
+            with ExitStack() as stack:
+                patch = stack.enter_context(pytest.MonkeyPatch.context())
+                # Otherwise Ray would write a token into the developer's home, and later Rays would demand it.
+                patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+                self._connection = stack.enter_context(connect("local", embedded_cpus=4))
+                self._stack = stack.pop_all()
+        return self._connection
+
+    def close(self) -> None:
+        """Ends it, so that this process has no Ray. Idempotent; `opened` starts another one."""
+        self._connection = None
+        self._stack.close()
