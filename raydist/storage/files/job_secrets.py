@@ -9,6 +9,7 @@ from raydist.storage.files.redaction import Secrets
 
 def secrets_of(job: JobSpec) -> Secrets:
     """Returns what `Secrets.hide` takes out of the texts of this job's run."""
-    given = {"params": job.params, "args": job.args, "storage": job.storage}
+    commands = [list(role.command) for role in job.roles.values()]
+    given = {"commands": commands, "params": job.params, "args": job.args, "storage": job.storage}
     hidden = [value for name, value in job.env.items() if looks_secret(name, value)]
     return Secrets.of({**given, "mlflow": job.mlflow, "on_end": job.on_end, "secrets": hidden})
