@@ -52,7 +52,8 @@ def job_options(*, without: Iterable[str] = ()) -> Callable[[_Function], _Functi
     left_out = set(without)
 
     def add(function: _Function) -> _Function:
-        written = [option for option in OPTIONS if option.kind is not OptionKind.REST]  # see RunCommand
+        # What follows `--` is RunCommand's.
+        written = [each for each in OPTIONS if each.kind not in (OptionKind.REST, OptionKind.MAPPING)]
         for option in reversed([option for option in written if option.name not in left_out]):
             function = _click_option(option)(function)
         function = click.option(

@@ -38,7 +38,7 @@ from raydist.controller.failures.root_cause import RootCause, find_root_cause, i
 from raydist.controller.failures.run_error import explained
 from raydist.controller.revival import Revival
 from raydist.controller.task_group import Explanation, GroupUpdate
-from raydist.errors import ClusterError, RaydistError, TrainingError
+from raydist.errors import ClusterError, RaydistError, TaskFailedError, TrainingError
 from raydist.planning.plan import Plan
 from raydist.planning.resources.memory import describe_growth
 from raydist.spec.best import Best
@@ -150,6 +150,8 @@ class RunMachine:
                 return self._give_up_saving()
             case RunState.STOPPING, GroupUpdated(update, at_s, now_s) if is_collecting:
                 return self._take_update(update, at_s, now_s)
+            case RunState.STOPPING, GroupBroken(TaskFailedError() as error) if is_collecting:
+                return self._lose_group(error)
             case RunState.STOPPING, GraceDeadlinePassed() | GroupBroken() if is_collecting:
                 return self._judge(self._collateral_cause())
             case RunState.STOPPING, GroupStopped(problem, explanations) if self._next is not None:
@@ -175,6 +177,7 @@ class RunMachine:
 
     def _take_update(self, update: GroupUpdate, at_s: float, now_s: float) -> list[Action]:
         self._news_at_s = at_s
+        self.notes = (*self.notes, *(note for note in update.notes if note not in self.notes))
         self._take_statuses(update)
         self._watchdog = self._watchdog.updated(self.attempt, update.statuses, now_s=now_s)
         silent = self._watchdog.silent() if self.state is RunState.RUNNING else None
@@ -292,6 +295,9 @@ class RunMachine:
         return self._follow(following)
 
     def _lose_group(self, error: RaydistError) -> list[Action]:
+        if isinstance(error, TaskFailedError):  # an extra role has failed
+            self._lost, following = self._lost.with_silence(error, self.attempt)
+            return self._follow(following)
         # What the cluster could not give, or refused, at the start would only be refused once more.
         if self.state is RunState.STARTING or not isinstance(error, ClusterError):
             return self._fail(RunError.from_exception(error, attempt=self.attempt.number))

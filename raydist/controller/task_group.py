@@ -21,6 +21,7 @@ class GroupUpdate:
       all_placed: Whether every task has had a process.
       all_addressed: Whether every task was told the addresses of the others; a task that dies from here
         on can be replaced.
+      notes: Sentences about extra roles, all so far.
       timings: Seconds since the attempt's start by phase (`placement`, `tasks_ready`), once known.
     """
 
@@ -28,6 +29,7 @@ class GroupUpdate:
     all_placed: bool = False
     all_addressed: bool = False
     timings: tuple[tuple[str, float], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class TaskGroup(Protocol):
 
     def poll(self, *, timeout_s: float) -> GroupUpdate:
         """Waits at most `timeout_s` for news and returns it; raises ClusterError when none can come.
+
+        TaskFailedError is raised where an extra role has failed.
 
         One that is raised before every task trains ends the run; later it costs an attempt.
         """

@@ -28,6 +28,7 @@ class TaskAssignment:
       datasets: This task's share of each dataset that the run was given, by name: Ray Data's
         `DataIterator`, which only the train function looks into.
       fenced_in: IP addresses of the only hosts that may reach `address`; None for all.
+      role_hosts: Addresses of the extra roles' hosts, with commas, by environment variable.
       parcels: What tasks leave for each other past storage: `Parcels` of training.parameter_server.sources.
     """
 
@@ -50,6 +51,7 @@ class TaskAssignment:
     datasets: Mapping[str, Any] = field(default_factory=dict)
     fenced_in: tuple[str, ...] | None = None
     parcels: Any = None
+    role_hosts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_chief(self) -> bool:

@@ -8,24 +8,30 @@ from collections.abc import Sequence
 from raydist.errors import ClusterError
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.resources.host_fit import Room, num_on, room_of, why_not
-from raydist.spec.tasks import ACCELERATOR_TYPE, Resources, Role
+from raydist.spec.extra_roles.role import AnyRole, ExtraRole
+from raydist.spec.tasks import ACCELERATOR_TYPE, Resources
 
 LOGICAL_CPUS_PER_CORE = 8  # what an embedded Ray may be started with; more would only thrash
 _MAX_SHOWN = 5
 
 
-def fits(inventory: Inventory, roles: Sequence[Role], *, cpus_per_core: int = 1) -> bool:
+def fits(inventory: Inventory, roles: Sequence[AnyRole], *, cpus_per_core: int = 1) -> bool:
     """Whether the hosts hold all tasks of all roles at once when nothing else runs."""
     room = [
         room_of(host, cpus_per_core=cpus_per_core)
         # Small hosts are filled first, and a task without GPUs goes where none would lie idle beside it.
         for host in sorted(inventory.hosts, key=lambda host: (host.num_gpus, host.num_tpus, host.num_cpus))
     ]
-    # Which role has to come first hangs on what is scarce, CPUs or GPUs; there are four roles at most.
-    return any(_all_placed(room, order) for order in itertools.permutations(roles))
+    # Which role has to come first hangs on what is scarce, CPUs or GPUs. There are five roles of tasks at
+    # most; extra ones, of which there may be many, come before or after them.
+    extras = [role for role in roles if isinstance(role, ExtraRole)]
+    orders = itertools.permutations(role for role in roles if not isinstance(role, ExtraRole))
+    return any(
+        _all_placed(room, [*extras, *order]) or _all_placed(room, [*order, *extras]) for order in orders
+    )
 
 
-def check_fits(inventory: Inventory, roles: Sequence[Role]) -> None:
+def check_fits(inventory: Inventory, roles: Sequence[AnyRole]) -> None:
     """Raises ClusterError, which says what was asked and what there is, for what can never fit."""
     cpus_per_core = LOGICAL_CPUS_PER_CORE if inventory.is_embedded else 1
     if inventory.can_grow or fits(inventory, roles, cpus_per_core=cpus_per_core):
@@ -38,12 +44,12 @@ def check_fits(inventory: Inventory, roles: Sequence[Role]) -> None:
     )
 
 
-def describe_roles(roles: Sequence[Role]) -> str:
+def describe_roles(roles: Sequence[AnyRole]) -> str:
     """Returns `1 chief (1 CPU), 3 workers (1 CPU each) and 2 ps (1 CPU each)`."""
     return _listed([str(role) for role in roles], "and")
 
 
-def _all_placed(hosts: Sequence[Room], roles: Sequence[Role]) -> bool:
+def _all_placed(hosts: Sequence[Room], roles: Sequence[AnyRole]) -> bool:
     """Whether first fit, role by role, finds a host for every task."""
     room = list(hosts)
     for role in roles:
@@ -62,24 +68,27 @@ def _all_placed(hosts: Sequence[Room], roles: Sequence[Role]) -> bool:
     return True
 
 
-def _options(roles: Sequence[Role]) -> str:
-    options = [f"--cpus-per-{role.task_type.value}" for role in roles]
+def _options(roles: Sequence[AnyRole]) -> str:
+    roles, extras = (
+        [role for role in roles if not isinstance(role, ExtraRole)],
+        [role for role in roles if isinstance(role, ExtraRole)],
+    )
+    options = [f"--cpus-per-{role.name}" for role in roles]
     if any(role.resources.num_gpus for role in roles):
         options.append("--gpus-per-worker")
-    options += [f"--memory-per-{role.task_type.value}" for role in roles if role.resources.memory_bytes]
+    options += [f"--memory-per-{role.name}" for role in roles if role.resources.memory_bytes]
     customs = [(role, name) for role in roles for name, _ in role.resources.custom]
     options += [
-        "--accelerator-type"
-        if name.startswith(ACCELERATOR_TYPE)
-        else f"--resources-per-{role.task_type.value}"
+        "--accelerator-type" if name.startswith(ACCELERATOR_TYPE) else f"--resources-per-{role.name}"
         for role, name in customs
     ]
     if any(role.resources.labels for role in roles):
         options.append("--label-selector")
+    options += [f"roles.{role.name} of the config" for role in extras]
     return _listed(list(dict.fromkeys(options)), "or")
 
 
-def _misfits(inventory: Inventory, roles: Sequence[Role], cpus_per_core: int) -> str:
+def _misfits(inventory: Inventory, roles: Sequence[AnyRole], cpus_per_core: int) -> str:
     """Returns why no host fits a role at all, for roles that ask for more than CPUs, GPUs and TPUs."""
     sentences = []
     for role in roles:
@@ -89,7 +98,7 @@ def _misfits(inventory: Inventory, roles: Sequence[Role], cpus_per_core: int) ->
         reasons = [(host, why_not(host, asked, cpus_per_core=cpus_per_core)) for host in inventory.hosts]
         if all(reason is not None for _, reason in reasons):
             shown = ", ".join(f"{host.name} ({reason})" for host, reason in reasons[:_MAX_SHOWN])
-            sentences.append(f"; no host fits a {role.task_type.value}: {shown or 'there is none'}")
+            sentences.append(f"; no host fits a {role.name}: {shown or 'there is none'}")
     return "".join(sentences)
 
 

@@ -9,8 +9,8 @@ from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.capacity import describe_roles, fits
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
+from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import Strategy
-from raydist.spec.tasks import Role
 
 # What one of Ray Data's tasks takes unless it is told otherwise. Without it nothing is ever read, and the
 # workers wait for it until --stall-timeout.
@@ -33,9 +33,9 @@ def with_data_room(plan: Plan) -> Plan:
     if plan.embedded_cpus is not None:
         return dataclasses.replace(plan, embedded_cpus=plan.embedded_cpus + int(_CPUS))
     inventory = plan.inventory
-    if not inventory.can_grow and not fits(less_data_room(inventory, plan.roles), plan.roles):
+    if not inventory.can_grow and not fits(less_data_room(inventory, plan.all_roles), plan.all_roles):
         raise ClusterError(
-            f"{describe_roles(plan.roles)} leave none of the {inventory.num_cpus:g} CPUs of "
+            f"{describe_roles(plan.all_roles)} leave none of the {inventory.num_cpus:g} CPUs of "
             f"{inventory.source} to Ray Data, which needs 1 to read the datasets with; take less "
             "with --cpus-per-worker or --workers, or give Ray more: ray.init(num_cpus=...), "
             "ray start --num-cpus=..."
@@ -43,7 +43,7 @@ def with_data_room(plan: Plan) -> Plan:
     return plan
 
 
-def less_data_room(inventory: Inventory, roles: Sequence[Role]) -> Inventory:
+def less_data_room(inventory: Inventory, roles: Sequence[AnyRole]) -> Inventory:
     """Returns what is left for tasks once Ray Data has its CPU: on a host where `roles` still fit, if any."""
     by_cpus = sorted(inventory.hosts, key=lambda host: host.num_cpus, reverse=True)
     left = [_less(inventory, host) for host in by_cpus if host.num_cpus >= _CPUS]

@@ -50,6 +50,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
             }
             for role in plan.roles
         ],
+        "extra_roles": [{"name": role.name, **role.as_written()} for role in plan.job.roles.values()],
         "hosts": describe_hosts(plan),
         "devices": plan.devices,
         "batch": None if sizes is None else sizes.as_dict(),
@@ -69,13 +70,13 @@ def describe_hosts(plan: Plan) -> list[dict[str, Any]]:
         {
             "host": host.name,
             "roles": {
-                role.task_type.value: {
+                role.name: {
                     "fits": min(
                         role.num_tasks, num_fitting(host, role.resources, cpus_per_core=cpus_per_core)
                     ),
                     "lacks": why_not(host, role.resources, cpus_per_core=cpus_per_core),
                 }
-                for role in plan.roles
+                for role in plan.all_roles
             },
         }
         for host in plan.inventory.hosts[:MAX_LISTED_TASKS]
@@ -90,6 +91,7 @@ def describe_job(job: JobSpec) -> dict[str, Any]:
         # Such a command often has the address of a chat's webhook, which is a secret.
         "on_end": None if job.on_end is None else REDACTED,
         "env": without_secrets(job.env),
+        "roles": {name: role.as_written() for name, role in job.roles.items()},
         "params": dict(job.params),
         "entry_point": {
             "file": entry_point.file,

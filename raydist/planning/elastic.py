@@ -24,7 +24,10 @@ def fitted(plan: Plan, free: Inventory) -> Plan:
     """
     workers = plan.job.workers
     more = range(workers.minimum + 1, workers.maximum + 1)
-    num_more = bisect.bisect(more, False, key=lambda num: not fits(free, with_workers(plan.roles, num)))
+    extras = plan.job.roles.values()
+    num_more = bisect.bisect(
+        more, False, key=lambda num: not fits(free, (*with_workers(plan.roles, num), *extras))
+    )
     return resized(plan, workers.minimum + num_more)
 
 
@@ -41,7 +44,7 @@ def room_beside(plan: Plan, free: Inventory) -> int:
 def avoiding(plan: Plan, inventory: Inventory, hosts: frozenset[str]) -> Plan:
     """Returns the plan that leaves the hosts of these addresses alone, unless the others are too few."""
     others = tuple(host for host in inventory.hosts if host.name not in hosts)
-    if not hosts or not fits(dataclasses.replace(inventory, hosts=others), plan.roles):
+    if not hosts or not fits(dataclasses.replace(inventory, hosts=others), plan.all_roles):
         return dataclasses.replace(plan, avoid=())
     avoided = (host.node_id for host in inventory.hosts if host.name in hosts)
     return dataclasses.replace(plan, avoid=tuple(node_id for node_id in avoided if node_id is not None))

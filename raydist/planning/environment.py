@@ -61,4 +61,27 @@ def static_environment(
 
 def assignment_environment(assignment: TaskAssignment) -> Changes:
     """Returns what hangs on the addresses of an attempt's tasks."""
-    return {"TF_CONFIG": tf_config(assignment.cluster_spec, assignment.task)}
+    return {"TF_CONFIG": tf_config(assignment.cluster_spec, assignment.task), **assignment.role_hosts}
+
+
+def command_environment(
+    *,
+    run: str,
+    role: str,
+    index: int,
+    given: Mapping[str, str],
+    environ: Mapping[str, str],
+    python_folder: str,
+) -> dict[str, str]:
+    """Returns the whole environment of an extra role's command.
+
+    Args:
+      given: The job's own variables (`env`).
+      environ: That of the process which starts it.
+      python_folder: Where the tasks' Python is, which `python` in a command is to be.
+    """
+    found = {name: text for name, text in environ.items() if name != "TF_CONFIG"}
+    # It reserves no GPU, and would take the memory of one that a worker uses.
+    found |= {"CUDA_VISIBLE_DEVICES": "", **given}
+    found["PATH"] = f"{python_folder}:{found.get('PATH', '/usr/local/bin:/usr/bin:/bin')}"
+    return found | {"RAYDIST_RUN": run, "RAYDIST_ROLE": role, "RAYDIST_INDEX": str(index)}

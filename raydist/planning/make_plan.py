@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from raydist.errors import SpecError
 from raydist.planning.capacity import check_fits
@@ -12,6 +13,7 @@ from raydist.planning.resources.embedded import embedded_resources, with_custom_
 from raydist.planning.resources.memory import check_memory_retry
 from raydist.planning.roles import Roles, make_roles
 from raydist.planning.strategy import Sources, check_communication, choose_strategy, without_unused
+from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.settings.layers import Source
 
@@ -37,7 +39,8 @@ def make_plan(
     keras, keras_reason = choose_keras(job, strategy, wants_legacy_keras=wants_legacy_keras)
     inventory = with_custom_resources(inventory, job)
     roles = make_roles(job, strategy, inventory, notes)
-    check_fits(inventory, roles)
+    all_roles: tuple[AnyRole, ...] = (*roles, *job.roles.values())
+    check_fits(inventory, all_roles)
     devices = _devices(job, strategy, sources, _has_gpus(roles), notes)
     job = without_unused(job, strategy, sources, notes)
     check_communication(job, strategy, num_gpus=_num_gpus(roles), devices=devices)
@@ -53,8 +56,8 @@ def make_plan(
         keras_reason=keras_reason,
         roles=roles,
         devices=devices,
-        embedded_cpus=_embedded_cpus(roles, inventory, notes),
-        embedded_resources=embedded_resources(roles, inventory),
+        embedded_cpus=_embedded_cpus(all_roles, inventory, notes),
+        embedded_resources=embedded_resources(all_roles, inventory),
         notes=tuple(notes),
     )
 
@@ -134,7 +137,7 @@ def _without_effect(job: JobSpec, strategy: Strategy) -> list[str]:
     return notes
 
 
-def _embedded_cpus(roles: Roles, inventory: Inventory, notes: list[str]) -> int | None:
+def _embedded_cpus(roles: Sequence[AnyRole], inventory: Inventory, notes: list[str]) -> int | None:
     if not inventory.is_embedded:
         return None
     needed = sum(role.num_tasks * role.resources.num_cpus for role in roles)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from raydist.planning.inventory import Inventory
+from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.tasks import Resources, Role, TaskId, TaskType
 
@@ -48,6 +49,11 @@ class Plan:
     def tasks(self) -> tuple[TaskId, ...]:
         """Every task of the attempt, such as worker/0."""
         return tuple(task for role in self.roles for task in role.tasks)
+
+    @property
+    def all_roles(self) -> tuple[AnyRole, ...]:
+        """The roles, and those with a command of their own."""
+        return (*self.roles, *self.job.roles.values())
 
     @property
     def num_workers(self) -> int:

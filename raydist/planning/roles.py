@@ -74,15 +74,17 @@ def _with_most_workers(roles: Roles, job: JobSpec, inventory: Inventory, notes: 
     """Takes the most workers of the range that fit without sharing cores, at least the range's minimum."""
     workers = job.workers
     more = range(workers.minimum + 1, workers.maximum + 1)
-    num_more = bisect.bisect(more, False, key=lambda num: not fits(inventory, with_workers(roles, num)))
+    extras = tuple(job.roles.values())
+    num_more = bisect.bisect(
+        more, False, key=lambda num: not fits(inventory, (*with_workers(roles, num), *extras))
+    )
     made = with_workers(roles, workers.minimum + num_more)
     if num_more < len(more):
         num_workers = workers.minimum + num_more
         notes.append(f"{num_workers} of {workers} workers: {inventory.source} has no room for more")
-    if inventory.can_grow and not fits(inventory, made):
-        notes.append(
-            f"{inventory.source} has no room for {describe_roles(made)} yet: waits for its autoscaler"
-        )
+    if inventory.can_grow and not fits(inventory, (*made, *extras)):
+        asked = describe_roles((*made, *extras))
+        notes.append(f"{inventory.source} has no room for {asked} yet: waits for its autoscaler")
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.plan import Plan
@@ -51,7 +52,12 @@ def tf_config(spec: ClusterSpec, task: TaskId) -> str | None:
 
 
 def make_assignments(
-    plan: Plan, addresses: Mapping[TaskId, str], *, attempt: int, run_uri: str
+    plan: Plan,
+    addresses: Mapping[TaskId, str],
+    *,
+    attempt: int,
+    run_uri: str,
+    role_hosts: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[TaskId, TaskAssignment]:
     """Returns what each task of an attempt is told before it may import TensorFlow."""
     spec = cluster_spec(plan.strategy, addresses)
@@ -69,6 +75,7 @@ def make_assignments(
             cluster_spec=spec,
             attempt=attempt,
             run_uri=run_uri,
+            role_hosts=dict(role_hosts),
             num_workers=num_tasks[TaskType.WORKER],
             num_ps=num_tasks[TaskType.PS],
             num_cpus=plan.resources_of(task).num_cpus,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from raydist.errors import RaydistError
 from raydist.spec.duration import Duration, parse_duration
+from raydist.spec.extra_roles.role import parse_any_task
 from raydist.spec.result import RunResult
-from raydist.spec.tasks import TaskId, chief_of
+from raydist.spec.tasks import chief_of
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -112,7 +113,8 @@ class RunHandle:
         from raydist.storage.run_storage import open_run
 
         status = self.status()
-        asked = chief_of(one.task.task_type for one in status.tasks) if task is None else TaskId.parse(task)
+        chief = chief_of(one.task.task_type for one in status.tasks)
+        asked = chief if task is None else parse_any_task(task)
         number = status.attempts - 1 if attempt is None else attempt
         storage = open_run(self._storage, run=self.name)
         return read_log(storage, task=asked, attempt=number)

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from raydist.errors import SpecError
 from raydist.spec.duration import parse_duration
+from raydist.spec.extra_roles.role import ExtraRoles
 from raydist.spec.partitioner import Partitioner
 
 MODULE_FLAG = "-m "  # what names a module to run as a script begins with
@@ -211,6 +212,7 @@ class JobSpec:
       accelerator_type: Kind of GPU that each worker's host has to have, as Ray names it; None takes any.
       label_selector: What the labels of the tasks' hosts have to be, by label, or by `worker:label` for one
         role.
+      roles: Commands that run beside the training, by name; only a config file or Python code sets them.
       gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
       ports: Ports for TensorFlow's servers; None takes any free port.
@@ -289,6 +291,7 @@ class JobSpec:
     resources_per_data_worker: Mapping[str, float] = field(default_factory=dict)
     accelerator_type: str | None = None
     label_selector: Mapping[str, str] = field(default_factory=dict)
+    roles: ExtraRoles = field(default_factory=dict)
     gpus_per_worker: int | None = None
     devices: int | None = None
     ports: PortRange | None = None

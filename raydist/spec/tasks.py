@@ -135,6 +135,10 @@ class Role:
         return f"{self.num_tasks} {self.task_type.value}{plural} ({self.resources} each)"
 
     @property
+    def name(self) -> str:
+        return self.task_type.value
+
+    @property
     def tasks(self) -> tuple[TaskId, ...]:
         return tuple(TaskId(task_type=self.task_type, index=index) for index in range(self.num_tasks))
 

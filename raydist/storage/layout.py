@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from raydist.errors import SpecError
+from raydist.spec.extra_roles.role import AnyTask, parse_any_task
 from raydist.spec.tasks import TaskId
 
 _CHECKPOINT_PATTERN = re.compile(r"step-(\d+)-a(\d+)")
@@ -101,13 +102,13 @@ class RunLayout:
     def logs(self) -> str:
         return f"{self.run}/logs"
 
-    def task_logs(self, task: TaskId, *, attempt: int) -> str:
+    def task_logs(self, task: AnyTask, *, attempt: int) -> str:
         return f"{self.logs}/{attempt}/{task.path_name}"
 
-    def log_segment(self, task: TaskId, *, attempt: int, seq: int) -> str:
+    def log_segment(self, task: AnyTask, *, attempt: int, seq: int) -> str:
         return f"{self.task_logs(task, attempt=attempt)}/{seq:06d}.log"
 
-    def log_times(self, task: TaskId, *, attempt: int, seq: int) -> str:
+    def log_times(self, task: AnyTask, *, attempt: int, seq: int) -> str:
         """When the bytes of a log segment arrived (raydist.storage.log_times)."""
         return f"{self.events}/logs/{attempt}/{task.path_name}/{seq:06d}.json"
 
@@ -120,11 +121,11 @@ class RunLayout:
         return incarnation * _LOG_SEGMENTS_PER_INCARNATION
 
     @staticmethod
-    def parse_task(path_name: str) -> TaskId | None:
+    def parse_task(path_name: str) -> AnyTask | None:
         """Returns the task that a folder name such as `worker-0` stands for, or None for any other name."""
         task_type, _, index = path_name.rpartition("-")
         try:
-            return TaskId.parse(f"{task_type}/{index}")
+            return parse_any_task(f"{task_type}/{index}")
         except SpecError:
             return None
 

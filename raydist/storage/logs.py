@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from raydist.spec.tasks import TaskId
+from raydist.spec.extra_roles.role import AnyTask
 from raydist.storage.files.failures import storage_errors
 from raydist.storage.filesystem import Storage
 from raydist.storage.log_times import ArrivalTimes, encode_marks
@@ -34,7 +34,7 @@ class LogUploader:
         self,
         storage: RunStorage,
         *,
-        task: TaskId,
+        task: AnyTask,
         attempt: int,
         incarnation: int = 0,
         spool_path: Path,
@@ -122,7 +122,7 @@ class LogUploader:
 class LogReader:
     """Reads one task's log from storage, and then only what was added since."""
 
-    def __init__(self, storage: RunStorage, *, task: TaskId, attempt: int) -> None:
+    def __init__(self, storage: RunStorage, *, task: AnyTask, attempt: int) -> None:
         self._storage = storage
         self._task = task
         self._attempt = attempt
@@ -146,7 +146,7 @@ class LogReader:
         return data[num_read:]
 
 
-def read_log(storage: RunStorage, *, task: TaskId, attempt: int, tail_bytes: int | None = None) -> str:
+def read_log(storage: RunStorage, *, task: AnyTask, attempt: int, tail_bytes: int | None = None) -> str:
     """Returns a task's log, or its whole lines within the last `tail_bytes` (None: all of it)."""
     if tail_bytes is None:
         return LogReader(storage, task=task, attempt=attempt).read_new()
@@ -157,17 +157,19 @@ def read_log(storage: RunStorage, *, task: TaskId, attempt: int, tail_bytes: int
     return _last_lines(tail, tail_bytes).decode("utf-8", errors="replace")
 
 
-def list_log_tasks(storage: RunStorage) -> list[tuple[int, TaskId]]:
+def list_log_tasks(storage: RunStorage) -> list[tuple[int, AnyTask]]:
     """Returns (attempt, task) of every log that is stored, by attempt, then by task."""
     attempts = sorted(int(name) for name in storage.list_names(storage.logs) if name.isdecimal())
     return [
         (attempt, task)
         for attempt in attempts
-        for task in sorted(_tasks_of(storage, attempt), key=lambda task: (task.task_type.value, task.index))
+        for task in sorted(
+            _tasks_of(storage, attempt), key=lambda task: (str(task).partition("/")[0], task.index)
+        )
     ]
 
 
-def _tasks_of(storage: RunStorage, attempt: int) -> list[TaskId]:
+def _tasks_of(storage: RunStorage, attempt: int) -> list[AnyTask]:
     names = storage.list_names(f"{storage.logs}/{attempt}")
     return [task for task in map(storage.parse_task, names) if task is not None]
 

@@ -11,7 +11,7 @@ from typing import Any
 from raydist.spec.settings.secrecy import REDACTED, holds_secret
 from raydist.storage.files.redaction import redact_arguments, redact_text
 
-ARGS = "args"  # the key of a command line's arguments
+ARGS = ("args", "command")  # the keys of a command line's arguments
 
 
 def dump_plain_json(value: Any, *, indent: int | None = None) -> str:
@@ -46,6 +46,6 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_entry(key: str, value: Any) -> Any:
-    if key == ARGS and isinstance(value, list | tuple):
+    if key in ARGS and isinstance(value, list | tuple):
         return _plain(redact_arguments(value))
     return REDACTED if holds_secret(key, value) else _plain(value)

@@ -65,6 +65,7 @@ class SpecText(TypedDict, total=False):
     args: tuple[str, ...]
     env: Mapping[str, str]
     env_file: str | None
+    roles: Mapping[str, Any]
     working_dir: str | None
     address: str | None
 

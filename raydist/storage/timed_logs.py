@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from raydist.spec.tasks import TaskId
+from raydist.spec.extra_roles.role import AnyTask
 from raydist.storage.log_times import Marks, arrival_of, decode_marks
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import segment_numbers
@@ -25,14 +25,14 @@ class LogLine:
 
     at_s: float | None
     attempt: int
-    task: TaskId
+    task: AnyTask
     text: str
 
 
 class TimedLogReader:
     """Reads one task's log from storage, and then only what was added since."""
 
-    def __init__(self, storage: RunStorage, *, task: TaskId, attempt: int) -> None:
+    def __init__(self, storage: RunStorage, *, task: AnyTask, attempt: int) -> None:
         self.task = task
         self.attempt = attempt
         self._storage = storage

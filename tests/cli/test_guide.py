@@ -23,7 +23,7 @@ from raydist.cli import job_options, main
 from raydist.cli.commands import guide
 from raydist.cli.screen import guide_pages, output, run_view
 from raydist.spec.result import RunError
-from raydist.spec.settings.options import OPTIONS, Option
+from raydist.spec.settings.options import OPTIONS, Option, OptionKind
 from raydist.spec.settings.typed import typed_values
 from raydist.train_context import TrainContext
 from tests.cli.conftest import Run
@@ -288,6 +288,9 @@ def test_guide_names_every_option(option: Option) -> None:
     word, text = option.name.replace("_", "-"), guide_pages.page("commands")
     if option.name == "args":
         assert "-- ARGS" in text
+        return
+    if option.kind is OptionKind.MAPPING:
+        assert f"`{option.name}:`" in text
         return
     assert f"--{word}" in text or f"--no-{word}" in text
 

@@ -20,7 +20,7 @@ from raydist.controller.events import (
 )
 from raydist.controller.machine import InvalidTransitionError, RunMachine
 from raydist.controller.task_group import Explanation, GroupUpdate
-from raydist.errors import ClusterError, StorageError
+from raydist.errors import ClusterError, StorageError, TaskFailedError
 from raydist.spec.job import Strategy
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, TaskState, TaskStatus
@@ -336,3 +336,37 @@ def test_event_that_the_state_does_not_allow_is_a_bug(events: list[Event], event
     machine = machine_after(*events)
     with pytest.raises(InvalidTransitionError, match=type(event).__name__):
         machine.handle(event)
+
+
+ROLE_ENDED = GroupBroken(TaskFailedError("features/0 ended by itself", task="features/0"))
+
+
+@pytest.mark.parametrize("before", [(), (TRAINING,)], ids=["while starting", "while training"])
+def test_failed_extra_role_costs_an_attempt(before: tuple[Event, ...]) -> None:
+    machine = machine_after(*before, ROLE_ENDED)
+    assert machine.handle(GroupStopped()) == [StartAttempt(1)]
+    assert machine.notes == (
+        "attempt 0 was lost: features/0 ended by itself; retried: failure 1 of 3 allowed",
+    )
+
+
+def test_failed_extra_role_ends_the_run_once_its_failures_are_spent() -> None:
+    machine = machine_after(TRAINING, ROLE_ENDED, GroupStopped(), max_failures=0)
+    assert machine.state is RunState.FAILED
+    assert error_of(machine).startswith("features/0 ended by itself; not retried: 1 attempt lost")
+    assert machine.error is not None
+    assert machine.error.exit_code == 1
+
+
+def test_failed_extra_role_is_the_cause_of_what_a_task_met_by_it() -> None:
+    machine = machine_after(TRAINING, COLLATERAL)
+    assert machine.handle(ROLE_ENDED) == [StopGroup()]
+    machine.handle(GroupStopped())
+    assert "attempt 0 was lost: features/0 ended by itself" in machine.notes[0]
+
+
+def test_note_about_an_extra_role_is_told_once() -> None:
+    told = GroupUpdated(
+        GroupUpdate(statuses=(make_status("worker/0"),), all_placed=True, notes=("it ended",))
+    )
+    assert machine_after(told, told).notes == ("it ended",)

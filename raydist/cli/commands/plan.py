@@ -92,6 +92,10 @@ def _print(plan: Plan) -> None:
     for role in plan.roles:
         each = " each" if role.num_tasks > 1 else ""
         click.echo(f"role       {role.num_tasks} x {role.task_type.value}, {role.resources}{each}")
+    for extra in plan.job.roles.values():
+        each = " each" if extra.num_tasks > 1 else ""
+        program = shlex.join(redact_arguments(extra.command))
+        click.echo(f"role       {extra.num_tasks} x {extra.name}, {extra.resources}{each}: {program}")
     click.echo(f"placement  {_placement(plan)}")
     for line in _host_lines(plan):
         click.echo(line)
@@ -119,7 +123,7 @@ def _tf_config_line(task: TaskId, config: str | None) -> str:
 
 
 def _placement(plan: Plan) -> str:
-    if len(plan.tasks) == 1:
+    if len(plan.tasks) == 1 and not plan.job.roles:
         return "on one host"
     if plan.strategy is Strategy.PARAMETER_SERVER:
         return "ps on as many hosts as there are, all tasks or none"

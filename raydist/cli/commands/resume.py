@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from raydist.cli import running
-from raydist.cli.commands.runs.kept_job import check_args, kept_job, kept_settings, lost_secrets
+from raydist.cli.commands.runs.kept_job import check_args, check_roles, kept_job, kept_settings, lost_secrets
 from raydist.cli.job_options import default_storage, given_options, job_options, json_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen.grouped_help import RunCommand
@@ -53,6 +53,7 @@ def command(
             PARAMS: {**layer[PARAMS], **in_file.get(PARAMS, {})},
             ENV: {**env, **in_file.get(ENV, {})},
         }
+    check_roles(run, record.spec, settings=layer)
     params = {**layer[PARAMS], **ParamTexts.parse(param_texts)}
     env = {**layer.get(ENV, {}), **parse_variables(ENV, given.get(ENV, ()))}
     for sentence in lost_secrets(record.spec, settings={**layer, **given, PARAMS: params, ENV: env}):

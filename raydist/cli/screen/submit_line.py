@@ -32,7 +32,7 @@ def submit_line(job: str, settings: Mapping[str, Any], *, defaults: Mapping[str,
         default = defaults.get(option.name, option.default)
         if (
             option.name in settings
-            and option.kind is not OptionKind.REST
+            and option.kind not in (OptionKind.REST, OptionKind.MAPPING)
             and _plain(value) != _plain(default)
         ):
             words += _written(option, value)

@@ -11,7 +11,7 @@ from raydist.controller.failures.host_record import HostRecord
 from raydist.controller.failures.root_cause import RootCause
 from raydist.controller.failures.run_error import error_of
 from raydist.controller.task_group import Explanation
-from raydist.errors import ClusterError
+from raydist.errors import RaydistError
 from raydist.spec.result import RunError
 from raydist.spec.status import AttemptEnd, FailureKind, GroupLoss, TaskFailure
 from raydist.spec.tasks import TaskType
@@ -65,8 +65,11 @@ class LostAttempts:
         suffix = "" if is_plain or is_mistake else f"; not retried: {decision.reason}"
         return lost, error_of(cause, attempt=number, suffix=suffix)
 
-    def with_silence(self, error: ClusterError, attempt: Attempt) -> tuple[LostAttempts, Retry | RunError]:
-        """Takes in an attempt of which nothing can be heard any more; returns what follows too."""
+    def with_silence(self, error: RaydistError, attempt: Attempt) -> tuple[LostAttempts, Retry | RunError]:
+        """Takes in an attempt that no task has ended: nothing can be heard of it, or an extra role failed.
+
+        Returns what follows too.
+        """
         number = attempt.number
         lost, decision = self._decide(GroupLoss(message=str(error)), attempt)
         if decision.is_retry:

@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 
 from raydist.planning.inventory import Inventory
+from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import JobSpec
-from raydist.spec.tasks import ACCELERATOR_TYPE, Role
+from raydist.spec.tasks import ACCELERATOR_TYPE
 
 _PLENTY = 1e9
 
@@ -24,6 +25,7 @@ def with_custom_resources(inventory: Inventory, job: JobSpec) -> Inventory:
     asked = (
         *(job.resources_per_worker, job.resources_per_ps, job.resources_per_chief),
         *(job.resources_per_evaluator, job.resources_per_data_worker),
+        *(dict(role.resources.custom) for role in job.roles.values()),
     )
     names = {name for each in asked for name in each if not name.startswith(ACCELERATOR_TYPE)}
     hosts = tuple(
@@ -33,7 +35,7 @@ def with_custom_resources(inventory: Inventory, job: JobSpec) -> Inventory:
     return dataclasses.replace(inventory, hosts=hosts)
 
 
-def embedded_resources(roles: Sequence[Role], inventory: Inventory) -> dict[str, float]:
+def embedded_resources(roles: Sequence[AnyRole], inventory: Inventory) -> dict[str, float]:
     """Returns what an embedded Ray has to be told of memory and custom resources; empty for any other."""
     if not inventory.is_embedded:
         return {}

@@ -47,7 +47,7 @@ def with_more_memory(plan: Plan, inventory: Inventory, out_of_memory: Sequence[T
             grown = tuple(
                 _with_memory(role, factor**power) if role.task_type is task_type else role for role in roles
             )
-            if fits(inventory, grown):
+            if fits(inventory, (*grown, *plan.job.roles.values())):
                 roles = grown
                 break
     return dataclasses.replace(plan, roles=roles)

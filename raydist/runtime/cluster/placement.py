@@ -14,6 +14,7 @@ from raydist.errors import UnsupportedError
 from raydist.planning.resources.labels import fulfils
 from raydist.runtime.cluster.inventory import is_node_alive, labels_of_nodes
 from raydist.runtime.cluster.ray_internals import can_select_nodes, free_resources
+from raydist.spec.extra_roles.role import AnyTask
 from raydist.spec.job import JobSpec
 from raydist.spec.tasks import Resources, TaskId, TaskType
 
@@ -28,7 +29,7 @@ class Placement:
     """A placement group with a bundle for each task that asks for anything; all of them, or none."""
 
     def __init__(
-        self, group: PlacementGroup | None, *, bundles: Mapping[TaskId, int], spread: TaskType | None
+        self, group: PlacementGroup | None, *, bundles: Mapping[AnyTask, int], spread: TaskType | None
     ) -> None:
         self._group = group
         self._bundles = bundles
@@ -37,7 +38,7 @@ class Placement:
 
     @classmethod
     def request(
-        cls, resources: Mapping[TaskId, Resources], *, spread: TaskType | None, avoid: Sequence[str] = ()
+        cls, resources: Mapping[AnyTask, Resources], *, spread: TaskType | None, avoid: Sequence[str] = ()
     ) -> Placement:
         """Asks Ray for the room, and waits for nothing.
 
@@ -77,7 +78,7 @@ class Placement:
             self._release(task)
             self._moved[task] = _request([bundle], [dict(asked.labels)], strategy="PACK", avoid=[away_from])
 
-    def strategy_for(self, task: TaskId, *, node_id: str | None) -> Any:
+    def strategy_for(self, task: AnyTask, *, node_id: str | None) -> Any:
         """Returns Ray's scheduling strategy for the task's actor.
 
         Args:
@@ -91,7 +92,7 @@ class Placement:
             )
         if node_id is not None and is_node_alive(node_id):
             return NodeAffinitySchedulingStrategy(node_id, soft=False)
-        return "SPREAD" if task.task_type is self._spread else "DEFAULT"
+        return "SPREAD" if _is_of(task, self._spread) else "DEFAULT"
 
     def remove(self) -> None:
         for task in list(self._moved):
@@ -114,7 +115,9 @@ def check_label_selector(job: JobSpec) -> None:
         )
 
 
-def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | None) -> dict[TaskId, Bundle]:
+def order_bundles(
+    resources: Mapping[AnyTask, Resources], *, spread: TaskType | None
+) -> dict[AnyTask, Bundle]:
     """Returns the bundles in their order, those to be spread at the front; none for tasks without resources.
 
     For SPREAD, Ray 2.60 takes each bundle to an unused node while there is one that fits, then to the used
@@ -125,10 +128,11 @@ def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | N
     where the others have left the most room.
     """
     most_cpus = max((asked.num_cpus for asked in resources.values()), default=0.0)
-    first, rest = {}, {}
+    first: dict[AnyTask, Bundle] = {}
+    rest: dict[AnyTask, Bundle] = {}
     for task, asked in resources.items():
         bundle = _bundle(asked)
-        if task.task_type is spread:
+        if _is_of(task, spread):
             # Also for those that ask for nothing: without a bundle Ray's own SPREAD would not do, as each
             # node that Ray asks, by chance, where to start one counts round for itself.
             if not bundle or asked.num_cpus == most_cpus:
@@ -137,6 +141,10 @@ def order_bundles(resources: Mapping[TaskId, Resources], *, spread: TaskType | N
         elif bundle:
             rest[task] = bundle
     return {**first, **rest}
+
+
+def _is_of(task: AnyTask, task_type: TaskType | None) -> bool:
+    return isinstance(task, TaskId) and task.task_type is task_type
 
 
 def _request(

@@ -16,12 +16,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
 from raydist.runtime.cluster.placement import Placement
+from raydist.runtime.group.extra_roles import ExtraActors
 from raydist.runtime.group.mailbox import Mailbox
 from raydist.runtime.group.remains import Remains, Remnant
 from raydist.runtime.host.post_mortem import Finding
 from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.actor import TaskActor
 from raydist.runtime.task.greeting import Hello, TaskSetup
+from raydist.runtime.task.role_actor import RoleSetup
+from raydist.spec.extra_roles.role import AnyTask
 from raydist.spec.status import Command
 from raydist.spec.tasks import Resources, TaskId, TaskType
 
@@ -40,16 +43,22 @@ RunArguments = tuple[TaskAssignment, Any, str]
 
 
 class ActorSet:
-    """Only asks and ends; what the actors answer is the group's to wait for."""
+    """Only asks and ends; what the actors answer is the group's to wait for.
+
+    Attributes:
+      extras: The actors of the extra roles, which share the placement group.
+    """
 
     def __init__(
         self,
         setups: Sequence[TaskSetup],
         *,
+        extras: ExtraActors,
         placement: Placement,
         runtime_env: Mapping[str, Any] | None,
         home: str | None,
     ) -> None:
+        self.extras = extras
         self._setups = {setup.task: setup for setup in setups}
         self._placement = placement
         self._runtime_env = runtime_env
@@ -66,6 +75,7 @@ class ActorSet:
         cls,
         setups: Sequence[TaskSetup],
         *,
+        roles: Sequence[RoleSetup] = (),
         spread: TaskType | None,
         avoid: Sequence[str] = (),
         runtime_env: Mapping[str, Any] | None = None,
@@ -74,17 +84,21 @@ class ActorSet:
         """Asks Ray for the placement group and every actor at once, and waits for none of them.
 
         Args:
+          roles: The tasks of the extra roles.
           spread: As `Placement.request` has it. `avoid` likewise.
           runtime_env: Ray's runtime environment of every task; None asks for none.
         """
-        resources = {setup.task: setup.resources for setup in setups}
+        extras = ExtraActors(roles)
+        resources: dict[AnyTask, Resources] = {setup.task: setup.resources for setup in setups}
+        resources |= extras.resources
         placement = Placement.request(resources, spread=spread, avoid=avoid)
         home = ray.get_runtime_context().get_node_id() if is_driver_in_cluster else None
-        actors = cls(setups, placement=placement, runtime_env=runtime_env, home=home)
+        actors = cls(setups, extras=extras, placement=placement, runtime_env=runtime_env, home=home)
         with contextlib.ExitStack() as on_error:
             on_error.callback(actors.stop, {}, ())
             for setup in setups:
                 actors.handles[setup.task] = actors._create_actor(setup, node_id=None)
+            extras.create(placement, runtime_env=runtime_env, other_amounts=_other_amounts)
             on_error.pop_all()
         return actors
 
@@ -214,6 +228,7 @@ class ActorSet:
         try:
             departed += self._ask_to_depart([task for task in hellos if task not in lost])
             self._kill_tasks()
+            self.extras.stop()  # the tasks may have needed them to their end
             self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
             self._release()
         except RayError as error:
@@ -225,6 +240,7 @@ class ActorSet:
         for hello in hellos.values():
             if hello.node_id == self.home:
                 wait_until_gone(hello.pid)
+        self.extras.stop_here(self.home)
 
     def _remnants(self, hellos: Mapping[TaskId, Hello], departed: Collection[TaskId]) -> list[Remnant]:
         """The newest process of each task that has not cleared up after itself."""

@@ -36,6 +36,7 @@ from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.versions import describe_difference, installed_versions
 from raydist.runtime.task.body import body_of
 from raydist.runtime.task.greeting import Hello, TaskSetup
+from raydist.runtime.task.role_actor import RoleSetup
 from raydist.spec.job import Strategy
 from raydist.spec.status import Command, TaskState
 from raydist.spec.tasks import TaskId, TaskType, chief_of
@@ -135,9 +136,21 @@ class RayTaskGroup:
             )
             for task in plan.tasks
         ]
+        roles = [
+            RoleSetup(
+                role=role,
+                task=task,
+                job=plan.job,
+                log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
+                scratch_name=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}-0",
+            )
+            for role in plan.job.roles.values()
+            for task in role.tasks
+        ]
         is_spread = plan.strategy is Strategy.PARAMETER_SERVER
         actors = ActorSet.create(
             setups,
+            roles=roles,
             spread=TaskType.PS if is_spread else None,
             avoid=plan.avoid,
             runtime_env=runtime_env_of(plan.job),
@@ -154,6 +167,7 @@ class RayTaskGroup:
             group._warm_ups = actors.warm_up()
             group._versions = installed_versions()
             group._code = None if code is None else ray.put(code)
+            actors.extras.start(group._code)
             on_error.pop_all()
         return group
 
@@ -163,6 +177,8 @@ class RayTaskGroup:
         Raises:
           ClusterError: A host cannot run its task: it lacks raydist or a port, or its versions differ.
           StorageError: A host does not see the storage that the driver writes to.
+          TaskFailedError: The command of an extra role ended by itself, and not well.
+          SpecError: The command of an extra role cannot be started.
         """
         deadline = time.monotonic() + timeout_s
         while not self._is_stopped:
@@ -171,7 +187,10 @@ class RayTaskGroup:
             self._look_for_lost()
             if self._ledger.has_news or time.monotonic() >= deadline:
                 break
-        return self._ledger.take_update()
+        update = self._ledger.take_update()
+        notes = self._actors.extras.notes
+        # A task can be replaced once the extra roles are there too, whose hosts it is told.
+        return dataclasses.replace(update, all_addressed=bool(self._assignments), notes=notes)
 
     def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None:
         """Passes a command to those tasks, or to all; lost before every task has said hello.
@@ -225,13 +244,15 @@ class RayTaskGroup:
         if self._mailbox_due_at_s is not None:
             timeout_s = min(timeout_s, max(0.0, self._mailbox_due_at_s - time.monotonic()))
         news = [self._news] if self._news is not None else []
-        waited_for = [*self._hellos, *self._warm_ups, *self._runs, *news]
+        waited_for = [*self._hellos, *self._warm_ups, *self._runs, *news, *self._actors.extras.refs]
         if not waited_for:
             time.sleep(timeout_s)
             return
         ready, _ = ray.wait(waited_for, num_returns=1, timeout=timeout_s)
         # What else is ready by now: one dead task often means several.
-        for ref in ray.wait(waited_for, num_returns=len(waited_for), timeout=0)[0] if ready else ():
+        found = ray.wait(waited_for, num_returns=len(waited_for), timeout=0)[0] if ready else []
+        # The extra roles first: without them the train function fails too.
+        for ref in sorted(found, key=lambda ref: ref not in self._actors.extras.refs):
             self._take(ref)
         if not self._ledger.is_placed and self._actors.is_placed():
             self._ledger.placed()
@@ -268,6 +289,9 @@ class RayTaskGroup:
             self._take_hello(ref, self._hellos.pop(ref))
         elif ref in self._runs:
             self._take_result(ref, self._runs.pop(ref))
+        else:
+            self._actors.extras.take(ref)
+            self._run_once_all_are_up()
 
     def _take_hello(self, ref: Any, task: TaskId) -> None:
         try:
@@ -285,8 +309,7 @@ class RayTaskGroup:
         self._reach.open(task, hello.address)
         if self._assignments:
             self._actors.gather_remains(task)
-        elif self._ledger.all_addressed:
-            self._run_all()
+        self._run_once_all_are_up()
 
     def _read_hello(self, ref: Any, task: TaskId) -> Hello:
         """Returns what a task said.
@@ -316,11 +339,19 @@ class RayTaskGroup:
             for ref in [ref for ref, waited_for in refs.items() if waited_for == task]:
                 del refs[ref]
 
+    def _run_once_all_are_up(self) -> None:
+        if self._ledger.all_addressed and self._actors.extras.all_started and not self._assignments:
+            self._run_all()
+
     def _run_all(self) -> None:
         addresses = {task: hello.address for task, hello in self._ledger.hellos.items()}
         _check_addresses_differ(addresses.values())
         self._assignments = make_assignments(
-            self._plan, addresses, attempt=self._attempt, run_uri=self._run_uri
+            self._plan,
+            addresses,
+            attempt=self._attempt,
+            run_uri=self._run_uri,
+            role_hosts=self._actors.extras.hosts(),
         )
         job = self._plan.job
         listening = {task: one.address for task, one in self._assignments.items() if one.address is not None}

@@ -75,7 +75,7 @@ class RayLauncher:
     def _free(self, plan: Plan) -> Inventory:
         """Returns what nobody has taken, less what Ray Data needs where it reads for the run."""
         free = probe_free(self._connection)
-        return less_data_room(free, plan.roles) if self._datasets else free
+        return less_data_room(free, plan.all_roles) if self._datasets else free
 
     def launch(self, plan: Plan, *, attempt: int) -> RayTaskGroup:
         job, is_first = plan.job, not self._has_launched

@@ -12,6 +12,7 @@ from raydist.runtime.cluster.reach import Loss
 from raydist.runtime.host.post_mortem import MORE_MEMORY, Finding
 from raydist.runtime.task.greeting import Hello
 from raydist.spec.byte_size import write_bytes
+from raydist.spec.extra_roles.role import AnyTask
 from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId
 
@@ -57,7 +58,7 @@ def lost_task(
     elif finding is not None and _UNTOLD.search(str(error)):
         message, is_out_of_memory = f"{process} {finding.how}", finding.is_out_of_memory
     else:
-        message = f"{process} died: {_cause(error)}"
+        message = f"{process} died: {describe_cause(error)}"
     return TaskFailure(
         task=task,
         kind=FailureKind.LOST,
@@ -103,7 +104,7 @@ def _shortage(text: str, pid: int | None) -> str:
     return f"{whole}, {own[1]} by this process" if own else whole
 
 
-def raise_if_host_cannot(task: TaskId, error: BaseException) -> None:
+def raise_if_host_cannot(task: AnyTask, error: BaseException) -> None:
     """Raises the ClusterError or StorageError that `hello` ended with; returns for a process that died.
 
     A host without raydist cannot even read the actor's class, which Ray tells in words only.
@@ -155,10 +156,10 @@ def controller_error(error: BaseException) -> ClusterError:
             f"host {host}, where the run's controller is to live, cannot import {missing[1]}; "
             "install there the same raydist as on the driver"
         )
-    return ClusterError(f"the run's controller could not be started: {_cause(error)}")
+    return ClusterError(f"the run's controller could not be started: {describe_cause(error)}")
 
 
-def _cause(error: BaseException) -> str:
+def describe_cause(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if not _NOISE_PATTERN.match(line)]
     cause = " ".join(line for line in lines if line) or "Ray knows no cause; its host may be gone"
     return _ADVICE.sub(_SHORT_ADVICE, _PREAMBLE.sub("", cause))

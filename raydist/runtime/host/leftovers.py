@@ -10,7 +10,7 @@ from pathlib import Path
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.salvage import salvage
 from raydist.runtime.host.scratch import owner_pid, scratch_root
-from raydist.spec.tasks import TaskId
+from raydist.spec.extra_roles.role import parse_any_task
 
 
 def new_owner() -> str:
@@ -31,12 +31,12 @@ def clear_here(owner: str, *, storage_uri: str, run: str) -> None:
 def log_target_of(scratch_path: Path, owner: str, *, storage_uri: str, run: str) -> LogTarget | None:
     """Returns where the log in a scratch folder belongs; None for a folder without that mark."""
     name = scratch_path.name
-    pattern = rf"{re.escape(run)}-(\d+)-([a-z-]+)-(\d+)-{re.escape(owner)}-(\d+)"
+    pattern = rf"{re.escape(run)}-(\d+)-([a-z][a-z0-9-]*)-(\d+)-{re.escape(owner)}-(\d+)"
     match = re.fullmatch(pattern, name)
     if match is None:
         return None
     attempt, task_type, index, incarnation = match.groups()
-    task = TaskId.parse(f"{task_type}/{index}")
+    task = parse_any_task(f"{task_type}/{index}")
     return LogTarget(
         storage_uri=storage_uri, run=run, task=task, attempt=int(attempt), incarnation=int(incarnation)
     )

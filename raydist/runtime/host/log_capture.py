@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from raydist.errors import StorageError
 from raydist.runtime.host.scratch import spool_path
-from raydist.spec.tasks import TaskId
+from raydist.spec.extra_roles.role import AnyTask
 from raydist.storage.log_times import ArrivalTimes
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LogTarget:
 
     storage_uri: str
     run: str
-    task: TaskId
+    task: AnyTask
     attempt: int
     incarnation: int = 0
 

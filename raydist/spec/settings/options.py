@@ -23,6 +23,7 @@ from raydist.spec.job import (
 from raydist.spec.near import suggest
 from raydist.spec.partitioner import FORMS, Partitioner
 from raydist.spec.settings import values
+from raydist.spec.settings.extra_roles import roles
 
 
 class OptionKind(enum.Enum):
@@ -34,6 +35,7 @@ class OptionKind(enum.Enum):
     WORD = "word"  # --name, or --name METAVAR
     REPEATED = "repeated"  # --name METAVAR, any number of times
     REST = "rest"  # all that follows `--`
+    MAPPING = "mapping"  # not at all: only a config file and Python code have it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,13 @@ class Option:
 
 
 # Those that have nothing by default, which their help need not say.
-_WITHOUT_DEFAULT = (OptionKind.FLAG, OptionKind.WORD, OptionKind.REST, OptionKind.REPEATED)
+_WITHOUT_DEFAULT = (
+    OptionKind.FLAG,
+    OptionKind.WORD,
+    OptionKind.REST,
+    OptionKind.REPEATED,
+    OptionKind.MAPPING,
+)
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:
@@ -254,6 +262,13 @@ OPTIONS: tuple[Option, ...] = (
         "!a, in(a,b) or !in(a,b). Can be repeated.",
         parser=values.label_selector,
         kind=OptionKind.REPEATED,
+    ),
+    Option(
+        name="roles",
+        metavar="",
+        summary="Commands that run beside the training, such as a feature server, by the name of their role.",
+        parser=roles,
+        kind=OptionKind.MAPPING,
     ),
     Option(
         name="gpus_per_worker",

@@ -63,6 +63,7 @@ class RunOptions(TypedDict, total=False):
     resources_per_data_worker: Mapping[str, float] | Sequence[str]
     accelerator_type: str | None
     label_selector: Mapping[str, str] | Sequence[str]
+    roles: Mapping[str, Mapping[str, Any]]
     gpus_per_worker: int | None
     devices: int | None
     ports: PortRange | str | None

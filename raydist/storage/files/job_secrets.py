@@ -9,7 +9,8 @@ from raydist.storage.files.redaction import Secrets
 
 def secrets_of(job: JobSpec) -> Secrets:
     """Returns what `Secrets.hide` takes out of the texts of this job's run."""
-    given = {"params": job.params, "args": job.args, "storage": job.storage}
+    commands = [list(role.command) for role in job.roles.values()]
+    given = {"commands": commands, "params": job.params, "args": job.args, "storage": job.storage}
     hidden = [value for name, value in job.env.items() if is_secret_variable(name, value)]
     places = {"mlflow": job.mlflow, "on_end": job.on_end, "runtime_env": job.runtime_env}
     return Secrets.of({**given, **places, "secrets": hidden})

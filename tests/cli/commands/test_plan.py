@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from raydist import api
 from raydist.cli.commands.plan import show
 from raydist.planning.inventory import Host, Inventory
 from raydist.spec.job import Strategy, WorkerRange
@@ -256,3 +257,33 @@ def test_dry_run_is_the_plan_and_starts_nothing(
     options = (str(job_file()), "--workers", "2", "--name", "calm", "--address", "local", *more)
     assert raydist("submit", *options, "--dry-run") == raydist("plan", *options)
     assert not (tmp_path / "raydist_runs").exists()
+
+
+def test_plan_shows_roles_with_a_command_of_their_own(raydist: Run, job_file: Write, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("roles:\n  features: {command: serve --token hush, count: 2, memory: 1GiB}\n")
+    code, out, _ = raydist("plan", str(job_file()), "-c", str(config), "--address", "local")
+    assert code == 0
+    assert "role       2 x features, 1 CPU, 1 GiB of memory each: serve --token '***'" in out.splitlines()
+    code, out, _ = raydist("plan", str(job_file()), "-c", str(config), "--address", "local", "--json")
+    assert code == 0
+    [role] = json.loads(out)["extra_roles"]
+    assert (role["name"], role["command"]) == ("features", ["serve", "--token", "***"])
+
+
+def test_mistake_in_a_role_is_one_sentence_and_exit_2(raydist: Run, job_file: Write, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("workers: 2\nroles:\n  ps: {command: serve}\n")
+    code, out, err = raydist("plan", str(job_file()), "-c", str(config), "--address", "local")
+    assert (code, out) == (2, "")
+    assert f"{config}, line 2: roles has ps, which is a task type of raydist; choose another name" in err
+    assert "Traceback" not in err
+
+
+def test_roles_are_a_keyword_and_no_option(raydist: Run, job_file: Write) -> None:
+    roles = {"features": {"command": ["serve", "--port", "7000"]}}
+    made = api.plan(job_file(), roles=roles, address="local")
+    assert made.job.roles["features"].command == ("serve", "--port", "7000")
+    code, _, err = raydist("plan", str(job_file()), "--roles", "x")
+    assert code == 2
+    assert "No such option" in err

@@ -12,6 +12,7 @@ import pytest
 from raydist.runtime.host.leftovers import clear_here, log_target_of, new_owner
 from raydist.runtime.host.scratch import owner_pid, scratch_root
 from raydist.spec import TaskId
+from raydist.spec.extra_roles.role import ExtraTask
 from raydist.storage.filesystem import Storage
 from raydist.storage.logs import read_log
 from raydist.storage.run_storage import RunStorage
@@ -82,3 +83,10 @@ def test_folder_that_tells_no_process_is_known_as_such(tmp_path: Path) -> None:
     assert owner_pid(tmp_path) is None
     (tmp_path / "lock").touch()
     assert owner_pid(tmp_path) is None
+
+
+def test_folder_of_an_extra_role_is_known_by_its_name() -> None:
+    owner = new_owner()
+    target = log_target_of(Path(f"run-3-my-features-2-{owner}-0"), owner, storage_uri="/s", run="run")
+    assert target is not None
+    assert (target.task, target.attempt) == (ExtraTask(role="my-features", index=2), 3)

@@ -25,6 +25,15 @@ def check_args(run: str, spec: Mapping[str, Any]) -> None:
         raise MistakeError(f"the arguments of run {run} have a secret, which is not kept; give them after --")
 
 
+def check_roles(run: str, spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> None:
+    """Raises MistakeError if the commands of roles cannot be repeated: without them the job would fail."""
+    if REDACTED in str(spec.get("roles")) and "roles" not in settings:
+        raise MistakeError(
+            f"the commands of the roles of run {run} have a secret, which is not kept; write roles again "
+            "into a config file, for resume or submit with -c FILE"
+        )
+
+
 def lost_secrets(spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> list[str]:
     """Returns a sentence for each setting of the run that neither its record nor `settings` has.
 
@@ -38,6 +47,8 @@ def lost_secrets(spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> lis
         sentences.append("the credentials in --mlflow are not kept; give it again")
     if REDACTED in str(spec.get("runtime_env")) and "runtime_env" not in settings:
         sentences.append("the credentials in --runtime-env are not kept; give it again")
+    if REDACTED in str(spec.get("roles")) and "roles" not in settings:
+        sentences.append("the secrets in the commands of roles are not kept; write roles again")
     given = variable_names([settings])
     variables = [name for name in _lost_variables(spec) if name not in given]
     if variables:
@@ -58,7 +69,7 @@ def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     # A secret is not kept: the job's own default, or -p, has to give it again.
     params = {name: value for name, value in spec.get(PARAMS, {}).items() if not holds_redacted(value)}
     options = {name: value for name, value in spec.items() if name in taken_over and value != REDACTED}
-    for name in ("mlflow", "runtime_env"):
+    for name in ("mlflow", "runtime_env", "roles"):
         if REDACTED in str(options.get(name)):
             del options[name]
     if "env" in options:

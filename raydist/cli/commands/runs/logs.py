@@ -16,7 +16,7 @@ from raydist.cli.screen import output, run_view
 from raydist.cli.screen.log_noise import NoiseFilter, is_noise
 from raydist.errors import MistakeError, SpecError
 from raydist.spec.duration import parse_duration
-from raydist.spec.tasks import TaskId
+from raydist.spec.extra_roles.role import AnyTask, parse_any_task
 
 if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage
@@ -80,7 +80,7 @@ def command(
         raise click.UsageError(
             "--follow and --json do not go together: JSON is one object, printed at the end"
         )
-    asked = TaskId.parse(task) if task is not None else None
+    asked = parse_any_task(task) if task is not None else None
     opened = open_named(storage, run)
     is_all = is_all or is_json
     logs = _Logs(opened, task=asked, attempt=attempt, tail=tail, since_s=since_s, is_all=is_all)
@@ -117,7 +117,7 @@ class _Logs:
         self,
         storage: RunStorage,
         *,
-        task: TaskId | None,
+        task: AnyTask | None,
         attempt: int | None,
         tail: int | None,
         since_s: float | None,
@@ -129,12 +129,12 @@ class _Logs:
         self._tail = tail
         self._since_s = since_s
         self._is_all = is_all
-        self._readers: dict[tuple[int, TaskId], TimedLogReader] = {}
-        self._noise: dict[tuple[int, TaskId], NoiseFilter] = collections.defaultdict(NoiseFilter)
+        self._readers: dict[tuple[int, AnyTask], TimedLogReader] = {}
+        self._noise: dict[tuple[int, AnyTask], NoiseFilter] = collections.defaultdict(NoiseFilter)
         self.has_ended = False
 
     @property
-    def tasks(self) -> list[tuple[int, TaskId]]:
+    def tasks(self) -> list[tuple[int, AnyTask]]:
         return list(self._readers)
 
     @property
@@ -214,7 +214,7 @@ class _Printer:
 
 
 def _texts(logs: _Logs, lines: Iterable[LogLine]) -> list[dict[str, object]]:
-    texts: dict[tuple[int, TaskId], list[str]] = {key: [] for key in logs.tasks}
+    texts: dict[tuple[int, AnyTask], list[str]] = {key: [] for key in logs.tasks}
     for line in lines:
         texts[line.attempt, line.task].append(f"{line.text}\n")
     return [

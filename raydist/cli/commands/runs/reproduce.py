@@ -12,7 +12,7 @@ import click
 
 from raydist.cli import running
 from raydist.cli.commands.runs.download import check_is_empty
-from raydist.cli.commands.runs.kept_job import check_args, kept_job, kept_settings, lost_secrets
+from raydist.cli.commands.runs.kept_job import check_args, check_roles, kept_job, kept_settings, lost_secrets
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
@@ -81,6 +81,12 @@ def command(
     if code is not None:
         lines.append(shlex.join(["raydist", "download", opened.run, "code", str(target), *place]))
     again = kept_job(opened.run, record.spec, working_dir=working_dir)
+    if record.spec.get("roles"):
+        names = ", ".join(record.spec["roles"])
+        notes.append(
+            f"the command lacks the roles {names}, which it has no option for: write them into a config file "
+            "and add -c FILE, or use --run"
+        )
     own = {"working_dir": working_dir, "storage": shown, "name": name}
     lines.append(submit_line(again, {**kept_settings(record.spec), **own}, defaults=defaults))
     if is_json:
@@ -103,6 +109,7 @@ def _run_again(
     name: str | None,
     is_json: bool,
 ) -> int:
+    check_roles(record.run, record.spec, settings=kept_settings(record.spec))
     own: dict[str, Any] = {"storage": storage} | ({"name": name} if name else {})
     if code is not None:
         check_is_empty(target)

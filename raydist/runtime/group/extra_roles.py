@@ -1,0 +1,165 @@
+"""ExtraActors: the commands of the extra roles of one attempt, started before the tasks train."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from raydist.errors import SpecError, TaskFailedError
+from raydist.runtime.cluster.placement import Placement
+from raydist.runtime.group.ray_failures import describe_cause, raise_if_host_cannot
+from raydist.runtime.host.salvage import salvage, wait_until_gone
+from raydist.runtime.task.role_actor import (
+    CONCURRENCY,
+    GRACE_S,
+    RoleActor,
+    RoleEnd,
+    RoleHello,
+    RoleSetup,
+    describe_command,
+)
+from raydist.spec.extra_roles.role import AnyTask, ExtraTask
+from raydist.spec.tasks import Resources
+
+logger = logging.getLogger(__name__)
+
+# Beyond the time that a command has to end by itself: killing its children, and the end of its log.
+_STOP_EXTRA_S = 6.0
+_NUM_LINES = 5
+
+
+class ExtraActors:
+    """Not to be used from several threads at once.
+
+    Attributes:
+      notes: Sentences about commands that ended well before the run did.
+    """
+
+    def __init__(self, setups: Sequence[RoleSetup]) -> None:
+        self._setups = {setup.task: setup for setup in setups}
+        self._handles: dict[ExtraTask, Any] = {}
+        self._starts: dict[Any, ExtraTask] = {}
+        self._runs: dict[Any, ExtraTask] = {}
+        self._hellos: dict[ExtraTask, RoleHello] = {}
+        self._departed: set[ExtraTask] = set()
+        self.notes: tuple[str, ...] = ()
+
+    @property
+    def resources(self) -> dict[AnyTask, Resources]:
+        return {task: setup.role.resources for task, setup in self._setups.items()}
+
+    @property
+    def refs(self) -> list[Any]:
+        """What is to be waited for, and then given to `take`."""
+        return [*self._starts, *self._runs]
+
+    @property
+    def all_started(self) -> bool:
+        return len(self._hellos) == len(self._setups)
+
+    def hosts(self) -> dict[str, str]:
+        """Returns what tells the tasks where the roles are: each role's hosts by its variable's name."""
+        found: dict[str, list[str]] = {}
+        for task, setup in self._setups.items():
+            found.setdefault(setup.role.hosts_variable, []).append(self._hellos[task].host)
+        return {name: ",".join(hosts) for name, hosts in found.items()}
+
+    def create(
+        self,
+        placement: Placement,
+        *,
+        runtime_env: Mapping[str, Any] | None,
+        other_amounts: Callable[[Resources], Mapping[str, float]],
+    ) -> None:
+        """Asks Ray for every actor."""
+        actor_class: Any = ray.remote(RoleActor)
+        for task, setup in self._setups.items():
+            asked = setup.role.resources
+            self._handles[task] = actor_class.options(
+                num_cpus=asked.num_cpus,
+                memory=asked.memory_bytes or None,
+                resources=other_amounts(asked) or None,
+                scheduling_strategy=placement.strategy_for(task, node_id=None),
+                max_restarts=0,
+                max_task_retries=0,
+                max_concurrency=CONCURRENCY,
+                runtime_env=runtime_env,
+            ).remote()
+
+    def start(self, code: Any) -> None:
+        """Has every actor start its command; takes the code as it travels, and waits for nothing."""
+        for task, handle in self._handles.items():
+            self._starts[handle.start.remote(self._setups[task], code)] = task
+
+    def take(self, ref: Any) -> None:
+        """Takes in one of `refs` that is ready.
+
+        Raises:
+          TaskFailedError: A command ended by itself, and not well, or its process died.
+          SpecError: A command cannot be started. ClusterError: A host cannot run it. StorageError likewise.
+        """
+        if ref in self._starts:
+            task = self._starts.pop(ref)
+            self._take_hello(task, self._get(task, ref))
+        elif ref in self._runs:
+            task = self._runs.pop(ref)
+            self._take_end(task, self._get(task, ref))
+
+    def stop(self) -> None:
+        """Ends every command with its children, as far as Ray reaches them, and then their actors."""
+        ready, _ = ray.wait(list(self._starts), num_returns=len(self._starts), timeout=0)
+        told = {*self._hellos, *(self._starts[ref] for ref in ready)}
+        stops = {self._handles[task].stop.remote(): task for task in told}
+        if stops:
+            ended, _ = ray.wait(list(stops), num_returns=len(stops), timeout=GRACE_S + _STOP_EXTRA_S)
+            for ref in ended:
+                try:
+                    ray.get(ref)
+                    self._departed.add(stops[ref])
+                except RayError as error:
+                    logger.debug("%s: %s", stops[ref], error)
+        for handle in self._handles.values():
+            ray.kill(handle)
+
+    def stop_here(self, home: str | None) -> None:
+        """Clears up on the driver's host without Ray's help; a guard ends the command of a dead actor."""
+        for task, hello in self._hellos.items():
+            if hello.node_id == home:
+                if task not in self._departed:
+                    salvage(hello.scratch_path, self._setups[task].log, pid=hello.pid)
+                wait_until_gone(hello.pid)
+
+    def _take_hello(self, task: ExtraTask, hello: RoleHello) -> None:
+        self._hellos[task] = hello
+        if hello.problem is not None:
+            command = describe_command(self._setups[task])
+            raise SpecError(
+                f"{task} cannot start `{command}` on {hello.host}: {hello.problem}; "
+                f"in roles.{task.role}.command name a program that is on PATH there, or in the job's code"
+            )
+        self._runs[self._handles[task].run.remote()] = task
+
+    def _take_end(self, task: ExtraTask, end: RoleEnd) -> None:
+        command = describe_command(self._setups[task])
+        what = f"{task} ended by itself on {self._hellos[task].host}: `{command}` {end.how}"
+        if not end.is_failure:
+            self.notes = (*self.notes, f"{what}, before the run did")
+            return
+        lines = end.log_end.splitlines()[-_NUM_LINES:]
+        told = f"the end of its log: {' | '.join(lines)}" if lines else "it printed nothing"
+        raise TaskFailedError(f"{what}; {told}", task=str(task))
+
+    def _get(self, task: ExtraTask, ref: Any) -> Any:
+        try:
+            return ray.get(ref)
+        except RayError as error:
+            raise_if_host_cannot(task, error)
+            hello = self._hellos.get(task)
+            where = f" on {hello.host}" if hello else ""
+            raise TaskFailedError(
+                f"{task} was lost{where}: {describe_cause(error)}", task=str(task)
+            ) from error

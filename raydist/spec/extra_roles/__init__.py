@@ -1,0 +1,1 @@
+"""Roles with a command of their own, such as a feature server beside the training."""
