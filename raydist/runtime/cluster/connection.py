@@ -165,8 +165,9 @@ def _connect(
         return _start_embedded(embedded, environ)
     host, port = split_address(target)
     if not accepts_tcp(host, port, timeout_s=PROBE_TIMEOUT_S):
+        option = "ray-client-server-port" if target.startswith(CLIENT_PREFIX) else "port"
         raise ClusterError(
-            f"no Ray answers at {target}; start one there with `ray start --head --port={port}`, "
+            f"no Ray answers at {target}; start one there with `ray start --head --{option}={port}`, "
             "or leave --address out to train on this machine"
         )
     return _join(target, environ)

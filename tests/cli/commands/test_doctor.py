@@ -55,7 +55,8 @@ def test_doctor_says_whether_a_ray_serves_metrics(raydist: Run, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("address", "code", "sentence"),
     [
-        ("127.0.0.1:1", 3, "no Ray answers at 127.0.0.1:1"),
+        ("127.0.0.1:1", 3, "no Ray answers at 127.0.0.1:1; start one there with `ray start --head --port=1`"),
+        ("ray://127.0.0.1:1", 3, "with `ray start --head --ray-client-server-port=1`"),
         ("head", 2, "address is 'head'; write local, auto, host:port"),
     ],
 )
