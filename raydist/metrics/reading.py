@@ -95,16 +95,23 @@ def read_new(
     Raises:
       StorageError: Storage cannot be read.
     """
+    for _ in range(_LISTINGS - 1):
+        try:
+            return _read_unknown(storage, scope, known, on_damage)
+        except _GoneError:  # joined with others since it was listed
+            pass
+    return _read_unknown(storage, scope, known, on_damage)
+
+
+def _read_unknown(
+    storage: RunStorage, scope: Scope, known: Container[str], on_damage: Callable[[StorageError], object]
+) -> NewRows:
     files = frozenset(name for name in storage.list_names(storage.metrics) if name.endswith(".parquet"))
     rows: list[dict[str, Any]] = []
     for name in sorted(files):
-        if name in known:
-            continue
-        try:
+        if name not in known:
             part = _read_group(storage, [f"{storage.metrics}/{name}"], (scope,), on_damage)
-        except _GoneError:  # joined with others since it was listed: the next call finds the rows
-            continue
-        rows += part[scope].to_pylist()
+            rows += part[scope].to_pylist()
     return NewRows(rows=rows, files=files)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +38,21 @@ def job_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Runni
     environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
     folder = Path(tmp_path_factory.mktemp("j", numbered=True))
     with started_ray(folder, environ=environ, job_server_port=port) as ray:
-        yield ray, f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{port}"
+        _wait_for_agent(ray, url)
+        yield ray, url
+
+
+def _wait_for_agent(ray: RunningRay, url: str) -> None:
+    """Waits for the process that starts jobs: on a cold disk it comes up a minute after the server."""
+    deadline = time.monotonic() + 240
+    command = [BIN / "ray", "job", "submit", f"--address={url}", "--", "true"]
+    while (
+        done := subprocess.run(command, env=dict(ray.environ), capture_output=True, text=True, timeout=180)
+    ).returncode:
+        assert "No available agent" in done.stderr, done.stdout + done.stderr
+        assert time.monotonic() < deadline, done.stderr
+        time.sleep(1)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from raydist.controller.task_group import GroupUpdate
 from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.ray_gauges import RayGauges
 from raydist.runtime.host.packages import has_metrics_agent
+from raydist.spec.status import TaskPace
 from tests.conftest import WaitUntil
 from tests.support.fakes import make_plan, make_status
 from tests.support.prometheus import Endpoint
@@ -30,8 +31,11 @@ def test_gauges_of_a_driver_can_be_scraped_and_go_once_they_are_not_set_any_more
     machine = RunMachine(make_plan())
     gauges = RunGauges(machine, RayGauges(), clock=SystemClock())
     values = {"loss": 0.25, "accuracy": float("nan"), 'odd "name"\n': 1.0}
-    status = make_status("worker/0", step=7, steps_per_s=2.5, input_wait=0.5, metrics=values)
-    machine.handle(GroupUpdated(GroupUpdate(statuses=(status,))))
+    # Ten seconds between them, half of which it waited for data.
+    before = TaskPace(at_s=5.0, steps=1, input_wait_s=0.0)
+    for pace in (before, TaskPace(at_s=15.0, steps=11, input_wait_s=5.0)):
+        status = make_status("worker/0", step=7, steps_per_s=2.5, pace=pace, metrics=values)
+        machine.handle(GroupUpdated(GroupUpdate(statuses=(status,), all_placed=True)))
 
     def is_seen() -> bool:
         gauges.publish()
@@ -43,7 +47,7 @@ def test_gauges_of_a_driver_can_be_scraped_and_go_once_they_are_not_set_any_more
     assert seen["ray_raydist_run_state", "RUNNING"] == 0
     assert seen["ray_raydist_task_steps", "worker/0"] == 7
     assert seen["ray_raydist_task_steps_per_second", "worker/0"] == 2.5
-    assert seen["ray_raydist_task_input_wait_ratio", "worker/0"] == 0.5
+    assert seen["ray_raydist_task_input_wait_ratio", "worker/0"] == pytest.approx(0.5)
     assert seen["ray_raydist_task_value", "worker/0", "loss"] == 0.25
     assert seen["ray_raydist_task_nonfinite_values", "worker/0"] == 1
     assert ("ray_raydist_task_value", "worker/0", "accuracy") not in seen

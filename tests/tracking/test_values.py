@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raydist.metrics import reading
 from raydist.metrics.parquet import JOINED_AT, MetricsWriter
 from raydist.metrics.records import Scope
 from raydist.spec.tasks import TaskId
@@ -69,6 +71,37 @@ def test_rows_of_joined_files_are_told_once(storage: RunStorage) -> None:
     assert len(storage.list_names(storage.metrics)) < JOINED_AT
     seen += values.read()
     assert [one.step for one in seen] == list(range(1, JOINED_AT + 10))
+
+
+def test_rows_of_files_that_are_joined_while_they_are_read_are_told_at_once(
+    storage: RunStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+    writer = MetricsWriter.open(storage, task=TaskId.parse("worker/0"), attempt=0, clock=lambda: now_s[0])
+    steps: list[int] = []
+
+    def write() -> int:
+        steps.append(len(steps) + 1)
+        writer.append([row(step=steps[-1], value=0.0, wall_time=float(steps[-1]))])
+        now_s[0] += 10.0
+        writer.tick()
+        return len(storage.list_names(storage.metrics))
+
+    while write() < JOINED_AT - 1:
+        pass
+    read_group, is_joined = reading._read_group, []
+
+    def read_group_late(*arguments: Any) -> Any:
+        if not is_joined:
+            while write() >= JOINED_AT - 1:
+                pass
+            is_joined.append(True)
+        return read_group(*arguments)
+
+    monkeypatch.setattr(reading, "_read_group", read_group_late)
+    # The last call of a run, which has ended by then, has no next one.
+    assert [one.step for one in NewValues(storage, taken={}).read()] == steps
+    assert is_joined
 
 
 def test_damaged_file_is_named_and_passed_over(storage: RunStorage) -> None:
