@@ -19,6 +19,7 @@ import pytest
 
 from raydist import api
 from raydist.errors import MistakeError, SpecError
+from raydist.metrics.records import Scope
 from raydist.runtime.host.packages import check_mlflow
 from raydist.spec.result import TaskRecord
 from raydist.spec.run_state import RunState
@@ -31,7 +32,7 @@ from raydist.tracking.mlflow_client import metric_name
 from raydist.tracking.mlflow_tracker import MlflowTracker, params_of, tags_of
 from tests.conftest import WaitUntil
 from tests.support.faulty_http import Fault, FaultyProxy, faulty_proxy
-from tests.support.metric_rows import row, store_rows
+from tests.support.metric_rows import read_rows, row, store_rows
 
 
 def is_installed(distribution: str) -> bool:
@@ -237,11 +238,14 @@ class TestServer:
         assert raydist(tmp_path, "submit", *submit, "--max-failures", "0", *runs).returncode == 1
         resumed = raydist(tmp_path, "resume", "real", "-p", "fails=false", "--json", *runs)
         assert resumed.returncode == 0, resumed.stderr
+        rows = read_rows(open_run(str(tmp_path / "runs"), run="real"))
+        stored = sorted((row.step, row.value) for row in rows if row.scope is Scope.GLOBAL)
+        assert stored == [(1, 1.0), (2, 0.5), (3, 0.25)]
         (run,) = runs_at(server, experiment="job.py:train")
         assert (run.info.run_name, run.info.status) == ("real", "FINISHED")
         assert run.data.tags["raydist.storage"] == str(tmp_path / "runs" / "real")
         values = history(server, run.info.run_id, "loss")
-        assert [(step, value) for step, value, _ in values] == [(1, 1.0), (2, 0.5), (3, 0.25)]
+        assert [(step, value) for step, value, _ in values] == stored
 
     def test_resumed_run_goes_on_in_the_same_run(self, server: str, storage: RunStorage) -> None:
         store_rows(storage, [row(step=1, value=0.5, wall_time=1000.0)])
