@@ -26,7 +26,7 @@ from raydist.runtime.cluster.connection import connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.leftovers import new_owner
-from raydist.runtime.host.packages import check_mlflow
+from raydist.runtime.host.software.packages import check_mlflow
 from raydist.runtime.task.code_archive import pack
 from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
@@ -248,9 +248,8 @@ def _prepare(
     trace = stack.enter_context(traced_code(code, job))
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail
     connection, plan = _connect(request, early_plan, stack, tell)
-    from raydist.runs.assembly import (
-        make_controller,  # imports ray, which a mistake told so far has not paid for
-    )
+    # They import ray, which a mistake told so far has not paid for.
+    from raydist.runs.assembly import make_controller
     from raydist.runtime.detach.cluster_leftovers import swept_beside
     from raydist.runtime.detach.controller_actor import refuse_if_running
 

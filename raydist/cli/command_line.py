@@ -22,19 +22,19 @@ def hide_secrets() -> None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         shown = Path("/proc/self/cmdline").read_bytes()
         start, end = _place(Path("/proc/self/stat").read_text())
-        hidden = without_secrets(shown)
+        hidden = redacted_line(shown)
         if hidden != shown and 0 < start and end - start == len(shown):
             ctypes.memmove(start, hidden, len(hidden))
 
 
-def without_secrets(line: bytes) -> bytes:
+def redacted_line(line: bytes) -> bytes:
     """Returns a command line of as many bytes, as /proc has it: each argument with a zero byte at its end."""
     arguments = line.removesuffix(b"\0").split(b"\0")
     texts = [each.decode(errors="surrogateescape") for each in arguments]
-    redacted = redact_arguments(texts)
-    if redacted == texts:
+    shown = redact_arguments(texts)
+    if shown == texts:
         return line
-    hidden = b"\0".join(each.encode(errors="surrogateescape") for each in redacted)
+    hidden = b"\0".join(each.encode(errors="surrogateescape") for each in shown)
     # The last byte has to stay zero, or Linux takes the environment for a part of the line.
     return hidden[: len(line) - 1].ljust(len(line), b"\0")
 

@@ -11,7 +11,8 @@ import click
 from raydist.errors import SpecError
 from raydist.spec.duration import parse_duration
 from raydist.spec.job import MODULE_FLAG
-from raydist.spec.settings.options import OPTIONS, Option, OptionKind, find_option
+from raydist.spec.settings.option import Option, OptionKind
+from raydist.spec.settings.options import OPTIONS, find_option
 
 ARGS = find_option("args")  # see grouped_help.RunCommand
 _STORAGE = find_option("storage")
@@ -36,6 +37,20 @@ class DurationType(click.ParamType[float]):
         if seconds < 0:
             raise SpecError(f"{name} is {value}; need at least 0 seconds")
         return seconds
+
+
+def timeout_option(default: str | None = None) -> Callable[[_Function], _Function]:
+    """Adds `--timeout` to a command that waits: without limit when omitted where there is no default."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        metavar="DURATION",
+        type=DurationType(),
+        default=default,
+        show_default=default is not None,
+        help="How long to wait: seconds, or 90s, 5m, 2h"
+        + ("." if default is not None else "; without limit when omitted."),
+    )
 
 
 def storage_option(function: _Function) -> _Function:

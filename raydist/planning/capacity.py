@@ -69,20 +69,18 @@ def _all_placed(hosts: Sequence[Room], roles: Sequence[AnyRole]) -> bool:
 
 
 def _options(roles: Sequence[AnyRole]) -> str:
-    roles, extras = (
-        [role for role in roles if not isinstance(role, ExtraRole)],
-        [role for role in roles if isinstance(role, ExtraRole)],
-    )
-    options = [f"--cpus-per-{role.name}" for role in roles]
-    if any(role.resources.num_gpus for role in roles):
+    extras = [role for role in roles if isinstance(role, ExtraRole)]
+    trainers = [role for role in roles if not isinstance(role, ExtraRole)]
+    options = [f"--cpus-per-{role.name}" for role in trainers]
+    if any(role.resources.num_gpus for role in trainers):
         options.append("--gpus-per-worker")
-    options += [f"--memory-per-{role.name}" for role in roles if role.resources.memory_bytes]
-    customs = [(role, name) for role in roles for name, _ in role.resources.custom]
+    options += [f"--memory-per-{role.name}" for role in trainers if role.resources.memory_bytes]
+    customs = [(role, name) for role in trainers for name, _ in role.resources.custom]
     options += [
         "--accelerator-type" if name.startswith(ACCELERATOR_TYPE) else f"--resources-per-{role.name}"
         for role, name in customs
     ]
-    if any(role.resources.labels for role in roles):
+    if any(role.resources.labels for role in trainers):
         options.append("--label-selector")
     options += [f"roles.{role.name} of the config" for role in extras]
     return _listed(list(dict.fromkeys(options)), "or")

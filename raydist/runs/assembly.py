@@ -22,7 +22,7 @@ from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.ray_gauges import RayGauges
 from raydist.runtime.group.launcher import RayLauncher
-from raydist.runtime.host.packages import check_mlflow
+from raydist.runtime.host.software.packages import check_mlflow
 from raydist.spec.job import JobSpec
 from raydist.spec.result import RunResult
 from raydist.storage.claims.run_folder import RunFolder

@@ -24,7 +24,7 @@ from raydist.runtime.cluster.datasets import deserialize
 from raydist.runtime.cluster.pickling import pickle_by_value
 from raydist.runtime.detach import cluster_leftovers, controller_actor
 from raydist.runtime.host import leftovers
-from raydist.runtime.host.versions import describe_difference, installed_versions
+from raydist.runtime.host.software.versions import describe_difference, installed_versions
 from raydist.spec.process import this_process
 from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
@@ -255,7 +255,8 @@ class DetachedController:
 
     def _check_versions(self) -> None:
         host = str(this_process()["host"])
-        difference = describe_difference(host, installed_versions(), ours=self._launch.versions)
+        references = {"the driver": self._launch.versions}
+        difference = describe_difference(host, installed_versions(), references=references)
         if difference is not None:
             raise ClusterError(difference)
 

@@ -202,10 +202,9 @@ def decode_record(content: bytes, storage: RunStorage) -> RunRecord:
         record = json.loads(content)
         if not isinstance(record, dict):
             raise ValueError("it holds no JSON object")
+        # Half a character, which no terminal takes; to look for one takes long for a large record.
         if b"\\u" in content or b"\xed" in content:
-            json.dumps(
-                record, ensure_ascii=False
-            ).encode()  # fails for half a character: no terminal takes it
+            json.dumps(record, ensure_ascii=False).encode()
         # Not the record's own name: it would be used as a path, and a copy has another one.
         known = {"storage": storage.uri(storage.run), **record, "run": storage.run}
         found: RunRecord = from_plain(known, RunRecord)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from raydist.cli.command_line import without_secrets
+from raydist.cli.command_line import redacted_line
 
 SHOW = """
 import sys
@@ -30,8 +30,8 @@ print(Path("/proc/self/cmdline").read_bytes().hex(), sys.argv[1:])
     ],
 )
 def test_line_without_secrets_is_as_long(line: bytes, expected: bytes) -> None:
-    assert without_secrets(line) == expected.ljust(len(line), b"\0")
-    assert without_secrets(line)[-1] == 0
+    assert redacted_line(line) == expected.ljust(len(line), b"\0")
+    assert redacted_line(line)[-1] == 0
 
 
 def test_process_hides_its_secrets_and_keeps_its_arguments() -> None:

@@ -23,7 +23,8 @@ from raydist.cli import job_options, main
 from raydist.cli.commands import guide
 from raydist.cli.screen import guide_pages, output, run_view
 from raydist.spec.result import RunError
-from raydist.spec.settings.options import OPTIONS, Option, OptionKind
+from raydist.spec.settings.option import Option, OptionKind
+from raydist.spec.settings.options import OPTIONS
 from raydist.spec.settings.typed import typed_values
 from raydist.train_context import TrainContext
 from tests.cli.conftest import Run

@@ -11,7 +11,8 @@ import pytest
 from raydist.cli import main
 from raydist.cli.screen import output
 from raydist.cli.screen.grouped_help import GROUPS
-from raydist.spec.settings.options import OPTIONS, OptionKind
+from raydist.spec.settings.option import OptionKind
+from raydist.spec.settings.options import OPTIONS
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,7 @@ def test_large_function_outlives_its_submitter(
 
 def launch_of(plan: Plan, *, has_code: bool = True) -> bytes:
     from raydist.runs.detached import Launch
-    from raydist.runtime.host.versions import installed_versions
+    from raydist.runtime.host.software.versions import installed_versions
 
     return pickle.dumps(
         Launch(

@@ -10,7 +10,7 @@ from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate
 from raydist.runs.prometheus import RunGauges
 from raydist.runtime.cluster.ray_gauges import RayGauges
-from raydist.runtime.host.packages import has_metrics_agent
+from raydist.runtime.host.software.packages import has_metrics_agent
 from raydist.spec.status import TaskPace
 from tests.conftest import WaitUntil
 from tests.support.fakes import make_plan, make_status

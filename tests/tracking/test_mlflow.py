@@ -20,7 +20,7 @@ import pytest
 from raydist import api
 from raydist.errors import MistakeError, SpecError
 from raydist.metrics.records import Scope
-from raydist.runtime.host.packages import check_mlflow
+from raydist.runtime.host.software.packages import check_mlflow
 from raydist.spec.result import TaskRecord
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState

@@ -14,9 +14,10 @@ from raydist.errors import RaydistError, StorageError
 from raydist.known_versions import KNOWN
 from raydist.planning.this_machine import this_machine
 from raydist.runtime.host.address import accepts_tcp, running_address, split_address
-from raydist.runtime.host.lost_parts import lost_parts
-from raydist.runtime.host.packages import has_metrics_agent
-from raydist.runtime.host.versions import installed_versions
+from raydist.runtime.host.proxies import describe_proxies, proxies_in
+from raydist.runtime.host.software.lost_parts import lost_parts
+from raydist.runtime.host.software.packages import has_metrics_agent
+from raydist.runtime.host.software.versions import installed_versions
 from raydist.spec.request import absolute_storage
 from raydist.spec.settings.options import find_option
 
@@ -24,7 +25,6 @@ _CHECKED = "the first task on each host checks what raydist's patches do with it
 _OF_NEWER = {"tensorflow": _CHECKED, "keras": _CHECKED, "tf_keras": _CHECKED, "ray": "not tested"}
 _TRAINING = "`pip install 'raydist[tensorflow]'`"
 _ADDRESS = find_option("address")
-_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
 
 
 @click.command("doctor", epilog="More: `raydist guide on-a-cluster`.")
@@ -133,10 +133,8 @@ def _storage(uri: str) -> dict[str, Any]:
 
 def _environment(environ: Mapping[str, str]) -> list[dict[str, Any]]:
     """Tells which variables a task sets anew, as they would break its servers or choose its Keras."""
-    proxies = [name for name in (*_PROXIES, *map(str.upper, _PROXIES)) if environ.get(name)]
-    found = []
-    if proxies:
-        found.append(_finding("proxies", f"{', '.join(proxies)} set; tasks do not use them for each other"))
+    proxies = proxies_in(environ)
+    found = [_finding("proxies", describe_proxies(proxies))] if proxies else []
     for name in ("TF_CONFIG", "TF_USE_LEGACY_KERAS", "KERAS_BACKEND"):
         if environ.get(name):
             found.append(_finding(name, f"set to {environ[name]!r}; tasks get their own value"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import DurationType, json_option, storage_option
+from raydist.cli.job_options import json_option, storage_option, timeout_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import ClusterError
@@ -14,15 +14,7 @@ from raydist.spec.tasks import TaskId
 @click.command("stacks", epilog="More: `raydist guide failures`.")
 @run_argument
 @click.option("--task", "names", metavar="TASK", multiple=True, help="Only this task, such as worker/1.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="DURATION",
-    type=DurationType(),
-    default="30s",
-    show_default=True,
-    help="How long to wait: seconds, or 90s, 5m, 2h.",
-)
+@timeout_option("30s")
 @storage_option
 @json_option
 def command(run: str, names: tuple[str, ...], timeout_s: float, storage: str, is_json: bool) -> None:

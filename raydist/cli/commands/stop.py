@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import DurationType, json_option, storage_option
+from raydist.cli.job_options import json_option, storage_option, timeout_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, run_view
 from raydist.errors import ClusterError
@@ -23,15 +23,7 @@ _ASK_AGAIN_S = 10.0
 
 @click.command("stop")
 @run_argument
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="DURATION",
-    type=DurationType(),
-    default="60s",
-    show_default=True,
-    help="How long to wait: seconds, or 90s, 5m, 2h.",
-)
+@timeout_option("60s")
 @click.option(
     "--address",
     metavar=_ADDRESS.metavar,

@@ -10,7 +10,8 @@ from typing import Any
 from raydist.errors import SpecError
 from raydist.spec.duration import write_age
 from raydist.spec.job import MODULE_FLAG
-from raydist.spec.settings.options import OPTIONS, PARAMS, Option, OptionKind
+from raydist.spec.settings.option import Option, OptionKind
+from raydist.spec.settings.options import OPTIONS, PARAMS
 
 # Kept as seconds, and read from a command line with a unit only.
 _AGES = ("keep_runs",)

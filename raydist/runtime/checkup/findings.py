@@ -8,7 +8,8 @@ from typing import Any
 
 from raydist.known_versions import KNOWN
 from raydist.runtime.checkup.facts import Clock, HostFacts, Link
-from raydist.runtime.host.versions import describe_difference
+from raydist.runtime.host.proxies import describe_proxies
+from raydist.runtime.host.software.versions import describe_difference
 
 _GIB = 2**30
 _MB = 1e6
@@ -49,26 +50,25 @@ def findings_of(
     host: str,
     facts: HostFacts,
     *,
-    ours: Mapping[str, str],
+    references: Mapping[str, Mapping[str, str]],
     resources: Mapping[str, float],
-    clock: Clock | None,
+    clock: Clock,
 ) -> list[Finding]:
     """Returns the findings about one host.
 
     Args:
-      ours: The driver's versions.
+      references: As `describe_difference` takes them.
       resources: What Ray counts on there.
-      clock: None where it could not be read.
     """
     return [
-        *_versions(host, facts, ours),
+        *_versions(host, facts, references),
         *_gpus(host, facts, round(resources.get("GPU", 0))),
         Finding(host=host, what="TPUs", text=_count(resources.get("TPU", 0))),
         *_disks(host, facts),
         _clock(host, clock),
         _storage(host, facts),
         _ports(host, facts),
-        Finding(host=host, what="proxies", text=_proxies(facts)),
+        Finding(host=host, what="proxies", text=describe_proxies(facts.proxies)),
     ]
 
 
@@ -84,8 +84,8 @@ def finding_of_link(link: Link) -> Finding:
     return Finding(host=link.source, what=what, text=text)
 
 
-def _versions(host: str, facts: HostFacts, ours: Mapping[str, str]) -> Iterator[Finding]:
-    difference = describe_difference(host, facts.versions, ours=ours)
+def _versions(host: str, facts: HostFacts, references: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+    difference = describe_difference(host, facts.versions, references=references)
     if difference is not None:
         yield bad(host, "versions", difference)
         return
@@ -138,9 +138,7 @@ def _disks(host: str, facts: HostFacts) -> Iterator[Finding]:
             yield Finding(host=host, what="disk", text=text)
 
 
-def _clock(host: str, clock: Clock | None) -> Finding:
-    if clock is None:
-        return bad(host, "clock", "could not be read")
+def _clock(host: str, clock: Clock) -> Finding:
     text = f"{clock.offset_s:+.3f} s against this host, to {clock.error_s:.3f} s"
     if abs(clock.offset_s) - clock.error_s > _MAX_OFFSET_S:
         return bad(host, "clock", f"{text}; set it by NTP, such as with chrony")
@@ -173,12 +171,6 @@ def _ports(host: str, facts: HostFacts) -> Finding:
         "exposure",
         f"tasks would listen on {addresses} without authentication; give --ports, and {remedy}",
     )
-
-
-def _proxies(facts: HostFacts) -> str:
-    if not facts.proxies:
-        return "none"
-    return f"{', '.join(facts.proxies)} set; tasks do not use them for each other"
 
 
 def _count(number: float) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from importlib import metadata
@@ -16,18 +14,16 @@ from importlib import metadata
 from raydist.errors import StorageError
 from raydist.runtime.checkup.facts import Device, Disk, HostFacts, StorageSpeed
 from raydist.runtime.checkup.network import ports_of_tasks, public_addresses
-from raydist.runtime.host.lost_parts import lost_parts
-from raydist.runtime.host.versions import installed_versions
+from raydist.runtime.host.proxies import proxies_in
+from raydist.runtime.host.software.fresh_process import FreshProcessError, answer_of
+from raydist.runtime.host.software.lost_parts import lost_parts
+from raydist.runtime.host.software.versions import installed_versions
 from raydist.storage.proof import StorageProof
 from raydist.storage.run_storage import open_run
 
-PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy")
-
-_DEVICES_TIMEOUT_S = 120.0
 _SMI_TIMEOUT_S = 20.0
 _SPEED_BYTES = 16 * 2**20
 _SIDE = 1024
-# In a process of its own: TensorFlow stays, and Ray has hidden the GPUs from this one.
 _DEVICES = f"""
 import json, time
 import tensorflow as tf
@@ -73,7 +69,7 @@ def look(proof: StorageProof) -> HostFacts:
         devices=devices,
         device_error=device_error,
         disks=_disks(),
-        proxies=tuple(name for name in (*PROXIES, *map(str.upper, PROXIES)) if os.environ.get(name)),
+        proxies=proxies_in(os.environ),
         public_addresses=public_addresses(),
         task_ports=ports_of_tasks(),
         storage=speed,
@@ -100,25 +96,12 @@ def _gpus() -> tuple[str, ...]:
 
 
 def _devices() -> tuple[tuple[Device, ...], str | None]:
-    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    for name in ("CUDA_VISIBLE_DEVICES", "TF_CONFIG"):
-        environ.pop(name, None)
+    # Ray has hidden the GPUs from this process.
+    environ = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "CUDA_VISIBLE_DEVICES": None, "TF_CONFIG": None}
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _DEVICES],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DEVICES_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return (), f"it took longer than {_DEVICES_TIMEOUT_S:g} s"
-    if done.returncode != 0:
-        return (), (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    found = json.loads(done.stdout.splitlines()[-1])
+        found = answer_of(_DEVICES, environ=environ)
+    except FreshProcessError as error:
+        return (), str(error)
     return tuple(Device(kind=kind, name=name, gflops=rate) for kind, name, rate in found), None
 
 

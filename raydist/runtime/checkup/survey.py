@@ -72,13 +72,18 @@ def _survey(storage_uri: str) -> list[Finding]:
     with _proof(storage_uri) as proof, _probes(nodes) as probes:
         clocks, found = _clocks(probes)
         refs = {host: probe.look.remote(proof) for host, probe in probes.items() if host in clocks}
-        ours = versions_here()
+        references = {"the driver": versions_here()}
         resources = {_host_of(node): node["Resources"] for node in nodes}
         for host, facts in _answers(refs, timeout_s=_LOOK_TIMEOUT_S):
             if isinstance(facts, str):
                 found.append(bad(host, "host", facts))
-            else:
-                found += findings_of(host, facts, ours=ours, resources=resources[host], clock=clocks[host])
+                continue
+            found += findings_of(
+                host, facts, references=references, resources=resources[host], clock=clocks[host]
+            )
+            # What this driver lacks has to be the same on the hosts nevertheless.
+            if len(references) == 1:
+                references[f"host {host}"] = facts.versions
         found += map(finding_of_link, _links({host: probes[host] for host in clocks}))
     return sorted(found, key=lambda one: one.host or "")
 
@@ -123,9 +128,11 @@ def _clocks(probes: Mapping[str, Any]) -> tuple[dict[str, Clock], list[Finding]]
     for host, answer in _answers(up, timeout_s=_START_TIMEOUT_S):
         if isinstance(answer, str):
             found.append(bad(host, "host", answer))
-        else:
-            with contextlib.suppress(RayError):
-                clocks[host] = min((_read_clock(probes[host]) for _ in range(_CLOCK_TRIES)), key=_error_of)
+            continue
+        try:
+            clocks[host] = min((_read_clock(probes[host]) for _ in range(_CLOCK_TRIES)), key=_error_of)
+        except RayError as error:
+            found.append(bad(host, "host", f"was lost: {_first_line(error)}; see Ray's logs there"))
     return clocks, found
 
 

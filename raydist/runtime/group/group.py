@@ -33,7 +33,7 @@ from raydist.runtime.group.witness import Witness
 from raydist.runtime.host.firewall.public import check_not_public
 from raydist.runtime.host.leftovers import new_owner
 from raydist.runtime.host.log_capture import LogTarget
-from raydist.runtime.host.versions import describe_difference, installed_versions
+from raydist.runtime.host.software.versions import describe_difference, installed_versions
 from raydist.runtime.task.body import body_of
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
@@ -323,12 +323,10 @@ class RayTaskGroup:
         except RayError as error:
             raise_if_host_cannot(task, error)
             raise
-        difference = describe_difference(hello.host, hello.versions, ours=self._versions)
         # What the driver lacks has to be the same on the hosts nevertheless.
         first = next(iter(self._ledger.hellos.values()), hello)
-        difference = difference or describe_difference(
-            hello.host, hello.versions, ours=first.versions, owner=f"host {first.host}"
-        )
+        references = {"the driver": self._versions, f"host {first.host}": first.versions}
+        difference = describe_difference(hello.host, hello.versions, references=references)
         if difference is not None:
             raise ClusterError(difference, task=str(task))
         return hello

@@ -29,12 +29,12 @@ from raydist.runtime.host.firewall.rules import advice
 from raydist.runtime.host.hardware import peak_memory_bytes, read_machine
 from raydist.runtime.host.log_capture import LogCapture
 from raydist.runtime.host.oom import OomCounter
-from raydist.runtime.host.packages import package_versions
 from raydist.runtime.host.post_mortem import EXIT_MARK
 from raydist.runtime.host.scratch import Scratch
-from raydist.runtime.host.versions import installed_versions
+from raydist.runtime.host.software.packages import package_versions
+from raydist.runtime.host.software.versions import installed_versions
 from raydist.runtime.task.body import TaskBody, load_body
-from raydist.runtime.task.code_archive import unpack
+from raydist.runtime.task.code_archive import unpack_for_task
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.parcels import RayParcels, find_mailbox
 from raydist.runtime.task.ports import PortLease
@@ -223,13 +223,7 @@ class TaskActor:
 
     def _place_code(self, code: bytes) -> Path:
         path = self._scratch.code_path
-        try:
-            unpack(code, path)
-        except OSError as error:
-            raise StorageError(
-                f"host {self._host} cannot unpack the job's code into {path}: {error.strerror}; "
-                "free some space there, or point TMPDIR on that host to another disk"
-            ) from error
+        unpack_for_task(code, path, host=self._host)
         sys.path.insert(0, str(path))
         importlib.invalidate_caches()
         # Files that lie beside the job file are found by their relative names on every host.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from raydist.errors import MistakeError
+from raydist.errors import MistakeError, StorageError
 
 IGNORE_FILE = ".raydistignore"
 MAX_BYTES = 100 * 1024 * 1024
@@ -68,6 +68,21 @@ def unpack(data: bytes, folder: Path) -> None:
         for entry in archive.infolist():
             # extractall would forget which files can be run.
             os.chmod(archive.extract(entry, folder), (entry.external_attr >> 16) & 0o777)
+
+
+def unpack_for_task(data: bytes, folder: Path, *, host: str) -> None:
+    """As `unpack`, on the host of a task.
+
+    Raises:
+      StorageError: It cannot be written, such as on a full disk.
+    """
+    try:
+        unpack(data, folder)
+    except OSError as error:
+        raise StorageError(
+            f"host {host} cannot unpack the job's code into {folder}: {error.strerror}; "
+            "free some space there, or point TMPDIR on that host to another disk"
+        ) from error
 
 
 def _files_within_limit(working_dir: Path) -> Iterator[Path]:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import ray
 
-from raydist.errors import StorageError
 from raydist.planning.environment import command_environment
 from raydist.runtime.host.command.guarded import GuardedCommand
 from raydist.runtime.host.log_capture import LogCapture, LogTarget
 from raydist.runtime.host.post_mortem import examine
 from raydist.runtime.host.scratch import Scratch
 from raydist.runtime.host.wait_status import describe_exit
-from raydist.runtime.task.code_archive import unpack
+from raydist.runtime.task.code_archive import unpack_for_task
 from raydist.spec.extra_roles.role import ExtraRole, ExtraTask
 from raydist.spec.job import JobSpec
 from raydist.storage.files.job_secrets import secrets_of
@@ -136,15 +135,8 @@ class RoleActor:
     def _place_code(self, code: bytes | None, host: str) -> Path:
         if code is None:
             return self._scratch.path
-        path = self._scratch.code_path
-        try:
-            unpack(code, path)
-        except OSError as error:
-            raise StorageError(
-                f"host {host} cannot unpack the job's code into {path}: {error.strerror}; "
-                "free some space there, or point TMPDIR on that host to another disk"
-            ) from error
-        return path
+        unpack_for_task(code, self._scratch.code_path, host=host)
+        return self._scratch.code_path
 
 
 def describe_command(setup: RoleSetup) -> str:

@@ -1,1 +1,1 @@
-"""What tasks find in their environment: variables, and which of them are secret."""
+"""The environment variables of tasks, and files of them."""

@@ -2,119 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
 
 from raydist.errors import SpecError
-from raydist.spec.duration import write_duration
-from raydist.spec.job import (
-    CheckpointEvery,
-    JobSpec,
-    KerasFlavour,
-    PortRange,
-    RunOn,
-    Strategy,
-    WorkerRange,
-    check_field,
-)
+from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, WorkerRange
 from raydist.spec.near import suggest
 from raydist.spec.partitioner import FORMS, Partitioner
 from raydist.spec.settings import values
 from raydist.spec.settings.extra_roles import roles
+from raydist.spec.settings.option import Option, OptionKind
 
-
-class OptionKind(enum.Enum):
-    """How an option is written on the command line."""
-
-    VALUE = "value"  # --name METAVAR
-    SWITCH = "switch"  # --name / --no-name
-    FLAG = "flag"  # --name
-    WORD = "word"  # --name, or --name METAVAR
-    REPEATED = "repeated"  # --name METAVAR, any number of times
-    REST = "rest"  # all that follows `--`
-    MAPPING = "mapping"  # not at all: only a config file and Python code have it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One field of JobSpec that a user may set.
-
-    Attributes:
-      name: The field of JobSpec; also the key in a config file and the keyword of `raydist.run`.
-      metavar: What stands for the value in the help; empty for switches and flags. The one word of a WORD.
-      summary: What it sets, with its unit, and what happens when it is omitted where that is no value.
-      parser: Checks and types what was written.
-    """
-
-    name: str
-    metavar: str
-    summary: str
-    parser: values.Parser
-    kind: OptionKind = OptionKind.VALUE
-
-    @property
-    def flag(self) -> str:
-        """The command line's spelling, as click takes it: `--ps`, `--evaluator/--no-evaluator`."""
-        word = self.name.replace("_", "-")
-        if self.kind is OptionKind.REST:
-            return "--"
-        return f"--{word}/--no-{word}" if self.kind is OptionKind.SWITCH else f"--{word}"
-
-    @property
-    def default(self) -> Any:
-        """The built-in default; None for `name`, which is made from the job and the time."""
-        return _DEFAULTS[self.name]
-
-    @property
-    def help(self) -> str:
-        if self.default is None or self.kind in _WITHOUT_DEFAULT:
-            return self.summary
-        is_duration = self.parser is values.duration
-        default = write_duration(self.default) if is_duration else _written(self.default)
-        return f"{self.summary} [default: {default}]"
-
-    def parse(self, value: object, *, where: str = "") -> Any:
-        """Returns the typed value; raises SpecError, which begins with `where` (file and line) if given."""
-        try:
-            parsed = self.parser(self.name, value)
-            check_field(self.name, parsed)
-        except SpecError as error:
-            raise SpecError(f"{where}: {error}") if where else error from None
-        return parsed
-
-
-# Those that have nothing by default, which their help need not say.
-_WITHOUT_DEFAULT = (
-    OptionKind.FLAG,
-    OptionKind.WORD,
-    OptionKind.REST,
-    OptionKind.REPEATED,
-    OptionKind.MAPPING,
-)
-
-
-def _default_of(field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return None if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
-_DEFAULTS: Mapping[str, Any] = {field.name: _default_of(field) for field in dataclasses.fields(JobSpec)}
-
-
-def _written(value: Any) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case enum.Enum():
-            return str(value.value)
-        case float():
-            return f"{value:g}"
-        case _:
-            return str(value)
+# Those that a resource can be asked for.
+_ROLES = ("worker", "ps", "chief", "evaluator", "data_worker")
 
 
 def _cpus(role: str) -> Option:
@@ -227,16 +126,8 @@ OPTIONS: tuple[Option, ...] = (
         summary="Tasks of tf.data service, which run what ctx.distribute is given.",
         parser=values.whole_number,
     ),
-    _cpus("worker"),
-    _cpus("ps"),
-    _cpus("chief"),
-    _cpus("evaluator"),
-    _cpus("data_worker"),
-    _memory("worker"),
-    _memory("ps"),
-    _memory("chief"),
-    _memory("evaluator"),
-    _memory("data_worker"),
+    *map(_cpus, _ROLES),
+    *map(_memory, _ROLES),
     Option(
         name="memory_retry",
         metavar="FACTOR",
@@ -244,11 +135,7 @@ OPTIONS: tuple[Option, ...] = (
         "role, such as 1.5x, where a host has it; as much as before when omitted or none.",
         parser=values.optional(values.factor, none="none"),
     ),
-    _resources("worker"),
-    _resources("ps"),
-    _resources("chief"),
-    _resources("evaluator"),
-    _resources("data_worker"),
+    *map(_resources, _ROLES),
     Option(
         name="accelerator_type",
         metavar="TYPE",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import DurationType, json_option, storage_option
+from raydist.cli.job_options import json_option, storage_option, timeout_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.spec.tasks import TaskId
@@ -26,15 +26,7 @@ _MAX_STEPS = 1000
     show_default=True,
     help="How many steps to profile, at least.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="DURATION",
-    type=DurationType(),
-    default="2m",
-    show_default=True,
-    help="How long to wait: seconds, or 90s, 5m, 2h.",
-)
+@timeout_option("2m")
 @storage_option
 @json_option
 def command(

@@ -18,7 +18,7 @@ from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.cli.screen.submit_line import submit_line
 from raydist.errors import MistakeError
-from raydist.runtime.host.packages import package_versions
+from raydist.runtime.host.software.packages import package_versions
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.entry.job_file import read_job
 from raydist.storage.evidence import read_kept_code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from raydist.cli.job_options import DurationType, json_option, storage_option
+from raydist.cli.job_options import json_option, storage_option, timeout_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, run_view
 from raydist.errors import ClusterError
@@ -12,13 +12,7 @@ from raydist.errors import ClusterError
 
 @click.command("wait")
 @run_argument
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="DURATION",
-    type=DurationType(),
-    help="How long to wait: seconds, or 90s, 5m, 2h; without limit when omitted.",
-)
+@timeout_option()
 @click.option(
     "--address", metavar="ADDRESS", help="Ray that a detached run is in; the one it was submitted to."
 )

@@ -63,7 +63,8 @@ class GuardedCommand:
         return self._next_news().get("exit_code")
 
     def stop(self) -> None:
-        """Ends the command and its children, and waits until they are gone. Idempotent, from any thread."""
+        """Has the command and its children ended; `wait_until_gone` waits for that. Idempotent, from any
+        thread."""
         try:
             self._control.shutdown(socket.SHUT_WR)
         except OSError:

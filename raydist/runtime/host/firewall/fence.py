@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _NAME = "fence.json"
 _TIMEOUT_S = 10.0
+# Of old iptables only one may run at a time, and another task may be setting its rules: wait for 5 s.
+_WAIT = ("-w", "5")
 # Where a service's PATH may not lead.
 _FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 
@@ -81,12 +83,13 @@ def _set(fence: Fence, hosts: Sequence[str]) -> bool:
         return _succeeds(
             ["nft", "-f", "-"], rules.nft_table(fence.name, ports=[fence.port], hosts=hosts) + "\n"
         )
-    if not _succeeds(["iptables-restore", "--noflush"], rules.iptables_script(fence, hosts=hosts, version=4)):
+    script = rules.iptables_script(fence, hosts=hosts, version=4)
+    if not _succeeds(["iptables-restore", *_WAIT, "--noflush"], script):
         return False
     # TensorFlow's server listens for both, where the host has both.
     has_ipv6 = Path("/proc/net/if_inet6").exists()
     script = rules.iptables_script(fence, hosts=hosts, version=6)
-    return not has_ipv6 or _succeeds(["ip6tables-restore", "--noflush"], script)
+    return not has_ipv6 or _succeeds(["ip6tables-restore", *_WAIT, "--noflush"], script)
 
 
 def _lift(fence: Fence) -> None:
@@ -95,7 +98,7 @@ def _lift(fence: Fence) -> None:
         return
     for command in ("iptables", "ip6tables"):
         for arguments in rules.iptables_removal(fence):
-            _succeeds([command, "-w", *arguments])
+            _succeeds([command, *_WAIT, *arguments])
 
 
 def _succeeds(command: Sequence[str], script: str = "") -> bool:

@@ -24,17 +24,22 @@ def installed_versions() -> dict[str, str]:
 
 
 def describe_difference(
-    host: str, theirs: Mapping[str, str], *, ours: Mapping[str, str], owner: str = "the driver"
+    host: str, theirs: Mapping[str, str], *, references: Mapping[str, Mapping[str, str]]
 ) -> str | None:
-    """Returns a sentence about how a host's versions differ from `ours`, those of `owner`, or None.
+    """Returns a sentence about how a host's versions differ from those of the first that they differ from.
 
-    What `ours` lacks is not compared: a driver only submits, and needs neither TensorFlow nor Keras.
+    What a reference lacks is not compared with it: a driver only submits, and needs neither TensorFlow nor
+    Keras.
+
+    Args:
+      references: By whose they are, such as "the driver" or "host 10.0.0.1", versions.
     """
-    differing = [name for name in ours if theirs.get(name, _NONE) != ours[name] != _NONE]
-    if differing:
-        host_has = ", ".join(f"{name} {theirs.get(name, _NONE)}" for name in differing)
-        owner_has = ", ".join(f"{name} {ours[name]}" for name in differing)
-        return f"host {host} has {host_has}, but {owner} has {owner_has}; install the same versions on both"
+    for owner, ours in references.items():
+        differing = [name for name in ours if theirs.get(name, _NONE) != ours[name] != _NONE]
+        if differing:
+            there = ", ".join(f"{name} {theirs.get(name, _NONE)}" for name in differing)
+            here = ", ".join(f"{name} {ours[name]}" for name in differing)
+            return f"host {host} has {there}, but {owner} has {here}; install the same versions on both"
     if theirs.get("tensorflow", _NONE) == _NONE:
         return (
             f"host {host} has no TensorFlow; `pip install 'raydist[tensorflow]'` there adds what tasks need"

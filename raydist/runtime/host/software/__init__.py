@@ -1,0 +1,1 @@
+"""What is installed on this host, and whether raydist can use it."""
