@@ -16,7 +16,7 @@ from tests.support import worker_machine
 from tests.support.faulty_http import FaultyProxy, faulty_proxy
 from tests.support.groups import GroupScheduling, num_workers, rank_of
 from tests.support.leaks import Snapshot
-from tests.support.left_out import is_left_out
+from tests.support.left_out import Case, Level, levels
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 
 _LEAKING_VARIABLES = (
@@ -26,7 +26,11 @@ _LEAKING_VARIABLES = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--runslow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--runslow", action="store_true", help="run each test at least once, slow ones too")
+    parser.addoption("--exhaustive", action="store_true", help="run each case of each test; takes hours")
+    parser.addoption(
+        "--only-added", action="store_true", help="leave out what a run without the option before has"
+    )
     parser.addoption(
         "--compat", action="append", default=[], help="also run a set of tests/compat/sets.toml, or all"
     )
@@ -68,13 +72,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        path, _, name = item.nodeid.removeprefix("tests/").partition("::")
-        is_slow = item.get_closest_marker("slow") is not None or is_left_out(path, name)
-        if is_slow and not config.getoption("--runslow"):
-            item.add_marker(pytest.mark.skip(reason="takes long; run with --runslow"))
+    highest = Level.EXHAUSTIVE if config.getoption("--exhaustive") else Level(config.getoption("--runslow"))
+    lowest = highest if config.getoption("--only-added") else Level.DEFAULT
+    found = dict(zip(items, levels([_case_of(item) for item in items]), strict=True))
+    for item, level in found.items():
+        if level > highest:
+            item.add_marker(pytest.mark.skip(reason=f"takes long; run with --{level.name.lower()}"))
+    config.hook.pytest_deselected(items=[item for item in items if found[item] < lowest])
+    items[:] = [item for item in items if found[item] >= lowest]
     if hasattr(config, "workerinput"):  # of pytest-xdist
         items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+def _case_of(item: pytest.Item) -> Case:
+    path, _, name = item.nodeid.removeprefix("tests/").partition("::")
+    return Case(path, name, is_marked=item.get_closest_marker("slow") is not None)
 
 
 @pytest.fixture(autouse=True)
@@ -118,11 +130,14 @@ def ray_cluster(shared_ray: Any) -> object:
 
 
 @pytest.fixture
-def no_leaks(ray_cluster: object, wait_until: WaitUntil) -> Iterator[None]:
+def no_leaks(ray_cluster: object) -> Iterator[None]:
     """After the test no thread, child process, actor, placement group or scratch folder is left."""
     before = Snapshot.take()
     yield
-    wait_until(lambda: Snapshot.take().beyond(before) == {}, timeout_s=15)
+    deadline = time.monotonic() + 15
+    while (left := Snapshot.take().beyond(before)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert left == {}
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.left_out import LEFT_OUT, is_left_out
+from tests.support.left_out import LEFT_OUT, OF_RUNSLOW, Case, Level, is_left_out, levels
 
 TESTS = Path(__file__).parent
 
@@ -31,8 +31,28 @@ def _tests(tree: ast.Module) -> list[str]:
     return names
 
 
+def test_files_of_runslow_exist() -> None:
+    assert [path for path in OF_RUNSLOW if not (TESTS / path).is_file()] == []
+
+
 def test_both_kinds_of_what_is_left_out_are_known() -> None:
     assert is_left_out("e2e/test_claims.py", "test_anything")
     assert is_left_out("training/test_train_data.py", "test_epoch_has_as_many[legacy]")
     assert not is_left_out("training/test_train_data.py", "test_epoch_has_as_many[3]")
     assert not is_left_out("training/test_recipes.py", "test_other[legacy]")
+
+
+def test_each_function_is_run_by_runslow_at_least_once() -> None:
+    cases = {
+        Case("a.py", "test_quick[1]"): Level.DEFAULT,
+        Case("a.py", "test_quick[2]", is_marked=True): Level.EXHAUSTIVE,
+        Case("a.py", "test_slow[1]", is_marked=True): Level.RUNSLOW,
+        Case("a.py", "test_slow[2]", is_marked=True): Level.EXHAUSTIVE,
+        Case("a.py", "TestA::test_slow", is_marked=True): Level.RUNSLOW,
+        Case("b.py", "test_slow[1]", is_marked=True): Level.RUNSLOW,
+        Case("e2e/test_claims.py", "test_left_out[1]"): Level.RUNSLOW,
+        Case("e2e/test_claims.py", "test_left_out[2]"): Level.EXHAUSTIVE,
+        Case("e2e/test_every_command.py", "test_command[stop]"): Level.RUNSLOW,
+        Case("e2e/test_every_command.py", "test_command[logs]"): Level.RUNSLOW,
+    }
+    assert dict(zip(cases, levels([*cases]), strict=True)) == cases

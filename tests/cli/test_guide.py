@@ -41,6 +41,8 @@ PAGES = [README, *sorted(FOLDER.glob("*.md"))]
 # Options of programs other than raydist: pytest, pip, and the scripts of tests/benchmarks.
 FOREIGN_OPTIONS = {
     "--runslow",
+    "--exhaustive",
+    "--only-added",
     "--compat",
     "--compat-dir",
     "--seed",

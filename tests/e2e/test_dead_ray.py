@@ -19,6 +19,7 @@ import pytest
 
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN
+from tests.support.environ import inherited
 from tests.support.ray_heads import ray_head
 from tests.support.records import record_of
 
@@ -101,8 +102,7 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     temporary = Path(tempfile.mkdtemp(prefix="rd-", dir="/tmp"))
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environ = {**inherited, "TMPDIR": str(temporary), "HOME": str(temporary)}
+    environ = {**inherited(), "TMPDIR": str(temporary), "HOME": str(temporary)}
     environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     host = Host(folder=tmp_path, temporary=temporary, environ=environ)
     yield host

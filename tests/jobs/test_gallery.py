@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from raydist.spec.entry.job_file import read_job
 from tests.support.gallery_functions import JOBS
@@ -137,6 +136,8 @@ def close_all(values: Mapping[str, float], *, within: float = 1e-4) -> Any:
 
 def training_digits() -> tuple[np.ndarray, np.ndarray]:
     """Returns what the jobs train on: pixels `[1498, 64]` in 0..1, and labels."""
+    from sklearn.datasets import load_digits  # takes a second, wherever tests are collected
+
     digits = load_digits()
     return digits.data[NUM_TEST:] / 16, digits.target[NUM_TEST:]
 

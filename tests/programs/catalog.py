@@ -61,7 +61,7 @@ PROGRAMS = {
         Program(name="bilstm", expected=BOTH, is_slow=True),
         Program(name="captcha_ctc", expected=BOTH, is_slow=True),
         Program(name="clipping", expected=BOTH, is_slow=True),
-        Program(name="convnet", expected=BOTH),
+        Program(name="convnet", expected=BOTH, is_slow=True),
         Program(name="custom_loop", expected=BOTH),
         Program(name="dcgan", expected=BOTH),
         Program(name="distillation", expected=BOTH, kill_after=11, is_slow=True),  # 2nd fit
@@ -72,7 +72,7 @@ PROGRAMS = {
         # A fit of the user's own goes on with an epoch.
         Program(name="imbalanced", expected=BOTH, checkpoint_every="epoch", kill_after=6, is_slow=True),
         Program(name="issue_tickets", expected=BOTH, is_slow=True),
-        Program(name="masked_tagger", expected=BOTH),
+        Program(name="masked_tagger", expected=BOTH, is_slow=True),
         Program(name="miniature_gpt", expected=BOTH, is_slow=True),
         # Sums over the batch are rounded to 8 or 11 bits, and those of parts in another way.
         Program(name="mixed_bfloat16", expected=BOTH, is_slow=True, atol=2e-3),
@@ -89,7 +89,7 @@ PROGRAMS = {
         Program(name="vision_transformer", expected=BOTH, is_slow=True),
         Program(name="vision_transformer_ops", expected=ONLY_KERAS_3, is_slow=True),
         Program(name="weight_decay", expected=BOTH, is_slow=True),
-        Program(name="wgan_gp", expected=BOTH),
+        Program(name="wgan_gp", expected=BOTH, is_slow=True),
         Program(name="wide_deep", expected=BOTH),
         # Losses of a batch that are no mean of its examples' own.
         Program(name="ner", expected=TOLD_BY_BOTH, told=("could not be shown",)),

@@ -5,7 +5,6 @@ They share this computer's kernel and its installed packages, and one folder; no
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.environ import inherited
 from tests.support.netns import Machine, Network
 from tests.support.records import record_of
 
@@ -249,9 +249,8 @@ def _start_redis(network: Network, stack: ExitStack) -> str:
 
 def _environment(disk: Path) -> dict[str, str]:
     """Returns the environment of every process on every host."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TF_"))}
     return {
-        **inherited,
+        **inherited(),
         "HOME": str(disk),
         "TMPDIR": str(disk / "tmp"),
         "RAY_TMPDIR": str(disk),

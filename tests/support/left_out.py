@@ -1,15 +1,48 @@
-"""What the default run leaves to `--runslow`, which would take hours.
+"""Which tests the default run leaves to `--runslow`, and `--runslow` to `--exhaustive`, which takes hours.
 
-By file the beginnings of the names of its tests, without `test_`. What stays shows each promise once: a job
-under each strategy, a killed worker, parameter server and host, a detached run, S3, Ctrl-C, the README's
-first command, Keras 3 on 2 workers or 2 devices. What goes shows the same on another cluster, with the other
-Keras or at another moment, or something that rarely changes and takes long.
+By file the beginnings of the names of its tests, without `test_`. What the default run has shows each promise
+once: a job under each strategy, a killed worker, parameter server and host, a detached run, S3, Ctrl-C, the
+README's first command, Keras 3 on 2 workers or 2 devices. What goes shows the same on another cluster, with
+the other Keras or at another moment, or something that rarely changes and takes long.
+
+`--runslow`, and with it CI, runs each test function: one case of those that the default run has none of.
+`--exhaustive` runs each case.
 """
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class Level(enum.IntEnum):
+    """The first run that has a test; those above have it, too."""
+
+    DEFAULT = 0
+    RUNSLOW = 1
+    EXHAUSTIVE = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test as pytest collects it.
+
+    Attributes:
+      path: Its file, from tests/ on.
+      name: As pytest names it within the file, with its parameters.
+      is_marked: Whether it has the mark `slow`.
+    """
+
+    path: str
+    name: str
+    is_marked: bool = False
+
+    @property
+    def function(self) -> tuple[str, str]:
+        return self.path, self.name.partition("[")[0]
+
 
 ALL = ("",)
 # The same with tf_keras; some files keep theirs.
@@ -31,17 +64,25 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     ),
     "e2e/test_embedding_jobs.py": ALL,
     "e2e/test_every_command.py": ("command", "list_has", "server_takes", "failed_run", "live_run"),
-    "e2e/test_failures.py": ("crash_names", "run_of_that_name", "run_waits"),
+    "e2e/test_environment.py": ALL,
+    "e2e/test_extra_roles.py": ALL,
+    "e2e/test_failures.py": ("crash_names", "run_of_that_name", "run_waits", "same_command"),
+    "e2e/test_fence.py": ALL,
     "e2e/test_hosts.py": ("run_over_two", "killed_raylet", "storage_that_another"),
     "e2e/test_input_data.py": ALL,
     "e2e/test_jobs.py": ("auto_falls", "cifar_data", "folder_of", "job_learns_under[digits-one_device"),
-    "e2e/test_parameter_server.py": ("mistake_in", "every_role"),
+    "e2e/test_memory.py": ALL,
+    "e2e/test_page.py": ALL,
+    "e2e/test_parameter_server.py": ("mistake_in", "every_role", "killed_worker"),
     "e2e/test_parameter_server_jobs.py": ALL,
-    "e2e/test_scripts.py": ("killed",),
     "e2e/test_profile.py": ALL,
     "e2e/test_python_api.py": ("run_that_ends",),
+    "e2e/test_resources.py": ("embedded_ray",),
+    "e2e/test_scripts.py": ("killed", "script_gives"),
+    "e2e/test_stacks.py": ALL,
     "e2e/test_storage.py": ("outage_that", "host_that", "full_disk", "run_goes_on"),
-    "e2e/test_tensorboard.py": ("tensorboard_shows_a_run[s3",),
+    "e2e/test_tensorboard.py": ALL,
+    "e2e/test_terminal.py": ALL,
     "e2e/test_survival.py": (
         "killed_task",
         "worker_that_hangs",
@@ -71,13 +112,13 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "cli/commands/runs/test_status.py": ("watch_shows_progress_until_the_end[s3",),
     # Ray heads and hosts that are started for a test or two.
     "runtime/cluster/test_connection.py": (
-        *("token_in", "client_address", "wrong_or_missing_token_is_one_sentence_in_time[missing"),
+        *("token_in", "token_is", "client_address", "wrong_or_missing_token_is_one_sentence_in_time[missing"),
         *(
             "wrong_or_missing_token_is_one_sentence_in_time[wrong-client",
             "server_that",
             "inside_a_ray_worker",
         ),
-        *("token_mode", "dead_address", "no_address_takes"),
+        *("token_mode", "dead_address", "no_address_takes", "embedded_ray_has"),
     ),
     "runtime/cluster/test_datasets.py": ("split_of", "stop_leaves", "dataset_of_files", "each_worker"),
     "runtime/group/test_dead_ray.py": ALL,
@@ -98,7 +139,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
         "custom_loop_has_the_losses_of_one_device[one",
     ),
     "training/test_accumulation.py": (
-        *("update_of_several_batches", "resumed", "train_step", "half_precision"),
+        *("update_of_several_batches", "resumed", "train_step", "half_precision", "gradients_are"),
     ),
     "training/test_advice.py": ALL,
     "training/test_communication.py": (
@@ -107,7 +148,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_evaluator.py": ALL,
     "training/test_given_data.py": ("run_that_was", "workers_with", "arrays_are", "TestAsOnOneDevice"),
     "training/test_plain_pipelines.py": (
-        *("rows_of_the_workers_make_up_each_global_batch[3", "map_that", "run_that"),
+        *("rows_of_the_workers_make_up_each_global_batch[3", "map_that", "run_that", "training_equals"),
     ),
     "training/test_scripts.py": ("strategy_that", "options_of", "guides_parameter_server"),
     "training/test_checkpoints.py": (
@@ -123,19 +164,17 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     ),
     "training/test_context.py": (
         *("second_fit", "callbacks_resume", "train_steps", "function_of_an_input", "learning_rate"),
+        "resumed_fit",
     ),
     "training/test_determinism.py": ("two_runs",),
     "training/test_equality.py": ("batch_with_fewer",),
     "training/test_export.py": ("best_model", "best_subclassed", "subclassed_model_predicts"),
     "training/test_fit_arguments.py": (
-        *("TestAsOnOneDevice::test_classes_are_weighted", "run_that_began", "prediction_is"),
-        *("TestAsOnOneDevice::test_evaluation_counts_each_example_once[batches", "workers_take"),
-        "TestAsOnOneDevice::test_epochs_and_validations_are_counted_as_keras_counts_them[batches",
-        "TestAsOnOneDevice::test_epochs_and_validations_are_counted_as_keras_counts_them[function-mirrored",
+        *("TestAsOnOneDevice", "run_that_began", "prediction_is", "workers_take", "weights_are"),
     ),
     "training/test_keras_patches.py": (
         *(f"TestUsersOwnFit::test_{name}" for name in ("an_empty", "predictions", "several", "arrays")),
-        *("TestStockKeras3", "callback_that"),
+        *("TestStockKeras3", "callback_that", "gradients_are_clipped", "batch_logs"),
         *(
             f"TestUsersOwnFit::test_all_workers_hold_the_same_weights_and_statistics[{case}"
             for case in ("mirrored", "central")
@@ -148,7 +187,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_own_strategies.py": ALL,
     "training/test_parameter_server.py": (
         *("a_resumed_run", "shards_of", "evaluator", "custom_loop", "command_to_save", "own_train_steps"),
-        "resumes_inside",
+        *("resumes_inside", "killed_worker"),
     ),
     "training/test_plain_fit.py": ("plain_fit_is_counted", "plain_fit_of"),
     "training/test_recipes.py": (
@@ -167,6 +206,8 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_unusual_batches.py": ALL,
     "programs/test_notes.py": ("what_cannot",),
     "training/test_worker_callbacks.py": ("TestTwoWorkers",),
+    # A type checker that reads all of raydist.
+    "test_signatures.py": ("type_checker",),
     # Data and storage under every fault.
     "storage/test_faulty_store.py": (
         "outage_that",
@@ -181,14 +222,45 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
 }
 
 
-def is_left_out(path: str, name: str) -> bool:
-    """Returns whether the default run leaves a test out.
+# Of these `--runslow` has more cases than one of each function, by a pattern of their names: each shows
+# something of its own.
+OF_RUNSLOW: Mapping[str, str] = {
+    "deploying/test_slurm.py": "",
+    "e2e/test_every_command.py": "",
+    "e2e/test_fence.py": "",
+    "e2e/test_job_server.py": "",
+    "e2e/test_thin_client.py": "",
+    "programs/test_equality.py": r"-2 workers\]",
+    "programs/test_resume.py": "(dcgan|mixed_float16|text_transformer)-keras 3",
+    "tracking/test_mlflow.py": "",
+    "training/test_self_check.py": "",
+}
 
-    Args:
-      path: Its file, from tests/ on.
-      name: As pytest names it within the file.
-    """
+
+def levels(cases: Sequence[Case]) -> list[Level]:
+    """Returns the level of each of the cases that were collected, in their order."""
+    is_slow = [case.is_marked or is_left_out(case.path, case.name) for case in cases]
+    shown = {case.function for case, slow in zip(cases, is_slow, strict=True) if not slow}
+    found = []
+    for case, slow in zip(cases, is_slow, strict=True):
+        if not slow:
+            found.append(Level.DEFAULT)
+        elif case.function not in shown or _is_of_runslow(case):
+            found.append(Level.RUNSLOW)
+            shown.add(case.function)
+        else:
+            found.append(Level.EXHAUSTIVE)
+    return found
+
+
+def is_left_out(path: str, name: str) -> bool:
+    """Returns whether the default run leaves a test out, whatever its marks."""
     if path.startswith("training/") and path not in KEEP_LEGACY and LEGACY.search(name):
         return True
     name = name.removeprefix("test_")
     return any(name.startswith(beginning) for beginning in LEFT_OUT.get(path, ()))
+
+
+def _is_of_runslow(case: Case) -> bool:
+    pattern = OF_RUNSLOW.get(case.path)
+    return pattern is not None and re.search(pattern, case.name) is not None

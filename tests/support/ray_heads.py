@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.environ import inherited
+
 RAY = Path(sys.executable).with_name("ray")
 _START_TIMEOUT_S = 60.0
 
@@ -39,7 +41,7 @@ def ray_head(*, num_cpus: int = 2, **environ: str) -> Iterator[RayHead]:
         # Short, because Ray's sockets lie in it and their paths are limited to 107 bytes.
         folder = Path(tempfile.mkdtemp(prefix="rd-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        base = {**_inherited(), "HOME": str(folder), "RAY_TMPDIR": str(folder)}
+        base = {**inherited(), "HOME": str(folder), "RAY_TMPDIR": str(folder)}
         port, client_port, agent_port = _free_ports(3)
         command = [str(RAY), "start", "--head", "--block", f"--port={port}", f"--num-cpus={num_cpus}"]
         command += [f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"]
@@ -80,10 +82,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _lose(process: subprocess.Popen[bytes]) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
 
 def _free_ports(count: int) -> list[int]:

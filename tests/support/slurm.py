@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import netns
+from tests.support.environ import inherited
 from tests.support.netns import Machine, Network
 from tests.support.records import record_of
 
@@ -169,9 +170,8 @@ _MUNGE_FILES: Mapping[str, str] = {
 
 def _environment(disk: Path, *, conf: Path) -> dict[str, str]:
     """Returns the environment of the daemons, and of `sbatch`, which gives it to the job."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TF_"))}
     return {
-        **inherited,
+        **inherited(),
         "SLURM_CONF": str(conf),
         "HOME": str(disk),
         "TMPDIR": str(disk / "tmp"),

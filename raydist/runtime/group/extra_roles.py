@@ -13,6 +13,7 @@ from raydist.errors import SpecError, TaskFailedError
 from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.group.ray_failures import describe_cause, raise_if_host_cannot
 from raydist.runtime.host.salvage import salvage, wait_until_gone
+from raydist.runtime.host.scratch import scratch_root
 from raydist.runtime.task.role_actor import (
     CONCURRENCY,
     GRACE_S,
@@ -127,10 +128,14 @@ class ExtraActors:
 
     def stop_here(self, home: str | None) -> None:
         """Clears up on the driver's host without Ray's help; a guard ends the command of a dead actor."""
-        for task, hello in self._hellos.items():
-            if hello.node_id == home:
+        for task, setup in self._setups.items():
+            hello = self._hellos.get(task)
+            if hello is None:
+                # It may have made its folder, and not have told yet; elsewhere the next task sweeps that.
+                salvage(scratch_root() / setup.scratch_name, setup.log, pid=None)
+            elif hello.node_id == home:
                 if task not in self._departed:
-                    salvage(hello.scratch_path, self._setups[task].log, pid=hello.pid)
+                    salvage(hello.scratch_path, setup.log, pid=hello.pid)
                 wait_until_gone(hello.pid)
 
     def _take_hello(self, task: ExtraTask, hello: RoleHello) -> None:

@@ -156,17 +156,25 @@ def test_role_whose_actor_is_killed_is_lost_and_its_command_ends(
     wait_until(lambda: all(map(is_gone, pids_in(tmp_path, 0))))
 
 
-@pytest.mark.parametrize("is_early", [True, False])
+def folders() -> set[Path]:
+    """Returns the scratch folders of extra roles; those of tasks have other names."""
+    return set(scratch_root().glob("*features*"))
+
+
+@pytest.mark.parametrize("moment", ["at once", "folder", "command"])
 def test_stopped_group_leaves_no_command(
-    start: Start, wait_until: WaitUntil, tmp_path: Path, is_early: bool
+    start: Start, wait_until: WaitUntil, tmp_path: Path, moment: str
 ) -> None:
+    before = folders()
     plan = with_role(make_plan(1, num_cpus=0.5, steps=100_000), "python", "serve.py", str(tmp_path))
     drive = start(plan, code=pack_code(tmp_path / "code", SERVE))
-    if not is_early:
+    if moment == "folder":
+        wait_until(lambda: folders() - before)
+    elif moment == "command":
         wait_until(lambda: (tmp_path / "pids-0").exists())  # which the group has not heard of yet
     drive.group.stop()
     drive.group.stop()
     if (tmp_path / "pids-0").exists():
         wait_until(lambda: all(map(is_gone, pids_in(tmp_path, 0))))
     else:
-        assert is_early
+        assert moment != "command"
