@@ -42,7 +42,7 @@ def parse_duration(name: str, value: object) -> float:
 def parse_age(name: str, value: object) -> float:
     """Returns a duration that may be given in days too, such as `30d`, in seconds.
 
-    Text needs a unit: whoever writes `30` most likely means days, and what is that old is deleted.
+    It needs a unit: whoever writes 30 most likely means days, and what is that old is deleted.
 
     Raises:
       SpecError: It is not a duration.
@@ -54,7 +54,7 @@ def parse_age(name: str, value: object) -> float:
         seconds = parse_duration(name, value)
     except SpecError:
         raise SpecError(f"{name} is {value!r}; {_AGE_REMEDY}") from None
-    if isinstance(value, str) and not value.rstrip().endswith(tuple(_SECONDS_PER_UNIT)):
+    if not isinstance(value, str) or not value.rstrip().endswith(tuple(_SECONDS_PER_UNIT)):
         raise SpecError(f"{name} is {value!r}, without a unit; {_AGE_REMEDY}")
     return seconds
 

@@ -13,7 +13,7 @@ from raydist.spec.job import MODULE_FLAG
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS, PARAMS
 
-# Kept as seconds, and read from a command line with a unit only.
+# Kept as seconds, and read with a unit only.
 _AGES = ("keep_runs",)
 # The command line's words for None.
 _NONE_WORDS = ("none", "auto", "any", "all")

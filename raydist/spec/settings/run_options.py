@@ -97,7 +97,7 @@ class RunOptions(TypedDict, total=False):
     dump_xla: bool
     on_end: str | None
     mlflow: str | None
-    keep_runs: Duration | None
+    keep_runs: str | None
     detach: bool
 
 

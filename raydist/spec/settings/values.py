@@ -128,7 +128,7 @@ def number(name: str, value: object) -> float:
 
 duration = Parser(parse_duration, Duration)
 
-age = Parser(parse_age, Duration)
+age = Parser(parse_age, str)
 
 byte_size = Parser(parse_bytes, ByteSize)
 

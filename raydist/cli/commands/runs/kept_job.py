@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import MistakeError
+from raydist.spec.duration import write_age
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.settings.environment import variable_names
 from raydist.spec.settings.options import OPTIONS, PARAMS
@@ -72,6 +73,9 @@ def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("mlflow", "runtime_env", "roles"):
         if REDACTED in str(options.get(name)):
             del options[name]
+    age_s = options.get("keep_runs")
+    if isinstance(age_s, int | float):
+        options["keep_runs"] = write_age(age_s)  # kept as seconds, and read with a unit only
     if "env" in options:
         lost = _lost_variables(spec)
         options["env"] = {name: text for name, text in options["env"].items() if name not in lost}
