@@ -65,8 +65,11 @@ def make_environment(versions: VersionSet, folder: Path) -> Path:
     base = versions.find_python()
     assert base is not None, f"no Python {versions.python} for the set {versions.name}"
     subprocess.run([base, "-m", "venv", folder], check=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *versions.pins, "-e", f"{ROOT}[test]"], check=True)
+    if (uv := shutil.which("uv")) is not None:  # takes a third of pip's time
+        install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
+    else:
+        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, *versions.pins, "-e", f"{ROOT}[test]"], check=True)
     marker.write_text(wanted)
     return python
 

@@ -115,14 +115,6 @@ PROGRAMS = {
 }
 
 
-def names(keras: str, expected: Expected, *, is_slow: bool | None = None) -> list[str]:
-    """Returns the names of the programs of which one Keras is expected to make that.
-
-    Args:
-      is_slow: Only those that are slow, or not; None for all.
-    """
-    return [
-        one.name
-        for one in PROGRAMS.values()
-        if one.expected.get(keras) is expected and is_slow in (None, one.is_slow)
-    ]
+def names(keras: str, expected: Expected) -> list[str]:
+    """Returns the names of the programs of which one Keras is expected to make that."""
+    return [one.name for one in PROGRAMS.values() if one.expected.get(keras) is expected]

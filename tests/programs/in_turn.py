@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.programs.outcome import Outcome
 from tests.support.processes import PATIENCE, Cluster, TaskProcess, run_function, started
@@ -42,6 +43,12 @@ class Done:
     seconds: float = 0.0
     step: int = 0
     restored_step: int = 0
+
+    @property
+    def trained(self) -> Outcome:
+        """The outcome of a program that came to its end; of another one the error is raised."""
+        assert self.outcome is not None, self.error
+        return self.outcome
 
 
 def run_programs(
@@ -83,6 +90,23 @@ def run_programs(
                 results[rest[0]] = [_failed(place, rest[0], printed) for place in places]
             left = rest[1:]
     return results
+
+
+def selected(request: pytest.FixtureRequest, **parameters: object) -> tuple[str, ...]:
+    """Returns the programs of those of the module's tests that are run, in their order.
+
+    Args:
+      parameters: Only of tests that have these.
+    """
+    cases = [
+        item.callspec.params
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.module is request.module
+        and hasattr(item, "callspec")
+        and item.get_closest_marker("skip") is None
+    ]
+    return tuple(dict.fromkeys(case["program"] for case in cases if parameters.items() <= dict(case).items()))
 
 
 def cluster_of(name: str, keras: str) -> Cluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import pickle
@@ -328,14 +329,14 @@ def test_large_function_outlives_its_submitter(
     assert attached.status().state is RunState.SUCCEEDED
 
 
-def launch_of(plan: Plan, *, has_code: bool = True) -> bytes:
+def launch_of(plan: Plan, *, code: bytes = b"zip") -> bytes:
     from raydist.runs.detached import Launch
     from raydist.runtime.host.software.versions import installed_versions
 
     return pickle.dumps(
         Launch(
             plan=plan,
-            has_code=has_code,
+            code_digest=hashlib.sha256(code).hexdigest(),
             owner="0badcafe",
             address="unused",
             submitted_at_s=time.time(),

@@ -63,7 +63,7 @@ def per_worker_dataset_fn():
 per_worker_dataset = coordinator.create_per_worker_dataset(per_worker_dataset_fn)
 per_worker_iterator = iter(per_worker_dataset)
 
-num_epochs = 5
+num_epochs = 10
 steps_per_epoch = 40
 for i in range(num_epochs):
     for _ in range(steps_per_epoch):

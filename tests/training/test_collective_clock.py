@@ -49,8 +49,10 @@ def test_others_wait_for_the_slow_task_which_is_named_with_its_cause(
 
 @pytest.mark.slow
 def test_with_deterministic_operations_nothing_is_measured() -> None:
+    environ = {"TF_DETERMINISTIC_OPS": "1"}
+    # Slow enough that the tasks report on their way.
     tasks = run_function(
-        SLOWED, TWO_WORKERS, by=None, num_steps=20, environ={"TF_DETERMINISTIC_OPS": "1"}, timeout_s=500
+        SLOWED, TWO_WORKERS, by="compute", pause_s=0.3, num_steps=20, environ=environ, timeout_s=500
     )
     assert {"collective_wait" in one for task in tasks for one in task.values["recorded"]} == {False}
 
