@@ -105,9 +105,13 @@ def wait_until() -> WaitUntil:
 
     def wait(predicate: Callable[[], object], *, timeout_s: float = 90.0) -> None:
         deadline = time.monotonic() + timeout_s
-        while not predicate():
+        while True:
+            asked_at_s = time.monotonic()
+            if predicate():
+                return
             assert time.monotonic() < deadline, f"not within {timeout_s} s"
-            time.sleep(0.02)
+            # Seldom what takes long, as a command: it would keep a core busy.
+            time.sleep(min(1.0, max(0.02, 4 * (time.monotonic() - asked_at_s))))
 
     return wait
 

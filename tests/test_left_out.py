@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.left_out import LEFT_OUT, OF_RUNSLOW, Case, Level, is_left_out, levels
+from tests.support.left_out import LEFT_OUT, OF_EXHAUSTIVE, OF_RUNSLOW, Case, Level, is_left_out, levels
 
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.parametrize("path", LEFT_OUT)
-def test_each_beginning_is_that_of_a_test(path: str) -> None:
-    tree = ast.parse((TESTS / path).read_text())
-    names = _tests(tree)
-    for beginning in LEFT_OUT[path]:
+@pytest.mark.parametrize(
+    ("path", "beginnings"),
+    [*LEFT_OUT.items(), *(pytest.param(*item, id=f"exhaustive-{item[0]}") for item in OF_EXHAUSTIVE.items())],
+)
+def test_each_beginning_is_that_of_a_test(path: str, beginnings: Sequence[str]) -> None:
+    names = _tests(ast.parse((TESTS / path).read_text()))
+    for beginning in beginnings:
         assert any(name.startswith(beginning.partition("[")[0]) for name in names), beginning
 
 
@@ -42,7 +45,7 @@ def test_both_kinds_of_what_is_left_out_are_known() -> None:
     assert not is_left_out("training/test_recipes.py", "test_other[legacy]")
 
 
-def test_each_function_is_run_by_runslow_at_least_once() -> None:
+def test_runslow_has_a_case_of_each_function_and_exhaustive_all() -> None:
     cases = {
         Case("a.py", "test_quick[1]"): Level.DEFAULT,
         Case("a.py", "test_quick[2]", is_marked=True): Level.EXHAUSTIVE,
@@ -52,7 +55,9 @@ def test_each_function_is_run_by_runslow_at_least_once() -> None:
         Case("b.py", "test_slow[1]", is_marked=True): Level.RUNSLOW,
         Case("e2e/test_claims.py", "test_left_out[1]"): Level.RUNSLOW,
         Case("e2e/test_claims.py", "test_left_out[2]"): Level.EXHAUSTIVE,
-        Case("e2e/test_every_command.py", "test_command[stop]"): Level.RUNSLOW,
-        Case("e2e/test_every_command.py", "test_command[logs]"): Level.RUNSLOW,
+        Case("e2e/test_slow_links.py", "test_left_out", is_marked=True): Level.EXHAUSTIVE,
+        Case("e2e/test_every_command.py", "test_command[folder-stop]"): Level.RUNSLOW,
+        Case("e2e/test_every_command.py", "test_command[folder-logs]"): Level.RUNSLOW,
+        Case("e2e/test_every_command.py", "test_command[s3-logs]"): Level.EXHAUSTIVE,
     }
     assert dict(zip(cases, levels([*cases]), strict=True)) == cases

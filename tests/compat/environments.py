@@ -14,6 +14,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from tests.support.installing import install
+
 ROOT = Path(__file__).parents[2]
 # Set inside of an environment: the name of its set.
 VARIABLE = "RAYDIST_COMPAT"
@@ -65,11 +67,7 @@ def make_environment(versions: VersionSet, folder: Path) -> Path:
     base = versions.find_python()
     assert base is not None, f"no Python {versions.python} for the set {versions.name}"
     subprocess.run([base, "-m", "venv", folder], check=True)
-    if (uv := shutil.which("uv")) is not None:  # takes a third of pip's time
-        install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
-    else:
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, *versions.pins, "-e", f"{ROOT}[test]"], check=True)
+    install(python, *versions.pins, "-e", f"{ROOT}[test]")
     marker.write_text(wanted)
     return python
 

@@ -1,6 +1,6 @@
 """The promises that hold with every version: a handful that `--compat` runs in an environment of each set.
 
-What is here is a part of tests/programs and tests/e2e, in as few processes as possible.
+What is here and in test_jobs.py is a part of tests/programs and tests/e2e, in as few processes as possible.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.environments import SELECTED
-from tests.e2e.conftest import ROOT, Ended
+from tests.compat.environments import ROOT, SELECTED
 from tests.programs.catalog import PROGRAMS
 from tests.programs.in_turn import Done, cluster_of, killed, run_programs
 from tests.support.processes import PATIENCE
@@ -73,27 +72,3 @@ def test_self_check_passes(library: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raydist.training.self_check.behaviour", library, str(tmp_path)]
     subprocess.run(command, cwd=ROOT, env=environ, check=True)
     assert json.loads((tmp_path / "failed.json").read_text()) == {}
-
-
-STRATEGIES = {
-    "one_device": ("--strategy", "one_device"),
-    "mirrored": ("--strategy", "mirrored", "--devices", "2"),
-    "central_storage": ("--strategy", "central_storage", "--devices", "2"),
-    "multi_worker_mirrored": ("--workers", "2"),
-    "parameter_server": ("--strategy", "parameter_server", "--workers", "1", "--ps", "1"),
-}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "keras"),
-    [*((strategy, "3") for strategy in STRATEGIES), ("multi_worker_mirrored", "legacy")],
-)
-def test_job_runs_on_ray_under(raydist: Callable[..., Ended], strategy: str, keras: str) -> None:
-    job = str(ROOT / "jobs" / "cifar.py")
-    options = ("--keras", keras, "-p", "epochs=1", "-p", "data=digits", "--json")
-    ended = raydist("submit", job, *STRATEGIES[strategy], *options)
-    assert ended.code == 0, ended.err
-    result = ended.json
-    assert (result["state"], result["strategy"], result["keras"]) == ("SUCCEEDED", strategy, keras)
-    assert result["steps"] == 12
-    assert result["metrics"]["loss"] < 2.3  # an untrained network of ten classes

@@ -15,10 +15,10 @@ from tests.compat.environments import (
     version_sets,
 )
 
-# What runs in each environment. All of it takes some 10 minutes on two cores, the installation not counted.
+# What runs in each environment. It takes some 3 minutes on two cores, the installation not counted.
 TESTS = (
     *("tests/spec", "tests/planning", "tests/controller", "tests/storage"),
-    *("tests/training/test_tf_private.py", "tests/compat/test_promises.py"),
+    *("tests/training/test_tf_private.py", "tests/compat/test_promises.py", "tests/compat/test_jobs.py"),
     "tests/training/test_keras_patches.py::test_every_replaced_function_is_the_one_it_was_written_for",
 )
 
@@ -35,7 +35,7 @@ def test_promises_hold_with_the_set(name: str, pytestconfig: pytest.Config, tmp_
     kept = pytestconfig.getoption("--compat-dir")
     python = make_environment(versions, Path(kept, name) if kept else tmp_path / name)
     done = subprocess.run(
-        [python, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", *TESTS],
+        [python, "-m", "pytest", "-n", "auto", "-q", "-p", "no:cacheprovider", *TESTS],
         cwd=ROOT,
         env=environment_variables(versions),
         check=False,

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ import pytest
 
 from raydist.cli.main import COMMANDS
 from raydist.storage.run_storage import open_run
-from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN, Ended, RunningRay, started_ray
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 from tests.support.slow_job import write_slow_job
@@ -188,10 +188,13 @@ def _with_runs(place: Place) -> Iterator[Place]:
         place.run("stop", LIVE)
 
 
-@pytest.fixture
-def live(place: Place, wait_until: WaitUntil) -> Place:
+@pytest.fixture(scope="module")
+def live(place: Place) -> Place:
     """The place, once the live run has a checkpoint and metrics."""
-    wait_until(lambda: place.run("checkpoints", LIVE, "--json").json.get("checkpoints"), timeout_s=240)
+    deadline = time.monotonic() + 240
+    while not place.run("checkpoints", LIVE, "--json").json.get("checkpoints"):
+        assert time.monotonic() < deadline
+        time.sleep(1)
     return place
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installing import install
 from tests.support.ray_heads import RayHead, ray_head
 
 REPOSITORY = Path(__file__).parents[2]
@@ -69,8 +70,7 @@ def client(head: RayHead, tmp_path_factory: pytest.TempPathFactory) -> Client:
         pytest.skip("pip installs the client here, and this machine or worker of pytest-xdist has no network")
     folder = tmp_path_factory.mktemp("client")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "-e", f"{REPOSITORY}[client]"]
-    subprocess.run(pip, check=True, timeout=600)
+    install(folder / "bin" / "python", "-e", f"{REPOSITORY}[client]")
     (folder / "code").mkdir()
     (folder / "code" / "jobs.py").write_text(JOBS)
     return Client(folder=folder, head=head)

@@ -13,6 +13,8 @@ from tests.support import worker_machine
 # there are cores: more would run into their time limits. `cli` is here because its tests end the session's
 # Ray: the command line's process has none.
 COMPUTING = ("programs", "e2e", "training", "jobs", "cli")
+# Of these what waits for deadlines most of the time.
+WAITING = ("e2e/test_hosts.py", "e2e/test_storage.py")
 # What runs on the session's Ray, which takes long to start: one worker runs all of it.
 ON_RAY = ("runtime", "runs")
 RAY = "Ray"
@@ -43,8 +45,8 @@ class GroupScheduling(LoadScopeScheduling):
             return True
         computes = int(node.gateway.id.removeprefix("gw")) < max(1, self.numnodes - NUM_WAITING)
         if computes:
-            return group != RAY
-        return group == RAY or group.partition("/")[0] not in COMPUTING
+            return group != RAY and group not in WAITING
+        return group == RAY or group in WAITING or group.partition("/")[0] not in COMPUTING
 
 
 def num_workers() -> int:

@@ -5,8 +5,8 @@ once: a job under each strategy, a killed worker, parameter server and host, a d
 README's first command, Keras 3 on 2 workers or 2 devices. What goes shows the same on another cluster, with
 the other Keras or at another moment, or something that rarely changes and takes long.
 
-`--runslow`, and with it CI, runs each test function: one case of those that the default run has none of.
-`--exhaustive` runs each case.
+`--runslow`, and with it CI, runs each test function: one case of those that the default run has none of. It
+leaves out a few functions that show with whole runs what others show with less. `--exhaustive` runs all.
 """
 
 from __future__ import annotations
@@ -225,15 +225,46 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
 # Of these `--runslow` has more cases than one of each function, by a pattern of their names: each shows
 # something of its own.
 OF_RUNSLOW: Mapping[str, str] = {
-    "deploying/test_slurm.py": "",
     "e2e/test_every_command.py": r"\[folder",
     "e2e/test_fence.py": "",
     "e2e/test_job_server.py": "",
     "e2e/test_thin_client.py": "",
-    "programs/test_equality.py": r"-2 workers\]",
+    # Of tf_keras those that are quick.
+    "programs/test_equality.py": (
+        r"-keras 3-2 workers\]"
+        r"|\[(custom_loop|dcgan|mixed_float16|text_tr|train_step_g|wide_deep).*-keras legacy-2 workers\]"
+    ),
     "programs/test_resume.py": "(dcgan|mixed_float16|text_transformer)-keras 3",
     "tracking/test_mlflow.py": "",
     "training/test_self_check.py": "",
+}
+
+# Test functions that `--runslow` leaves out, too, and what shows the same.
+OF_EXHAUSTIVE: Mapping[str, Sequence[str]] = {
+    # training/test_slow_links.py, with the controller's part in tests/stragglers
+    "e2e/test_slow_links.py": ALL,
+    # its host that is killed, and the tests of runtime/group/test_other_hosts.py
+    "e2e/test_hosts.py": ("run_over_two", "slow_link_that"),
+    # training/test_parameter_server.py and test_scripts.py
+    "e2e/test_parameter_server_jobs.py": ALL,
+    # training/test_sparse_gradients.py
+    "e2e/test_embedding_jobs.py": ("workers_that_exchange",),
+    # runtime/cluster/test_datasets.py
+    "e2e/test_datasets.py": ("killed_worker", "resume_needs"),
+    # its test of --resume auto
+    "e2e/test_failures.py": ("run_of_that_name",),
+    # e2e/test_jobs.py of the default run, and training/test_checkpoints.py
+    "e2e/test_survival.py": ("killed_task",),
+    # its test of fewer workers
+    "e2e/test_data_order.py": ("killed_worker",),
+    # runs/test_detached.py
+    "e2e/test_detached.py": ("controller_killed",),
+    # training/test_recipes.py
+    "e2e/test_input_data.py": ("replaced_worker",),
+    # its live run
+    "e2e/test_profile.py": ("only_the",),
+    # training/test_scripts.py
+    "e2e/test_scripts.py": ("script_gives",),
 }
 
 
@@ -245,6 +276,8 @@ def levels(cases: Sequence[Case]) -> list[Level]:
     for case, slow in zip(cases, is_slow, strict=True):
         if not slow:
             found.append(Level.DEFAULT)
+        elif is_named(case, OF_EXHAUSTIVE):
+            found.append(Level.EXHAUSTIVE)
         elif case.function not in shown or _is_of_runslow(case):
             found.append(Level.RUNSLOW)
             shown.add(case.function)
@@ -257,8 +290,13 @@ def is_left_out(path: str, name: str) -> bool:
     """Returns whether the default run leaves a test out, whatever its marks."""
     if path.startswith("training/") and path not in KEEP_LEGACY and LEGACY.search(name):
         return True
-    name = name.removeprefix("test_")
-    return any(name.startswith(beginning) for beginning in LEFT_OUT.get(path, ()))
+    return is_named(Case(path, name), LEFT_OUT)
+
+
+def is_named(case: Case, beginnings: Mapping[str, Sequence[str]]) -> bool:
+    """Returns whether the beginning of the name of a case is listed for its file."""
+    name = case.name.removeprefix("test_")
+    return any(name.startswith(beginning) for beginning in beginnings.get(case.path, ()))
 
 
 def _is_of_runslow(case: Case) -> bool:

@@ -55,8 +55,9 @@ def test_rows_of_the_workers_make_up_each_global_batch(workers: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_rows_make_up_each_global_batch_of_every_pipeline_and_split() -> None:
-    found = compared(None, ((2, 1), (3, 1), (2, 2), (5, 1)))
+@pytest.mark.parametrize(("workers", "replicas"), [(3, 1), (2, 1), (2, 2), (5, 1)])
+def test_rows_make_up_each_global_batch_of_every_pipeline(workers: int, replicas: int) -> None:
+    found = compared(None, ((workers, replicas),))
     assert len(found["calls"]) > 60
     assert found["wrong"] == []
 
