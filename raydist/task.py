@@ -45,7 +45,7 @@ class Lease(Protocol):
     def close(self) -> None: ...
 
 
-class TrainingBody:
+class TrainingRunner:
     """What a task actor runs. `status` may be called from any thread, the rest from the main thread."""
 
     def __init__(self, task: TaskId, host: str) -> None:
@@ -104,7 +104,7 @@ class TrainingBody:
             train(context)
 
 
-class ServerBody(TrainingBody):
+class ServerRunner(TrainingRunner):
     """What a worker or ps actor of ParameterServer runs: a server for the chief's functions, and no more."""
 
     def warm_up(self) -> None:
@@ -129,7 +129,7 @@ class ServerBody(TrainingBody):
         return start_server(assignment)
 
 
-class DataWorkerBody(ServerBody):
+class DataWorkerRunner(ServerRunner):
     """What a data worker's actor runs: servers of tf.data service, and no more."""
 
     def warm_up(self) -> None:

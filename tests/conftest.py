@@ -26,10 +26,10 @@ _LEAKING_VARIABLES = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--runslow", action="store_true", help="run each test at least once, slow ones too")
+    parser.addoption("--runslow", action="store_true", help="run slow tests too, one case of each at least")
     parser.addoption("--exhaustive", action="store_true", help="run each case of each test; takes hours")
     parser.addoption(
-        "--only-added", action="store_true", help="leave out what a run without the option before has"
+        "--only-added", action="store_true", help="run only the tests that the given option adds"
     )
     parser.addoption(
         "--compat", action="append", default=[], help="also run a set of tests/compat/sets.toml, or all"
@@ -110,7 +110,7 @@ def wait_until() -> WaitUntil:
             if predicate():
                 return
             assert time.monotonic() < deadline, f"not within {timeout_s} s"
-            # Seldom what takes long, as a command: it would keep a core busy.
+            # Poll slow predicates less often: they would keep a core busy.
             time.sleep(min(1.0, max(0.02, 4 * (time.monotonic() - asked_at_s))))
 
     return wait

@@ -28,7 +28,7 @@ def hide_secrets() -> None:
 
 
 def redacted_line(line: bytes) -> bytes:
-    """Returns a command line of as many bytes, as /proc has it: each argument with a zero byte at its end."""
+    """Returns a command line of the same length, in the format of /proc: a zero byte ends each argument."""
     arguments = line.removesuffix(b"\0").split(b"\0")
     texts = [each.decode(errors="surrogateescape") for each in arguments]
     shown = redact_arguments(texts)

@@ -33,7 +33,7 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.failures import start_deadline
-from raydist.controller.failures.lost_attempts import LostAttempts, Retry
+from raydist.controller.failures.lost_attempts import LostAttempts, NextAttempt
 from raydist.controller.failures.root_cause import RootCause, find_root_cause, is_decisive
 from raydist.controller.failures.run_error import explained
 from raydist.controller.revival import Revival
@@ -304,7 +304,7 @@ class RunMachine:
         self._lost, following = self._lost.with_silence(error, self.attempt)
         return self._follow(following)
 
-    def _follow(self, following: Retry | RunError) -> list[Action]:
+    def _follow(self, following: NextAttempt | RunError) -> list[Action]:
         if isinstance(following, RunError):
             return self._fail(following)
         self.notes = (*self.notes, following.note)

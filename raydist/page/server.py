@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from raydist.errors import MistakeError
 from raydist.page.access import is_own_host, without_token
 from raydist.page.html import LIVE_POLICY
-from raydist.page.site import Answer, Site
+from raydist.page.site import Response, Site
 
 DEFAULT_PORT = 7788
 
@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             pass  # the page was closed
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Response:
         if not is_own_host(self.headers.get("Host"), names=self.server.names):
             return _refusal("This server does not answer to that name.")
         parts = urlsplit(self.path)
@@ -108,5 +108,5 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug(format, *args)
 
 
-def _refusal(sentence: str) -> Answer:
-    return Answer(403, "text/plain; charset=utf-8", f"{sentence}\n".encode())
+def _refusal(sentence: str) -> Response:
+    return Response(403, "text/plain; charset=utf-8", f"{sentence}\n".encode())

@@ -27,8 +27,8 @@ _COMPARED_POINTS = 100_000
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One answer: status, type and content."""
+class Response:
+    """An HTTP response: status, content type and content."""
 
     status: int
     kind: str
@@ -53,7 +53,7 @@ class Site:
         self._kept: OrderedDict[tuple[str, bool], _Curves] = OrderedDict()
         self._lock = threading.Lock()
 
-    def answer(self, path: str, query: str = "") -> Answer:
+    def answer(self, path: str, query: str = "") -> Response:
         """Returns the answer to a GET of a path below the token.
 
         What storage cannot give is status 503, and a run that does not exist 404, each with a sentence.
@@ -65,14 +65,14 @@ class Site:
         except RaydistError as error:
             return _problem(503, error)
 
-    def _answer(self, path: str, query: str) -> Answer:
+    def _answer(self, path: str, query: str) -> Response:
         match path:
             case "":
-                return Answer(200, "text/html; charset=utf-8", live_html().encode())
+                return Response(200, "text/html; charset=utf-8", live_html().encode())
             case "page.js":
-                return Answer(200, "text/javascript; charset=utf-8", script().encode())
+                return Response(200, "text/javascript; charset=utf-8", script().encode())
             case "page.css":
-                return Answer(200, "text/css; charset=utf-8", style().encode())
+                return Response(200, "text/css; charset=utf-8", style().encode())
             case "api/runs":
                 return _json(self._runs())
             case _ if path.startswith("api/run/"):
@@ -88,7 +88,7 @@ class Site:
         self._had_runs = self._had_runs or bool(runs)
         return page_json({"storage": self._storage.uri(), "runs": runs, "problems": problems.sentences})
 
-    def _run(self, name: str, query: dict[str, list[str]]) -> Answer:
+    def _run(self, name: str, query: dict[str, list[str]]) -> Response:
         check_run_name(name)
         storage, problems = RunStorage(self._storage, run=name), Problems()
         facts = gather_facts(storage, problems, now_s=self._clock())
@@ -130,9 +130,9 @@ def _version(names: list[str]) -> str:
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
-def _json(text: str) -> Answer:
-    return Answer(200, "application/json", text.encode())
+def _json(text: str) -> Response:
+    return Response(200, "application/json", text.encode())
 
 
-def _problem(status: int, error: RaydistError) -> Answer:
-    return Answer(status, "application/json", page_json({"problem": str(error)}).encode())
+def _problem(status: int, error: RaydistError) -> Response:
+    return Response(status, "application/json", page_json({"problem": str(error)}).encode())

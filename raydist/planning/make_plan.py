@@ -12,21 +12,21 @@ from raydist.planning.plan import Plan
 from raydist.planning.resources.embedded import embedded_resources, with_custom_resources
 from raydist.planning.resources.memory import check_memory_retry
 from raydist.planning.roles import Roles, make_roles
-from raydist.planning.strategy import Sources, check_communication, choose_strategy, without_unused
+from raydist.planning.strategy import Origins, check_communication, choose_strategy, without_unused
 from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
-from raydist.spec.settings.layers import Source
+from raydist.spec.settings.resolution import Origin
 
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 
 
 def make_plan(
-    job: JobSpec, sources: Sources, inventory: Inventory, *, wants_legacy_keras: bool = False
+    job: JobSpec, origins: Origins, inventory: Inventory, *, wants_legacy_keras: bool = False
 ) -> Plan:
     """Returns what to launch.
 
     Args:
-      sources: Where each option was set; decides which of two contradicting ones gives way.
+      origins: Where each option was set; decides which of two contradicting ones gives way.
       wants_legacy_keras: Whether the job's source imports tf_keras.
 
     Raises:
@@ -34,15 +34,15 @@ def make_plan(
       ClusterError: The hosts can never give it.
     """
     check_memory_retry(job)
-    choice = choose_strategy(job, sources, inventory)
+    choice = choose_strategy(job, origins, inventory)
     job, strategy, notes = choice.job, choice.strategy, list(choice.notes)
     keras, keras_reason = choose_keras(job, strategy, wants_legacy_keras=wants_legacy_keras)
     inventory = with_custom_resources(inventory, job)
     roles = make_roles(job, strategy, inventory, notes)
     all_roles: tuple[AnyRole, ...] = (*roles, *job.roles.values())
     check_fits(inventory, all_roles)
-    devices = _devices(job, strategy, sources, _has_gpus(roles), notes)
-    job = without_unused(job, strategy, sources, notes)
+    devices = _devices(job, strategy, origins, _has_gpus(roles), notes)
+    job = without_unused(job, strategy, origins, notes)
     check_communication(job, strategy, num_gpus=_num_gpus(roles), devices=devices)
     if job.keras is KerasFlavour.AUTO and keras is KerasFlavour.LEGACY:
         notes.append(f"tf.keras is tf_keras: {keras_reason}")
@@ -93,7 +93,7 @@ def _num_gpus(roles: Roles) -> int:
 
 
 def _devices(
-    job: JobSpec, strategy: Strategy, sources: Sources, has_gpus: bool, notes: list[str]
+    job: JobSpec, strategy: Strategy, origins: Origins, has_gpus: bool, notes: list[str]
 ) -> int | None:
     if strategy in (Strategy.MIRRORED, Strategy.CENTRAL_STORAGE) and not has_gpus:
         if job.devices is None:
@@ -106,8 +106,8 @@ def _devices(
         return None
     # Either of the two made it this strategy, and may outrank a number of devices meant for another.
     deciding = "ps" if strategy is Strategy.PARAMETER_SERVER else "workers"
-    decided = max(sources[deciding], sources["strategy"] if job.strategy is strategy else Source.BUILT_IN)
-    if not strategy.is_single_host and not has_gpus and sources["devices"] >= decided:
+    decided = max(origins[deciding], origins["strategy"] if job.strategy is strategy else Origin.BUILT_IN)
+    if not strategy.is_single_host and not has_gpus and origins["devices"] >= decided:
         raise SpecError(
             f"devices is {job.devices}, but TensorFlow's {strategy.value} has one CPU replica per "
             "worker; drop --devices and add --workers, or use --strategy mirrored"

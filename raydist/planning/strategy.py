@@ -10,9 +10,9 @@ from typing import Any
 from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Inventory
 from raydist.spec.job import JobSpec, Strategy, WorkerRange
-from raydist.spec.settings.layers import Source
+from raydist.spec.settings.resolution import Origin
 
-Sources = Mapping[str, Source]
+Origins = Mapping[str, Origin]
 """Where each option was set, as `resolve` tells it."""
 
 
@@ -43,7 +43,7 @@ class StrategyChoice:
     notes: tuple[str, ...] = ()
 
 
-def choose_strategy(job: JobSpec, sources: Sources, inventory: Inventory) -> StrategyChoice:
+def choose_strategy(job: JobSpec, origins: Origins, inventory: Inventory) -> StrategyChoice:
     """Returns the strategy that was asked for, or for AUTO the one that fits.
 
     Raises:
@@ -53,7 +53,7 @@ def choose_strategy(job: JobSpec, sources: Sources, inventory: Inventory) -> Str
     if job.strategy is Strategy.AUTO:
         strategy, reason = _fitting(job, inventory)
     else:
-        strategy, reason = job.strategy, f"strategy {job.strategy.value} was set {sources['strategy'].words}"
+        strategy, reason = job.strategy, f"strategy {job.strategy.value} was set {origins['strategy'].words}"
     if strategy is Strategy.PARAMETER_SERVER:
         if job.ps == 0:
             raise SpecError("ps is 0; strategy parameter_server needs at least 1: --ps 1")
@@ -71,9 +71,9 @@ def choose_strategy(job: JobSpec, sources: Sources, inventory: Inventory) -> Str
         )
     notes: list[str] = []
     if job.ps > 0:
-        job = _without("ps", 0, job, sources, strategy, "has no parameter servers", notes)
+        job = _without("ps", 0, job, origins, strategy, "has no parameter servers", notes)
     if job.workers.maximum > 1 and strategy.is_single_host:
-        job = _without("workers", WorkerRange(), job, sources, strategy, "runs on one host", notes)
+        job = _without("workers", WorkerRange(), job, origins, strategy, "runs on one host", notes)
     if job.evaluator and strategy is not Strategy.MULTI_WORKER_MIRRORED:
         raise SpecError(
             f"evaluator is on, but strategy {strategy.value} has no evaluator task; "
@@ -87,7 +87,7 @@ def choose_strategy(job: JobSpec, sources: Sources, inventory: Inventory) -> Str
     return StrategyChoice(strategy=strategy, reason=reason, job=job, notes=tuple(notes))
 
 
-def without_unused(job: JobSpec, strategy: Strategy, sources: Sources, notes: list[str]) -> JobSpec:
+def without_unused(job: JobSpec, strategy: Strategy, origins: Origins, notes: list[str]) -> JobSpec:
     """Returns the job without the options that another strategy was meant to use.
 
     An option gives way, with a note, to a strategy, or a number of workers or ps, of higher precedence.
@@ -95,16 +95,16 @@ def without_unused(job: JobSpec, strategy: Strategy, sources: Sources, notes: li
     Raises:
       SpecError: An option was set for this very strategy, which has no use for it.
     """
-    decided = max(sources[name] for name in ("strategy", "workers", "ps"))
+    decided = max(origins[name] for name in ("strategy", "workers", "ps"))
     for name, strategies in _USED_BY.items():
         value, default = getattr(job, name), getattr(JobSpec, name)
         if strategy in strategies or value == default:
             continue
         why = f"strategy {strategy.value} does not use it, {' and '.join(one.value for one in strategies)} "
         why += "does" if len(strategies) == 1 else "do"
-        if sources[name] >= decided:
+        if origins[name] >= decided:
             raise SpecError(f"{name} is {value}, but {why}; drop --{name.replace('_', '-')}")
-        notes.append(f"{name} {value}, set {sources[name].words}, has no effect: {why}")
+        notes.append(f"{name} {value}, set {origins[name].words}, has no effect: {why}")
         job = dataclasses.replace(job, **{name: default})
     return job
 
@@ -163,17 +163,17 @@ def _without(
     field: str,
     default: Any,
     job: JobSpec,
-    sources: Sources,
+    origins: Origins,
     strategy: Strategy,
     why: str,
     notes: list[str],
 ) -> JobSpec:
     """Returns the job without a setting that the strategy outranks; any other rank is a mistake."""
     value = getattr(job, field)
-    if sources[field] >= sources["strategy"]:
+    if origins[field] >= origins["strategy"]:
         raise SpecError(
             f"{field} is {value}, but strategy {strategy.value} {why}; "
             f"drop --{field}, or use --strategy {'parameter_server' if field == 'ps' else 'auto'}"
         )
-    notes.append(f"{field} {value}, set {sources[field].words}, is not used: {strategy.value} {why}")
+    notes.append(f"{field} {value}, set {origins[field].words}, is not used: {strategy.value} {why}")
     return dataclasses.replace(job, **{field: default})

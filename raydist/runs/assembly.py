@@ -50,7 +50,7 @@ def make_controller(
     ray_s: float = 0.0,
     revival: Revival | None = None,
     owner: str | None = None,
-    body: str | None = None,
+    runner: str | None = None,
     datasets: Datasets | None = None,
 ) -> Controller:
     """Returns the controller of a run that nothing is started of.
@@ -63,7 +63,7 @@ def make_controller(
       tell_notes: Returns what `tell` has for the run's notes so far.
       ray_s: Seconds that the call had taken already, when Ray was connected.
       revival: Where a run goes on whose controller died; None for one that begins.
-      owner: As `RayTaskGroup.start` has it; `body` and `datasets` likewise.
+      owner: As `RayTaskGroup.start` has it; `runner` and `datasets` likewise.
     """
 
     def record(result: RunResult) -> None:
@@ -108,7 +108,7 @@ def make_controller(
             code=code,
             run_uri=folder.uri,
             owner=owner,
-            body=body,
+            runner=runner,
             datasets=datasets,
             on_hello=evidence.take,
         ),

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_BODY = "raydist.runs.detached:DetachedController"
+_RUNNER = "raydist.runs.detached:DetachedController"
 # A submitter that lives hands over the code within this, and takes the refusal of a run within that.
 _BEGIN_TIMEOUT_S = 30.0
 _REFUSAL_TIMEOUT_S = 10.0
@@ -57,7 +57,7 @@ class Launch:
       submitted_at_s: Unix time.
       versions: Of what has to be the same everywhere, on the submitter's host.
       traced: Where the code comes from.
-      task_body: As `RayTaskGroup.start` has it.
+      task_runner: As `RayTaskGroup.start` has it.
       datasets: What `serialize` returned; unpickled by an incarnation that drives the run.
     """
 
@@ -68,7 +68,7 @@ class Launch:
     submitted_at_s: float
     versions: Mapping[str, str]
     traced: CodeRecord | None = None
-    task_body: str | None = None
+    task_runner: str | None = None
     datasets: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ def hand_over(
     traced: CodeRecord | None = None,
     address: str,
     submitted_at_s: float,
-    task_body: str | None = None,
+    task_runner: str | None = None,
     datasets: Mapping[str, bytes] | None = None,
 ) -> None:
     """Gives the run to the connected Ray, and returns once it is accepted; raises as `launch` does.
@@ -95,14 +95,14 @@ def hand_over(
         submitted_at_s=submitted_at_s,
         versions=installed_versions(),
         traced=traced,
-        task_body=task_body,
+        task_runner=task_runner,
         datasets=datasets or {},
     )
-    controller_actor.launch(plan.job.name, body=_BODY, launch=pickle_by_value(launch), code=code)
+    controller_actor.launch(plan.job.name, runner=_RUNNER, launch=pickle_by_value(launch), code=code)
 
 
 class DetachedController:
-    """Implements controller_actor.ControllerBody.
+    """Implements controller_actor.ControllerRunner.
 
     The run begins with its first record, written here: without one, a new incarnation of the actor waits for
     the submitter to ask once more, and ends when it does not.
@@ -234,7 +234,7 @@ class DetachedController:
                 ray_s=max(0.0, time.time() - launch.submitted_at_s),
                 revival=revival,
                 owner=launch.owner,
-                body=launch.task_body,
+                runner=launch.task_runner,
                 datasets=deserialize(launch.datasets),
             )
             if unless_accepted is not None:

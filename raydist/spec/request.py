@@ -17,8 +17,8 @@ from raydist.spec.job import JobSpec
 from raydist.spec.settings.config_file import read_config
 from raydist.spec.settings.decorator import Job
 from raydist.spec.settings.environment import environment_of
-from raydist.spec.settings.layers import Source, resolve
 from raydist.spec.settings.options import PARAMS
+from raydist.spec.settings.resolution import Origin, resolve
 from raydist.spec.settings.typed import typed_values
 
 JobLike = str | os.PathLike[str] | Job[Any, Any] | Callable[..., Any]
@@ -31,13 +31,13 @@ class Request:
 
     Attributes:
       job: With a storage that any folder can open, and with what its files of variables hold.
-      sources: Where each option was set.
+      origins: Where each option was set.
       wants_legacy_keras: Whether the job's source imports tf_keras.
       datasets: `ray.data.Dataset`s for the workers, by name; no part of the job, which is plain data.
     """
 
     job: JobSpec
-    sources: Mapping[str, Source]
+    origins: Mapping[str, Origin]
     wants_legacy_keras: bool
     datasets: Mapping[str, Any] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ def read_request(
             env_file=None if env_file is None else absolute_storage(env_file),
             runtime_env=runtime_env,
         ),
-        sources=resolved.sources,
+        origins=resolved.origins,
         wants_legacy_keras=definition.wants_legacy_keras,
         datasets=datasets or {},
     )

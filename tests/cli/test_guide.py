@@ -249,11 +249,31 @@ def test_names_in_the_text_exist(page: Path) -> None:
             assert name in KNOWN_NAMES[owner] or name == "json", f"{page.name}: {code}"
 
 
+@every_page
+def test_jobs_of_the_commands_can_be_planned(
+    page: Path, raydist: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("jobs", "cluster_configs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    monkeypatch.setenv("WANDB_API_KEY", "key")
+    (tmp_path / ".env").write_text("KEY=value\n")
+    for name, job, *options in (one for one in commands(page) if len(one) > 1):
+        if name in ("submit", "plan") and (ROOT / job).is_file():
+            code, out, err = raydist("plan", job, *options, "--address", "local")
+            if "this machine has" not in err:  # too few CPUs
+                assert code == 0, err
+                assert "strategy" in out
+
+
 def check_import(node: ast.Import | ast.ImportFrom) -> None:
     modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)]
     for module in modules:
         # TensorFlow and the like are only looked for: importing them takes seconds.
         assert importlib.util.find_spec(module.partition(".")[0]) is not None, module
+        if module.startswith("raydist") and isinstance(node, ast.ImportFrom):
+            found = importlib.import_module(module)
+            assert [alias.name for alias in node.names if not hasattr(found, alias.name)] == []
 
 
 def check_keywords(node: ast.Call) -> None:

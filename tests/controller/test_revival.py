@@ -48,8 +48,8 @@ def finish(group: FakeTaskGroup) -> None:
     group.finish_all()
 
 
-class Life:
-    """One life of a run's controller, and the records that it wrote, as storage gives them back."""
+class Incarnation:
+    """One incarnation of a run's controller, and the records that it wrote, as storage gives them back."""
 
     def __init__(self, plan: Plan, *scripts: Sequence[Moment], revival: Revival | None = None):
         self.clock = FakeClock()
@@ -82,17 +82,17 @@ class Life:
 
 
 def killed(plan: Plan, *scripts: Sequence[Moment], spent_s: float = 10.0) -> Revival:
-    life = Life(plan, *scripts)
-    life.run()
-    last: RunRecord = from_plain(life.in_the_end, RunRecord)
+    incarnation = Incarnation(plan, *scripts)
+    incarnation.run()
+    last: RunRecord = from_plain(incarnation.in_the_end, RunRecord)
     return Revival.of(last, history=last.failures, spent_s=spent_s)
 
 
 def test_next_attempt_begins_and_the_note_says_that_it_is_free() -> None:
     plan = make_plan(max_failures=0)
-    life = Life(plan, [train, finish], revival=killed(plan, [train, reach_step_30, finish]))
-    record = life.run()
-    assert life.launcher.attempts == [1]
+    incarnation = Incarnation(plan, [train, finish], revival=killed(plan, [train, reach_step_30, finish]))
+    record = incarnation.run()
+    assert incarnation.launcher.attempts == [1]
     assert (record["state"], record["attempts"]) == ("SUCCEEDED", 2)
     assert [note for note in record["notes"] if "attempt 0 was lost with the run's controller" in note]
 
@@ -100,8 +100,8 @@ def test_next_attempt_begins_and_the_note_says_that_it_is_free() -> None:
 def test_what_was_reached_is_told_before_the_new_attempt_trains() -> None:
     plan = make_plan(max_failures=5)
     revival = killed(plan, [train, lose_worker_1], [train, reach_step_30, finish])
-    life = Life(plan, [], revival=revival)
-    status = life.controller.status()
+    incarnation = Incarnation(plan, [], revival=revival)
+    status = incarnation.controller.status()
     assert (status.state, status.attempts, status.steps) == (RunState.STARTING, 3, 30)
     assert math.isnan(status.metrics["loss"])
     assert status.checkpoint == "/runs/r/checkpoints/step-20-a1"
@@ -114,7 +114,7 @@ def test_what_was_reached_is_told_before_the_new_attempt_trains() -> None:
 def test_failures_before_the_death_still_count(max_failures: int, state: str) -> None:
     plan = make_plan(max_failures=max_failures)
     revival = killed(make_plan(max_failures=9), [train, lose_worker_1], [train, reach_step_30, finish])
-    record = Life(plan, [train, lose_worker_1], [train, finish], revival=revival).run()
+    record = Incarnation(plan, [train, lose_worker_1], [train, finish], revival=revival).run()
     assert record["state"] == state
 
 
@@ -122,7 +122,7 @@ def test_exception_raised_at_that_step_before_the_death_is_final() -> None:
     plan = make_plan(max_failures=9)
     first = [train, reach_step_30, raise_in_worker_1]
     revival = killed(plan, first, [train, reach_step_30, finish])
-    record = Life(plan, first, revival=revival).run()
+    record = Incarnation(plan, first, revival=revival).run()
     assert "was raised at step 30 before" in record["error"]["message"]
 
 
@@ -135,22 +135,22 @@ def test_a_break_of_ray_is_remembered_too() -> None:
 def test_timeout_and_timings_count_from_the_submit() -> None:
     plan = make_plan(timeout=30.0)
     revival = killed(plan, [train, reach_step_30, finish], spent_s=28.0)
-    record = Life(plan, [train, reach_step_30, finish], revival=revival).run()
+    record = Incarnation(plan, [train, reach_step_30, finish], revival=revival).run()
     assert "within 30 s (--timeout)" in record["error"]["message"]
     assert record["timings"]["ray"] == 0.5
     assert record["timings"]["total"] >= 30.0
 
 
 def test_acceptance_is_recorded_as_the_first_attempts_start() -> None:
-    life = Life(make_plan(), [])
-    life.controller.record_acceptance()
-    assert [(record["state"], record["attempts"]) for record in life.records] == [("STARTING", 1)]
+    incarnation = Incarnation(make_plan(), [])
+    incarnation.controller.record_acceptance()
+    assert [(record["state"], record["attempts"]) for record in incarnation.records] == [("STARTING", 1)]
 
 
 @pytest.mark.parametrize("last", [finish, lose_worker_1], ids=["succeeded", "failed"])
 def test_stored_result_says_what_the_controller_said(last: Moment) -> None:
-    life = Life(make_plan(max_failures=0), [train, reach_step_30, last])
-    stored = life.run()
+    incarnation = Incarnation(make_plan(max_failures=0), [train, reach_step_30, last])
+    stored = incarnation.run()
     result: RunRecord = from_plain(stored, RunRecord)
     assert json.loads(dump_plain_json(as_plain(result))) == stored
-    assert result.exit_code == life.controller.status().exit_code
+    assert result.exit_code == incarnation.controller.status().exit_code

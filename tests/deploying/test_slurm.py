@@ -36,7 +36,7 @@ def submit(slurm: Slurm, name: str, *arguments: str) -> str:
 def wait_for_end(slurm: Slurm, number: str, wait_until: WaitUntil) -> str:
     """Waits for the job's end and returns its state and exit code."""
     wait_until(
-        lambda: slurm.job(number)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), timeout_s=240
+        lambda: slurm.job(number)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), timeout_s=400
     )
     job = slurm.job(number)
     return f"{job['JobState']} {job['ExitCode']}"

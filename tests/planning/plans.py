@@ -9,8 +9,8 @@ from raydist.planning.inventory import Host, Inventory
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange
-from raydist.spec.settings.layers import Source
 from raydist.spec.settings.options import OPTIONS
+from raydist.spec.settings.resolution import Origin
 
 LAPTOP = Inventory(hosts=(Host(name="this machine", num_cpus=2),), is_embedded=True)
 
@@ -29,11 +29,11 @@ def plan(
     inventory: Inventory = LAPTOP,
     *,
     wants_legacy_keras: bool = False,
-    sources: Mapping[str, Source] | None = None,
+    origins: Mapping[str, Origin] | None = None,
     **fields: Any,
 ) -> Plan:
-    """Plans a job whose fields were all asked for, unless `sources` says otherwise."""
+    """Plans a job whose fields were all asked for, unless `origins` says otherwise."""
     entry_point = fields.pop("entry_point", EntryPoint(file="a.py", function="train"))
     job = JobSpec(name="run", entry_point=entry_point, **fields)
-    by_field = {option.name: Source.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Source.ASKED)
-    return make_plan(job, by_field | dict(sources or {}), inventory, wants_legacy_keras=wants_legacy_keras)
+    by_field = {option.name: Origin.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Origin.ASKED)
+    return make_plan(job, by_field | dict(origins or {}), inventory, wants_legacy_keras=wants_legacy_keras)

@@ -8,7 +8,7 @@ import pytest
 
 from raydist.errors import SpecError
 from raydist.spec.job import EntryPoint, Strategy
-from raydist.spec.settings.layers import Source
+from raydist.spec.settings.resolution import Origin
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 
 TWO = {"workers": workers(2)}
@@ -91,8 +91,8 @@ def test_nccl_is_planned_where_there_are_gpus() -> None:
 
 
 def test_option_of_the_job_gives_way_to_a_strategy_that_is_asked_for() -> None:
-    sources = {"strategy": Source.ASKED, "collective": Source.JOB}
-    made = plan(**MIRRORED, collective="ring", sources=sources)
+    origins = {"strategy": Origin.ASKED, "collective": Origin.JOB}
+    made = plan(**MIRRORED, collective="ring", origins=origins)
     assert made.job.collective == "auto"
     assert made.notes[-1] == (
         "collective ring, set by the job, has no effect: strategy mirrored does not use it, "

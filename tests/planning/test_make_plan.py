@@ -8,7 +8,7 @@ from raydist.errors import ClusterError, SpecError
 from raydist.planning.inventory import Host, Inventory
 from raydist.spec.job import KerasFlavour, Strategy, WorkerRange
 from raydist.spec.partitioner import Partitioner
-from raydist.spec.settings.layers import Source
+from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import Resources, Role, TaskType
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 
@@ -155,7 +155,7 @@ def test_range_of_workers_becomes_the_most_that_fit(
         ),
         (
             LAPTOP,
-            {"workers": workers(2), "devices": 4, "sources": {"devices": Source.JOB}},
+            {"workers": workers(2), "devices": 4, "origins": {"devices": Origin.JOB}},
             None,
             "devices 4 is not used: multi_worker_mirrored has one replica per task",
         ),
@@ -212,6 +212,6 @@ def test_tpu_of_ray_takes_all_chips_of_a_host_and_a_named_one_takes_none() -> No
 
 
 def test_job_of_the_plan_is_without_what_the_strategy_overrides() -> None:
-    made = plan(strategy=Strategy.ONE_DEVICE, workers=workers(4), sources={"workers": Source.CONFIG})
+    made = plan(strategy=Strategy.ONE_DEVICE, workers=workers(4), origins={"workers": Origin.CONFIG})
     assert (made.job.workers, made.roles[0].num_tasks) == (workers(1), 1)
     assert made.notes == ("workers 4, set by the config, is not used: one_device runs on one host",)

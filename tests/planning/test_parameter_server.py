@@ -12,7 +12,7 @@ from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.job import KerasFlavour, Strategy, WorkerRange
 from raydist.spec.partitioner import Partitioner
-from raydist.spec.settings.layers import Source
+from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import Resources, Role, TaskType
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 
@@ -139,10 +139,10 @@ def test_partitioner_brings_tf_keras_and_says_so() -> None:
     assert f"tf.keras is tf_keras: {reason}" in made.notes
 
 
-@pytest.mark.parametrize("source", [Source.JOB, Source.CONFIG, Source.ASKED], ids=lambda source: source.name)
-def test_keras_3_with_a_partitioner_is_refused_wherever_it_was_set(source: Source) -> None:
+@pytest.mark.parametrize("source", [Origin.JOB, Origin.CONFIG, Origin.ASKED], ids=lambda source: source.name)
+def test_keras_3_with_a_partitioner_is_refused_wherever_it_was_set(source: Origin) -> None:
     with pytest.raises(SpecError) as caught:
-        plan(ps=1, partitioner=SHARDS, keras=KerasFlavour.KERAS_3, sources={"keras": source})
+        plan(ps=1, partitioner=SHARDS, keras=KerasFlavour.KERAS_3, origins={"keras": source})
     assert str(caught.value) == (
         "keras is 3, but partitioner is min_size:1024 and Keras 3 has no sharded variables; "
         "use --keras legacy, or --partitioner none"
@@ -167,7 +167,7 @@ def test_without_a_partitioner_keras_3_stays() -> None:
             "which TensorFlow does not shard",
         ),
         (
-            {"devices": 4, "sources": {"devices": Source.CONFIG}},
+            {"devices": 4, "origins": {"devices": Origin.CONFIG}},
             "devices 4 is not used: parameter_server has one replica per task",
         ),
         ({"devices": 4, "gpus_per_worker": 1}, "devices 4 is not used: the task has GPUs"),
@@ -184,7 +184,7 @@ def test_auto_shard_that_changes_nothing_needs_no_note(auto_shard: str) -> None:
     assert plan(cluster((8, 0)), ps=1, auto_shard=auto_shard).notes == ()
 
 
-@pytest.mark.parametrize("rank", [Source.JOB, Source.ASKED], ids=lambda source: source.name)
-def test_devices_of_the_same_rank_as_the_ps_are_refused(rank: Source) -> None:
+@pytest.mark.parametrize("rank", [Origin.JOB, Origin.ASKED], ids=lambda source: source.name)
+def test_devices_of_the_same_rank_as_the_ps_are_refused(rank: Origin) -> None:
     with pytest.raises(SpecError, match=r"^devices is 2, but TensorFlow's parameter_server has one CPU"):
-        plan(ps=1, devices=2, sources={"ps": rank, "devices": rank})
+        plan(ps=1, devices=2, origins={"ps": rank, "devices": rank})

@@ -9,8 +9,8 @@ from raydist.errors import ClusterError, RaydistError, SpecError
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.strategy import StrategyChoice, choose_strategy
 from raydist.spec.job import EntryPoint, JobSpec, Strategy, WorkerRange
-from raydist.spec.settings.layers import Source
 from raydist.spec.settings.options import OPTIONS
+from raydist.spec.settings.resolution import Origin
 
 MWM, MIRRORED, PS = Strategy.MULTI_WORKER_MIRRORED, Strategy.MIRRORED, Strategy.PARAMETER_SERVER
 
@@ -24,14 +24,14 @@ def choose(
     num_gpus: int = 0,
     num_tpus: float = 0,
     tpu_name: str | None = None,
-    sources: Mapping[str, Source] | None = None,
+    origins: Mapping[str, Origin] | None = None,
     **fields: Any,
 ) -> StrategyChoice:
-    """Chooses for a job whose fields were all asked for, unless `sources` says otherwise."""
+    """Chooses for a job whose fields were all asked for, unless `origins` says otherwise."""
     job = JobSpec(name="run", entry_point=EntryPoint(file="a.py", function="train"), **fields)
-    by_field = {option.name: Source.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Source.ASKED)
+    by_field = {option.name: Origin.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Origin.ASKED)
     hosts = (Host(name="a"), Host(name="b", num_gpus=num_gpus, num_tpus=num_tpus))
-    return choose_strategy(job, by_field | dict(sources or {}), Inventory(hosts=hosts, tpu_name=tpu_name))
+    return choose_strategy(job, by_field | dict(origins or {}), Inventory(hosts=hosts, tpu_name=tpu_name))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def choose(
             "strategy central_storage was set as asked",
         ),
         (
-            {"strategy": MWM, "sources": {"strategy": Source.JOB}},
+            {"strategy": MWM, "origins": {"strategy": Origin.JOB}},
             MWM,
             "strategy multi_worker_mirrored was set by the job",
         ),
@@ -80,7 +80,7 @@ def test_strategy_that_fits_is_chosen_with_its_reason(
     ],
 )
 def test_strategy_of_higher_precedence_overrides(field: str, value: Any, note: str) -> None:
-    choice = choose(strategy=MIRRORED, **{field: value}, sources={field: Source.JOB})
+    choice = choose(strategy=MIRRORED, **{field: value}, origins={field: Origin.JOB})
     assert (choice.job.workers, choice.job.ps, choice.notes) == (workers(1), 0, (note,))
 
 
@@ -93,7 +93,7 @@ def test_strategy_of_higher_precedence_overrides(field: str, value: Any, note: s
             "workers is 2, but strategy mirrored runs on one host; drop --workers, or use --strategy auto",
         ),
         (
-            {"strategy": MIRRORED, "workers": workers(2), "sources": {"strategy": Source.JOB}},
+            {"strategy": MIRRORED, "workers": workers(2), "origins": {"strategy": Origin.JOB}},
             SpecError,
             "workers is 2, but strategy mirrored runs on one host; drop --workers, or use --strategy auto",
         ),
@@ -109,7 +109,7 @@ def test_strategy_of_higher_precedence_overrides(field: str, value: Any, note: s
             "ps is 0; strategy parameter_server needs at least 1: --ps 1",
         ),
         (
-            {"strategy": PS, "ps": 0, "sources": {"strategy": Source.JOB}},
+            {"strategy": PS, "ps": 0, "origins": {"strategy": Origin.JOB}},
             SpecError,
             "ps is 0; strategy parameter_server needs at least 1: --ps 1",
         ),

@@ -10,8 +10,8 @@ from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import cluster_spec, make_assignments, placeholder_addresses, tf_config
 from raydist.spec.job import EntryPoint, JobSpec, Strategy, WorkerRange
-from raydist.spec.settings.layers import Source
 from raydist.spec.settings.options import OPTIONS
+from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import ClusterSpec, TaskId, TaskType
 
 SINGLE_HOST = [strategy for strategy in Strategy if strategy.is_single_host]
@@ -30,7 +30,7 @@ def plan(num_workers: int, **fields: object) -> Plan:
         **fields,  # type: ignore[arg-type]
     )
     inventory = Inventory(hosts=(Host(name="h", num_cpus=16, num_gpus=4, num_tpus=4),))
-    return make_plan(job, {option.name: Source.BUILT_IN for option in OPTIONS}, inventory)
+    return make_plan(job, {option.name: Origin.BUILT_IN for option in OPTIONS}, inventory)
 
 
 @pytest.mark.parametrize("strategy", SINGLE_HOST, ids=lambda strategy: strategy.value)

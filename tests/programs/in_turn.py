@@ -93,10 +93,10 @@ def run_programs(
 
 
 def selected(request: pytest.FixtureRequest, **parameters: object) -> tuple[str, ...]:
-    """Returns the programs of those of the module's tests that are run, in their order.
+    """Returns the programs of the selected tests of this module, in their order.
 
     Args:
-      parameters: Only of tests that have these.
+      parameters: Filters the tests by parameter values.
     """
     cases = [
         item.callspec.params

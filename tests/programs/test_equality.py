@@ -1,6 +1,6 @@
 """Programs in the style of keras-io's examples: several replicas train what one device trains.
 
-And nobody is told that they could not.
+No note claims otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.programs.in_turn import CLUSTERS, Done, cluster_of, run_programs, sel
 # All programs that are asked for, of a Keras and cluster, run for the first test that asks for one.
 pytestmark = pytest.mark.timeout(3600)
 
-# Of what has the losses and weights of one device nothing of this is said.
+# None of these notes may appear for a program that equals one device.
 FALSE_ALARMS = (RANDOM, BATCHNORM, "could not be shown")
 
 
@@ -75,6 +75,6 @@ def test_history_equals_that_of_one_device(one_device: Done, tasks: list[Done], 
 
 
 @pytest.mark.parametrize(("program", "keras", "cluster"), cases())
-def test_nothing_is_told_that_is_not_so(tasks: list[Done]) -> None:
+def test_no_false_alarm(tasks: list[Done]) -> None:
     notes = [note for task in tasks for note in task.notes]
     assert [note for note in notes if any(words in note for words in FALSE_ALARMS)] == []

@@ -24,7 +24,7 @@ def run_undisturbed(programs: tuple[str, ...], keras: str) -> dict[str, list[Don
 
 @pytest.fixture
 def undisturbed(request: pytest.FixtureRequest, program: str, keras: str) -> Outcome:
-    """What one device trains that nobody kills."""
+    """The undisturbed run on one device."""
     [done] = run_undisturbed(selected(request, keras=keras), keras)[program]
     return done.trained
 

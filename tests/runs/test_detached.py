@@ -43,10 +43,10 @@ SUBMITTER = """
 import pickle, sys, time
 from raydist.runs.detached import hand_over
 from raydist.runtime.cluster.connection import connect
-plan, code, body = pickle.load(sys.stdin.buffer)
+plan, code, runner = pickle.load(sys.stdin.buffer)
 with connect(sys.argv[1]) as connection:
     print("up", flush=True)
-    hand_over(plan, code=code, address=connection.address, submitted_at_s=time.time(), task_body=body)
+    hand_over(plan, code=code, address=connection.address, submitted_at_s=time.time(), task_runner=runner)
     print("accepted", flush=True)
     time.sleep(600)
 """
@@ -64,7 +64,7 @@ def plan_for(storage: Path, *, name: str = "run", max_failures: int = 0, **param
 def hand_over(plan: Plan, connection: Connection, **options: Any) -> AttachedRun:
     from raydist.runs.detached import hand_over
 
-    options = {"code": None, "task_body": COUNTING, **options}
+    options = {"code": None, "task_runner": COUNTING, **options}
     hand_over(plan, address=connection.address, submitted_at_s=time.time(), **options)
     return AttachedRun(open_run(plan.job.storage, run=plan.job.name))
 
@@ -179,7 +179,7 @@ def test_killed_controller_is_brought_back_and_goes_on_with_a_new_attempt(
     ]
     # The code is kept until the end is recorded: a controller that died before that would need it.
     wait_until(lambda: names_in(tmp_path / "run") == ["claims", "events", "logs", "run.json", "token"])
-    assert names_in(tmp_path / "run" / "claims") == ["000000.json"]  # the same in both lives
+    assert names_in(tmp_path / "run" / "claims") == ["000000.json"]  # the same before and after
     log = (tmp_path / "run" / "logs" / "0" / "worker-0").iterdir()
     assert any("worker/0 step 3" in path.read_text() for path in log)  # salvaged after the tasks' death
 

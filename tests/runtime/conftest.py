@@ -30,7 +30,7 @@ from raydist.storage.logs import read_log
 from raydist.storage.proof import StorageProof
 from raydist.storage.run_storage import RunStorage
 
-COUNTING = "tests.support.bodies:CountingBody"
+COUNTING = "tests.support.runners:CountingRunner"
 
 
 def make_plan(
@@ -106,7 +106,7 @@ class Drive:
 
 @pytest.fixture
 def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable[..., Drive]]:
-    """Starts a group of counting bodies on the session's Ray; stops it at the end."""
+    """Starts a group of counting runners on the session's Ray; stops it at the end."""
     from raydist.runtime.group.group import RayTaskGroup
 
     with ExitStack() as stack:
@@ -114,7 +114,7 @@ def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable
         def start_group(
             plan: Plan,
             *,
-            body: str = COUNTING,
+            runner: str = COUNTING,
             code: bytes | None = None,
             proof: StorageProof | None = None,
             datasets: Mapping[str, Any] | None = None,
@@ -127,7 +127,7 @@ def start(ray_cluster: Any, no_leaks: None, tmp_path: Path) -> Iterator[Callable
                 storage_uri=str(tmp_path),
                 run_uri=str(tmp_path / "run"),
                 proof=proof,
-                body=body,
+                runner=runner,
                 datasets=datasets,
             )
             stack.callback(group.stop)

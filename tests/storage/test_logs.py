@@ -208,9 +208,9 @@ def test_logs_are_listed_by_attempt_and_task(storage: RunStorage) -> None:
 
 def test_log_of_a_replaced_process_comes_before_that_of_the_next_one(spool: Spool, tmp_path: Path) -> None:
     later = Spool(spool.storage, tmp_path / "next.log", spool.clock)
-    later.write("second life\n")
+    later.write("second turn\n")
     later.uploader(incarnation=1).flush()
-    spool.write("first life\n")
+    spool.write("first turn\n")
     spool.uploader().flush()  # a salvage may come late
-    assert spool.stored() == "first life\nsecond life\n"
-    assert spool.stored(tail_bytes=12) == "second life\n"
+    assert spool.stored() == "first turn\nsecond turn\n"
+    assert spool.stored(tail_bytes=12) == "second turn\n"

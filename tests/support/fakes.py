@@ -1,4 +1,4 @@
-"""Stand-ins for what the controller works with: a clock, and a task group that follows a script."""
+"""Fakes of what the controller works with: a clock, and a task group that follows a script."""
 
 from __future__ import annotations
 

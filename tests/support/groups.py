@@ -13,7 +13,7 @@ from tests.support import worker_machine
 # there are cores: more would run into their time limits. `cli` is here because its tests end the session's
 # Ray: the command line's process has none.
 COMPUTING = ("programs", "e2e", "training", "jobs", "cli")
-# Of these what waits for deadlines most of the time.
+# Of these, mostly idle ones: they wait for deadlines.
 WAITING = ("e2e/test_hosts.py", "e2e/test_storage.py")
 # What runs on the session's Ray, which takes long to start: one worker runs all of it.
 ON_RAY = ("runtime", "runs")
@@ -65,5 +65,5 @@ def group_of(nodeid: str) -> str:
 def rank_of(nodeid: str) -> int:
     """Returns a number to sort tests by, so that the longest groups begin first."""
     folder = nodeid.removeprefix("tests/").partition("/")[0]
-    ranks = (*COMPUTING, *ON_RAY)
+    ranks = (*ON_RAY, *COMPUTING)
     return ranks.index(folder) if folder in ranks else len(ranks)

@@ -32,7 +32,7 @@ class Host:
     """One host; what it is told lasts until it is started anew.
 
     Attributes:
-      address: Its IP address, the same for all its lives.
+      address: Its IP address, the same after each restart.
       disk: Its own disk, a path that is the same on each host: only its own processes see what is there.
     """
 

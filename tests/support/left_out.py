@@ -5,8 +5,8 @@ once: a job under each strategy, a killed worker, parameter server and host, a d
 README's first command, Keras 3 on 2 workers or 2 devices. What goes shows the same on another cluster, with
 the other Keras or at another moment, or something that rarely changes and takes long.
 
-`--runslow`, and with it CI, runs each test function: one case of those that the default run has none of. It
-leaves out a few functions that show with whole runs what others show with less. `--exhaustive` runs all.
+`--runslow`, and with it CI, adds at least one case of each other test function, and those of the same launch.
+It skips a few end-to-end tests whose behavior smaller tests cover. `--exhaustive` runs each case.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 
 class Level(enum.IntEnum):
-    """The first run that has a test; those above have it, too."""
+    """The lowest level that runs a test; higher levels include it."""
 
     DEFAULT = 0
     RUNSLOW = 1
@@ -222,49 +222,53 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
 }
 
 
-# Of these `--runslow` has more cases than one of each function, by a pattern of their names: each shows
-# something of its own.
+# Of these `--runslow` has all cases whose names a pattern finds: each shows something of its own, and most
+# come from a launch that another case needs anyway.
 OF_RUNSLOW: Mapping[str, str] = {
+    "cli/commands/runs/test_delete.py": "",
+    "cli/commands/runs/test_kept_runs.py": "",
+    "cli/commands/runs/test_list.py": "",
+    "deploying/test_slurm.py": "",
     "e2e/test_every_command.py": r"\[folder",
     "e2e/test_fence.py": "",
     "e2e/test_job_server.py": "",
     "e2e/test_thin_client.py": "",
+    "jobs/test_gallery.py": r"2 workers\]|parameter servers\]",
     # Of tf_keras those that are quick.
     "programs/test_equality.py": (
         r"-keras 3-2 workers\]"
         r"|\[(custom_loop|dcgan|mixed_float16|text_tr|train_step_g|wide_deep).*-keras legacy-2 workers\]"
     ),
+    "programs/test_notes.py": "-keras 3",
     "programs/test_resume.py": "(dcgan|mixed_float16|text_transformer)-keras 3",
     "tracking/test_mlflow.py": "",
+    "training/test_accumulation.py": r"\[2 workers-3-quick\]",
+    "training/test_communication.py": r"\[3-2 workers-bf16\]",
+    "training/test_fit_arguments.py": r"-mirrored-2-keras3\]",
+    "training/test_given_data.py": r"-keras3_0\]",
+    "training/test_loss_rules.py": r"2 devices(-3)?\]|test_decision",
     "training/test_self_check.py": "",
+    "training/test_sparse_gradients.py": r"-mirrored-2-keras3\]",
+    "training/test_unusual_batches.py": r"-2 workers-3\]",
+    "training/test_worker_callbacks.py": r"-keras3_0\]",
 }
 
-# Test functions that `--runslow` leaves out, too, and what shows the same.
+# End-to-end tests that `--runslow` skips, too, and what covers most of each.
 OF_EXHAUSTIVE: Mapping[str, Sequence[str]] = {
-    # training/test_slow_links.py, with the controller's part in tests/stragglers
+    # training/test_slow_links.py; the controller's part is in tests/stragglers
     "e2e/test_slow_links.py": ALL,
-    # its host that is killed, and the tests of runtime/group/test_other_hosts.py
-    "e2e/test_hosts.py": ("run_over_two", "slow_link_that"),
-    # training/test_parameter_server.py and test_scripts.py
-    "e2e/test_parameter_server_jobs.py": ALL,
-    # training/test_sparse_gradients.py
+    # e2e/test_hosts.py, which kills one of two hosts, and tests/deploying
+    "e2e/test_hosts.py": ("run_over_two",),
+    # programs/test_equality.py: recommender and efficient_embeddings on 2 workers
     "e2e/test_embedding_jobs.py": ("workers_that_exchange",),
-    # runtime/cluster/test_datasets.py
-    "e2e/test_datasets.py": ("killed_worker", "resume_needs"),
-    # its test of --resume auto
-    "e2e/test_failures.py": ("run_of_that_name",),
-    # e2e/test_jobs.py of the default run, and training/test_checkpoints.py
-    "e2e/test_survival.py": ("killed_task",),
-    # its test of fewer workers
+    # runtime/cluster/test_datasets.py: a new attempt splits the data again
+    "e2e/test_datasets.py": ("killed_worker",),
+    # e2e/test_data_order.py: its workers become fewer as one is killed
     "e2e/test_data_order.py": ("killed_worker",),
-    # runs/test_detached.py
+    # runs/test_detached.py without training, and training/test_checkpoints.py without a controller
     "e2e/test_detached.py": ("controller_killed",),
-    # training/test_recipes.py
+    # training/test_recipes.py without Ray
     "e2e/test_input_data.py": ("replaced_worker",),
-    # its live run
-    "e2e/test_profile.py": ("only_the",),
-    # training/test_scripts.py
-    "e2e/test_scripts.py": ("script_gives",),
 }
 
 

@@ -34,7 +34,7 @@ def run_script(
     job_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[TaskProcess]:
-    """Runs a script in each task, by an actor's body; `values` are the task's last status."""
+    """Runs a script in each task, by an actor's runner; `values` are the task's last status."""
     return run_function(TARGET, cluster, **_arguments(path, args, run_on, job_options), **options)
 
 

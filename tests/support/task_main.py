@@ -72,7 +72,7 @@ def main(request: dict[str, Any]) -> None:
 
 def _run_script(request: dict[str, Any], assignment: TaskAssignment, file: Path) -> None:
     """Runs it as an actor does; the last status is what is returned."""
-    from raydist.task import TrainingBody
+    from raydist.task import TrainingRunner
 
     class Lease:
         port = 0
@@ -86,7 +86,7 @@ def _run_script(request: dict[str, Any], assignment: TaskAssignment, file: Path)
     assignment = replace(assignment, job=replace(assignment.job, entry_point=entry_point))
     os.chdir(file.parent)
     sys.path.insert(0, str(file.parent))
-    status = TrainingBody(assignment.task, "host").run(assignment, file.parent, Lease())
+    status = TrainingRunner(assignment.task, "host").run(assignment, file.parent, Lease())
     _write(
         Path(request["folder"]),
         {**as_plain(status), "traceback": status.failure and status.failure.traceback},

@@ -142,9 +142,9 @@ def test_nothing_is_collected_inside_and_what_stays_is_left_alone(was_enabled: b
     [
         # The first row fails when raydist's part is no longer needed.
         pytest.param("tensorflow", ["keras", "sklearn", "pandas"], id="stock"),
-        pytest.param("raydist.task:TrainingBody", ["keras", "pandas"], id="trains"),
-        pytest.param("raydist.task:ServerBody", [], id="serves"),
-        pytest.param("raydist.task:DataWorkerBody", [], id="serves-data"),
+        pytest.param("raydist.task:TrainingRunner", ["keras", "pandas"], id="trains"),
+        pytest.param("raydist.task:ServerRunner", [], id="serves"),
+        pytest.param("raydist.task:DataWorkerRunner", [], id="serves-data"),
     ],
 )
 def test_task_imports_no_more_than_it_needs_and_has_the_rest_on_demand(

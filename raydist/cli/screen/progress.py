@@ -22,7 +22,7 @@ class Progress:
     Attributes:
       phase: What it does before the first step (`waiting for 2 tasks`); unused once steps go on.
       epoch: Epochs completed; None where the train function knows none.
-      num_epochs: None while unknown. `num_steps`, `steps_per_s` likewise.
+      num_epochs: None while unknown, as are `num_steps` and `steps_per_s`.
       metrics: The newest values, the ones to be shown first at the front.
       run_s: Seconds since the run was submitted.
     """

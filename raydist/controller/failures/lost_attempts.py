@@ -18,7 +18,7 @@ from raydist.spec.tasks import TaskType
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retry:
+class NextAttempt:
     """Another attempt follows; `note` says why the one before was lost."""
 
     note: str
@@ -49,23 +49,25 @@ class LostAttempts:
 
     def with_cause(
         self, cause: RootCause, attempt: Attempt, *, at_s: float
-    ) -> tuple[LostAttempts, Retry | RunError]:
+    ) -> tuple[LostAttempts, NextAttempt | RunError]:
         """Takes in an attempt that a task's failure ended; returns what follows too."""
         failure, number = cause.failure, attempt.number
         lost = dataclasses.replace(self, hosts=self.hosts.with_failure(failure, attempt, at_s=at_s))
         sentence = cause.sentence(attempt=number)
         if failure.kind is FailureKind.LOST and failure.task in attempt.told_to_leave:
-            return lost, Retry(note=f"{sentence}; retried: it had to leave, not counted")
+            return lost, NextAttempt(note=f"{sentence}; retried: it had to leave, not counted")
         lost, decision = lost._decide(failure, attempt)
         if decision.is_retry:
-            return lost, Retry(note=f"{sentence}; retried: {decision.reason}")
+            return lost, NextAttempt(note=f"{sentence}; retried: {decision.reason}")
         # That a mistake is final, or an exception of the first attempt, needs no explanation.
         is_plain = failure.kind is FailureKind.USER and len(lost.ends) == 1
         is_mistake = failure.kind in (FailureKind.MISTAKE, FailureKind.STORAGE)
         suffix = "" if is_plain or is_mistake else f"; not retried: {decision.reason}"
         return lost, error_of(cause, attempt=number, suffix=suffix)
 
-    def with_silence(self, error: RaydistError, attempt: Attempt) -> tuple[LostAttempts, Retry | RunError]:
+    def with_silence(
+        self, error: RaydistError, attempt: Attempt
+    ) -> tuple[LostAttempts, NextAttempt | RunError]:
         """Takes in an attempt that no task has ended: nothing can be heard of it, or an extra role failed.
 
         Returns what follows too.
@@ -73,7 +75,7 @@ class LostAttempts:
         number = attempt.number
         lost, decision = self._decide(GroupLoss(message=str(error)), attempt)
         if decision.is_retry:
-            return lost, Retry(note=f"attempt {number} was lost: {error}; retried: {decision.reason}")
+            return lost, NextAttempt(note=f"attempt {number} was lost: {error}; retried: {decision.reason}")
         suffix = f"; not retried: {decision.reason}"
         return lost, RunError.from_exception(error, attempt=number, suffix=suffix)
 

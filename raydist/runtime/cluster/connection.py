@@ -249,22 +249,22 @@ def _agree_on_authentication(target: str, environ: MutableMapping[str, str]) -> 
     A driver is called back by the cluster and refuses calls without its token, so in token mode on
     a cluster without authentication every actor would die as if its driver were gone.
     """
-    from raydist.runtime.cluster.ray_internals import Answer, has_token
+    from raydist.runtime.cluster.ray_internals import Listener, has_token
 
     wanted = environ.get(_AUTH_MODE, "").lower()
     _set_auth_mode(environ, "disabled")
     answer = _ask(target)
-    if answer is Answer.RAY and wanted == "token":
+    if answer is Listener.RAY and wanted == "token":
         raise ClusterError(
             f"{_AUTH_MODE} is token, but the Ray at {target} runs without authentication; unset it"
         )
-    if answer is Answer.UNAUTHENTICATED and wanted != "disabled" and has_token():
+    if answer is Listener.UNAUTHENTICATED and wanted != "disabled" and has_token():
         _set_auth_mode(environ, "token")
         answer = _ask(target)
-    if answer is Answer.UNAUTHENTICATED:
+    if answer is Listener.UNAUTHENTICATED:
         which = "another token than the one found here" if has_token() else "a token, and there is none here"
         raise ClusterError(f"Ray at {target} wants {which}; {_TOKEN_REMEDY}")
-    if answer is Answer.OTHER:
+    if answer is Listener.OTHER:
         raise ClusterError(
             f"what answers at {target} is no Ray; give the address that `ray start` printed, "
             "or ray://HOST:10001 for Ray's client server"

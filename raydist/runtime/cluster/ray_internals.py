@@ -84,8 +84,8 @@ def can_select_nodes() -> bool:
     return "bundle_label_selector" in inspect.signature(ray.util.placement_group).parameters
 
 
-class Answer(enum.Enum):
-    """How an address answered."""
+class Listener(enum.Enum):
+    """What listens at an address."""
 
     RAY = "RAY"
     UNAUTHENTICATED = "UNAUTHENTICATED"  # Ray, but not with this token
@@ -128,7 +128,7 @@ def _finds_token() -> bool:
         return False
 
 
-def ask_gcs(address: str, *, timeout_s: float) -> Answer:
+def ask_gcs(address: str, *, timeout_s: float) -> Listener:
     """Asks for the cluster's id, one call on a channel as Ray makes them (TLS, token, no proxy).
 
     ray.init hangs for a minute on a port that is no Ray's, and retries a wrong token for 20 s.
@@ -136,7 +136,7 @@ def ask_gcs(address: str, *, timeout_s: float) -> Answer:
     return _answer(address, _GET_CLUSTER_ID, b"", timeout_s=timeout_s)
 
 
-def ask_client_server(address: str, *, timeout_s: float) -> Answer:
+def ask_client_server(address: str, *, timeout_s: float) -> Listener:
     """The same for a `ray://` address, by the ping with which Ray's own client begins."""
     from ray.core.generated import ray_client_pb2
 
@@ -145,19 +145,19 @@ def ask_client_server(address: str, *, timeout_s: float) -> Answer:
     return _answer(address, _CLIENT_CLUSTER_INFO, ping.SerializeToString(), timeout_s=timeout_s)
 
 
-def _answer(address: str, method: str, request: bytes, *, timeout_s: float) -> Answer:
+def _answer(address: str, method: str, request: bytes, *, timeout_s: float) -> Listener:
     create_channel = _part(_CHANNEL)
     if create_channel is None:
-        return Answer.RAY  # ray.init will find out
+        return Listener.RAY  # ray.init will find out
     channel = create_channel(address)
     try:
         channel.unary_unary(method)(request, timeout=timeout_s)
     except grpc.RpcError as error:
         is_refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
-        return Answer.UNAUTHENTICATED if is_refused else Answer.OTHER
+        return Listener.UNAUTHENTICATED if is_refused else Listener.OTHER
     finally:
         channel.close()
-    return Answer.RAY
+    return Listener.RAY
 
 
 def has_node_here(gcs_address: str, *, timeout_s: float) -> bool:

@@ -30,7 +30,7 @@ _LOOK_S = 0.02
 _PENDING = (errno.EINPROGRESS, errno.EALREADY)
 
 
-class Answer(enum.Enum):
+class Outcome(enum.Enum):
     """What became of one try to connect."""
 
     ACCEPTED = "ACCEPTED"
@@ -46,23 +46,23 @@ class Loss(enum.Enum):
 
 
 class Reach:
-    """Lines to the addresses of the tasks. Not to be used from several threads at once."""
+    """Probes of the addresses of the tasks. Not to be used from several threads at once."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lines: dict[TaskId, Line] = {}
+        self._probes: dict[TaskId, Probe] = {}
         self._without_host: set[TaskId] = set()
 
     def open(self, task: TaskId, address: str) -> None:
         """Begins to look at a task's process, or at the one in its place, at `ip:port`."""
         self.close([task])
-        self._lines[task] = Line(address)
+        self._probes[task] = Probe(address)
 
     def renew(self, task: TaskId) -> None:
         """Has a task that trains looked at once more, so that it is known whether it listens. Idempotent."""
-        line = self._lines.get(task)
-        if line is not None and not line.is_renewed:
-            line.is_renewed = line.is_wanted = True
+        probe = self._probes.get(task)
+        if probe is not None and not probe.is_renewed:
+            probe.is_renewed = probe.is_wanted = True
 
     def look(self, suspects: Collection[TaskId]) -> dict[TaskId, Loss]:
         """Looks at what was opened or renewed, and at `suspects`; returns what is missing of them.
@@ -70,39 +70,39 @@ class Reach:
         To be called again and again: one look takes no more than some 20 ms, whatever answers.
         """
         now_s = self._clock()
-        lines = {task: line for task, line in self._lines.items() if line.is_wanted or task in suspects}
-        for task, line in self._lines.items():
-            if task not in lines:
-                line.rest()
-        for line in lines.values():
-            line.dial(now_s)
-        _await_answers(lines.values(), timeout_s=_LOOK_S)
-        for line in lines.values():
-            line.listen(now_s)
-        losses = {task: line.loss(now_s) for task, line in lines.items() if task in suspects}
+        probes = {task: probe for task, probe in self._probes.items() if probe.is_wanted or task in suspects}
+        for task, probe in self._probes.items():
+            if task not in probes:
+                probe.cancel()
+        for probe in probes.values():
+            probe.connect(now_s)
+        _await_outcomes(probes.values(), timeout_s=_LOOK_S)
+        for probe in probes.values():
+            probe.check(now_s)
+        losses = {task: probe.loss(now_s) for task, probe in probes.items() if task in suspects}
         self._without_host.update(task for task, loss in losses.items() if loss is Loss.HOST)
         return {task: loss for task, loss in losses.items() if loss is not None}
 
     @property
     def is_waiting(self) -> bool:
         """Whether a connection is under way, so that the next look should come soon."""
-        return any(line.is_dialling for line in self._lines.values())
+        return any(probe.is_connecting for probe in self._probes.values())
 
     def unanswered(self) -> frozenset[TaskId]:
         """Returns the tasks whose hosts are gone, or did not answer when they were looked at last."""
-        now = (task for task, line in self._lines.items() if line.num_unanswered > 0)
+        now = (task for task, probe in self._probes.items() if probe.num_unanswered > 0)
         return frozenset(self._without_host.union(now))
 
     def close(self, tasks: Iterable[TaskId] | None = None) -> None:
         """Looks no more at those tasks, or at any. Idempotent."""
-        for task in list(self._lines) if tasks is None else tasks:
+        for task in list(self._probes) if tasks is None else tasks:
             self._without_host.discard(task)
-            line = self._lines.pop(task, None)
-            if line is not None:
-                line.rest()
+            probe = self._probes.pop(task, None)
+            if probe is not None:
+                probe.cancel()
 
 
-class Line:
+class Probe:
     """Connections to one address, one after the other, each closed as soon as it is known how it ends.
 
     Attributes:
@@ -126,14 +126,14 @@ class Line:
         self.num_unanswered = 0
 
     @property
-    def is_dialling(self) -> bool:
+    def is_connecting(self) -> bool:
         return self._socket is not None
 
     def fileno(self) -> int:
         assert self._socket is not None
         return self._socket.fileno()
 
-    def dial(self, now_s: float) -> None:
+    def connect(self, now_s: float) -> None:
         """Begins to connect, unless that is under way or too soon."""
         if self._socket is not None or now_s < self._next_try_at_s:
             return
@@ -142,17 +142,17 @@ class Line:
         self._socket.setblocking(False)
         outcome = self._socket.connect_ex((self._host, self._port))
         if outcome not in _PENDING:
-            self._take(_answer(outcome), now_s)
+            self._take(_outcome_of(outcome), now_s)
 
-    def listen(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """Takes the answer, if there is one by now."""
         if self._socket is None:
             return
         if select.select([], [self._socket], [], 0)[1]:
             outcome = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            self._take(_answer(outcome), now_s)
+            self._take(_outcome_of(outcome), now_s)
         elif now_s - self._tried_at_s >= _TRY_S:
-            self._take(Answer.NONE, now_s)
+            self._take(Outcome.NONE, now_s)
 
     def loss(self, now_s: float) -> Loss | None:
         """Returns what is missing that was there before."""
@@ -163,32 +163,32 @@ class Line:
             return Loss.PROCESS if now_s - refused >= _REFUSED_AFTER_S else None
         return None
 
-    def rest(self) -> None:
+    def cancel(self) -> None:
         """Gives up what is under way: the task has spoken, or is not to be looked at any more."""
-        self._hang_up()
+        self._close_socket()
         self._unanswered_since_s = self._refused_since_s = None
         self.num_unanswered = 0
 
-    def _take(self, answer: Answer, now_s: float) -> None:
-        self._hang_up()
-        if answer is Answer.NONE:
+    def _take(self, answer: Outcome, now_s: float) -> None:
+        self._close_socket()
+        if answer is Outcome.NONE:
             self.num_unanswered += 1
             if self._unanswered_since_s is None:
                 self._unanswered_since_s = self._tried_at_s
             self._next_try_at_s = self._tried_at_s + _NEXT_TRY_S
             return
         refused_since_s = self._refused_since_s
-        self.rest()
+        self.cancel()
         self.is_wanted = False
         self._has_answered = True
-        if answer is Answer.ACCEPTED:
+        if answer is Outcome.ACCEPTED:
             self.has_accepted = True
             self._next_try_at_s = now_s + _NEXT_TRY_S
         else:
             self._refused_since_s = self._tried_at_s if refused_since_s is None else refused_since_s
             self._next_try_at_s = now_s + _REFUSED_AFTER_S
 
-    def _hang_up(self) -> None:
+    def _close_socket(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -197,24 +197,24 @@ class Line:
 def not_listening(addresses: Collection[str], *, timeout_s: float) -> frozenset[str]:
     """Returns those of the addresses (`ip:port`) that accept no connection in `timeout_s`."""
     started_at_s = time.monotonic()
-    lines = {address: Line(address) for address in addresses}
+    probes = {address: Probe(address) for address in addresses}
     try:
-        for line in lines.values():
-            line.dial(started_at_s)
-        _await_answers(lines.values(), timeout_s=timeout_s)
-        for line in lines.values():
-            line.listen(started_at_s)
-        return frozenset(address for address, line in lines.items() if not line.has_accepted)
+        for probe in probes.values():
+            probe.connect(started_at_s)
+        _await_outcomes(probes.values(), timeout_s=timeout_s)
+        for probe in probes.values():
+            probe.check(started_at_s)
+        return frozenset(address for address, probe in probes.items() if not probe.has_accepted)
     finally:
-        for line in lines.values():
-            line.rest()
+        for probe in probes.values():
+            probe.cancel()
 
 
-def _await_answers(lines: Iterable[Line], *, timeout_s: float) -> None:
+def _await_outcomes(probes: Iterable[Probe], *, timeout_s: float) -> None:
     """Waits until all connections that are under way have ended one way or another, or the time is up."""
     deadline = time.monotonic() + timeout_s
     poll = select.poll()  # select() takes no more than 1024 of them
-    left = {line.fileno() for line in lines if line.is_dialling}
+    left = {probe.fileno() for probe in probes if probe.is_connecting}
     for fd in left:
         poll.register(fd, select.POLLOUT)
     while left:
@@ -225,7 +225,7 @@ def _await_answers(lines: Iterable[Line], *, timeout_s: float) -> None:
             return
 
 
-def _answer(outcome: int) -> Answer:
+def _outcome_of(outcome: int) -> Outcome:
     if outcome == 0:
-        return Answer.ACCEPTED
-    return Answer.REFUSED if outcome in (errno.ECONNREFUSED, errno.ECONNRESET) else Answer.NONE
+        return Outcome.ACCEPTED
+    return Outcome.REFUSED if outcome in (errno.ECONNREFUSED, errno.ECONNRESET) else Outcome.NONE

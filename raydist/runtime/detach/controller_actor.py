@@ -1,4 +1,4 @@
-"""ControllerActor: the Ray actor that a detached run's controller lives in. Thin: the run is its body's."""
+"""ControllerActor: the Ray actor that a detached run's controller lives in. Thin: the run is its runner's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HEAD_RESOURCE = "node:__internal_head__"
 _HEAD_SHARE = 0.001
 
 
-class ControllerBody(Protocol):
+class ControllerRunner(Protocol):
     """What runs in a ControllerActor; raydist.runs.detached has the real one."""
 
     def __init__(self, launch: bytes) -> None:
@@ -55,21 +55,21 @@ class ControllerActor:
     It owns the tasks, mailbox and placement group of its run, none of them detached: Ray ends them with it.
     """
 
-    def __init__(self, body: str, *launch: bytes) -> None:
-        module, _, name = body.partition(":")
-        self._body: ControllerBody = getattr(importlib.import_module(module), name)(b"".join(launch))
+    def __init__(self, runner: str, *launch: bytes) -> None:
+        module, _, name = runner.partition(":")
+        self._runner: ControllerRunner = getattr(importlib.import_module(module), name)(b"".join(launch))
         is_revived = ray.get_runtime_context().was_current_actor_reconstructed
         threading.Thread(target=self._live, args=(is_revived,), name="raydist-controller").start()
 
     def begin(self, code: bytes | None) -> RaydistError | None:
-        return self._body.begin(code)
+        return self._runner.begin(code)
 
     def stop(self) -> None:
-        self._body.stop()
+        self._runner.stop()
 
     def _live(self, is_revived: bool) -> None:
         try:
-            self._body.run(is_revived=is_revived)
+            self._runner.run(is_revived=is_revived)
         except BaseException:  # a process border
             logger.exception("the controller failed")
         finally:
@@ -77,23 +77,23 @@ class ControllerActor:
             ray.kill(ray.get_runtime_context().current_actor)
 
 
-def launch(run: str, *, body: str, launch: bytes, code: bytes | None) -> None:
+def launch(run: str, *, runner: str, launch: bytes, code: bytes | None) -> None:
     """Starts the controller of a run as the actor of that name, and returns once it has accepted the run.
 
     When this process dies before that, the run is accepted or nothing of it stays.
 
     Args:
-      body: `package.module:Class` of the ControllerBody; `launch` is what it is made with.
+      runner: `package.module:Class` of the ControllerRunner; `launch` is what it is made with.
       code: What `code_archive.pack` returned; None ships nothing.
 
     Raises:
       SpecError: A run of that name goes on in this Ray. MistakeError: `launch` is too large.
       ClusterError: The cluster cannot run the controller.
-      RaydistError: Whatever the body refused the run with.
+      RaydistError: Whatever the runner refused the run with.
     """
     refuse_if_running(run)
     code_ref = None if code is None else ray.put(code)
-    actor = _create(run, body=body, chunks=_chunks(launch))
+    actor = _create(run, runner=runner, chunks=_chunks(launch))
     with contextlib.ExitStack() as on_error:
         on_error.callback(_call_off, run, actor)
         problem = _begin(actor, code_ref)
@@ -131,7 +131,7 @@ def request_stop(run: str) -> bool:
     return False
 
 
-def _create(run: str, *, body: str, chunks: list[bytes]) -> Any:
+def _create(run: str, *, runner: str, chunks: list[bytes]) -> Any:
     options = ray.remote(ControllerActor).options(
         name=run,
         namespace=NAMESPACE,
@@ -142,7 +142,7 @@ def _create(run: str, *, body: str, chunks: list[bytes]) -> Any:
         resources=_head_resources(),
     )
     try:
-        return options.remote(body, *chunks)
+        return options.remote(runner, *chunks)
     except ValueError as error:  # Ray's word for: another process was quicker with that name
         raise _taken_error(run) from error
 

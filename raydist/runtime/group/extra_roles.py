@@ -131,7 +131,7 @@ class ExtraActors:
         for task, setup in self._setups.items():
             hello = self._hellos.get(task)
             if hello is None:
-                # It may have made its folder, and not have told yet; elsewhere the next task sweeps that.
+                # It may have created its folder before reporting; elsewhere the next task sweeps that.
                 salvage(scratch_root() / setup.scratch_name, setup.log, pid=None)
             elif hello.node_id == home:
                 if task not in self._departed:

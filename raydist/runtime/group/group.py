@@ -34,9 +34,9 @@ from raydist.runtime.host.firewall.public import check_not_public
 from raydist.runtime.host.leftovers import new_owner
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.software.versions import describe_difference, installed_versions
-from raydist.runtime.task.body import body_of
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
+from raydist.runtime.task.runner import runner_of
 from raydist.spec.job import Strategy
 from raydist.spec.status import Command, TaskState
 from raydist.spec.tasks import TaskId, TaskType, chief_of
@@ -98,7 +98,7 @@ class RayTaskGroup:
         run_uri: str,
         proof: StorageProof | None = None,
         owner: str | None = None,
-        body: str | None = None,
+        runner: str | None = None,
         datasets: Datasets | None = None,
         on_hello: Callable[[Hello], None] = lambda hello: None,
         clock: Callable[[], float] = time.monotonic,
@@ -112,7 +112,7 @@ class RayTaskGroup:
           proof: What every host has to find on storage before anything starts; None checks nothing.
           owner: Marks what the processes leave on their hosts, for a controller that is brought back and
             clears up (runtime.host.leftovers); None for a controller whose death is its run's end.
-          body: `package.module:Class` of every task's TaskBody; None for raydist's own.
+          runner: `package.module:Class` of every task's TaskRunner; None for raydist's own.
           datasets: The `ray.data.Dataset`s to stream to the workers, by name.
           on_hello: Called with what each task says once its process is up, replaced ones included.
         """
@@ -122,7 +122,7 @@ class RayTaskGroup:
         setups = [
             TaskSetup(
                 task=task,
-                body=body or body_of(task, plan.strategy, plan.job),
+                runner=runner or runner_of(task, plan.strategy, plan.job),
                 keras=plan.keras,
                 resources=plan.resources_of(task),
                 ports=plan.job.ports,

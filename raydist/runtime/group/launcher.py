@@ -34,7 +34,7 @@ class RayLauncher:
         code: bytes | None,
         run_uri: str,
         owner: str | None = None,
-        body: str | None = None,
+        runner: str | None = None,
         datasets: Datasets | None = None,
         on_hello: Callable[[Hello], None] = lambda hello: None,
     ) -> None:
@@ -43,7 +43,7 @@ class RayLauncher:
         Args:
           code: What `code_archive.pack` returned; None ships nothing.
           run_uri: The run's folder, for the assignments.
-          owner: As `RayTaskGroup.start` has it; `body`, `datasets` and `on_hello` likewise.
+          owner: As `RayTaskGroup.start` has it; `runner`, `datasets` and `on_hello` likewise.
         """
         self._plan = plan
         self._connection = connection
@@ -51,7 +51,7 @@ class RayLauncher:
         self._run_uri = run_uri
         self._has_launched = False
         self._owner = owner
-        self._body = body
+        self._runner = runner
         self._datasets = datasets or {}
         self._on_hello = on_hello
 
@@ -89,7 +89,7 @@ class RayLauncher:
             run_uri=self._run_uri,
             proof=StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=is_first),
             owner=self._owner,
-            body=self._body,
+            runner=self._runner,
             datasets=self._datasets,
             on_hello=self._on_hello,
         )

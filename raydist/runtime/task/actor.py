@@ -1,4 +1,4 @@
-"""TaskActor: one Ray actor that is one TensorFlow task. Thin: training itself is the body's."""
+"""TaskActor: one Ray actor that is one TensorFlow task. Thin: training itself is the runner's."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from raydist.runtime.host.post_mortem import EXIT_MARK
 from raydist.runtime.host.scratch import Scratch
 from raydist.runtime.host.software.packages import package_versions
 from raydist.runtime.host.software.versions import installed_versions
-from raydist.runtime.task.body import TaskBody, load_body
 from raydist.runtime.task.code_archive import unpack_for_task
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.parcels import RayParcels, find_mailbox
 from raydist.runtime.task.ports import PortLease
+from raydist.runtime.task.runner import TaskRunner, load_runner
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.storage.files.job_secrets import secrets_of
 from raydist.storage.files.redaction import Secrets
@@ -71,7 +71,7 @@ class TaskActor:
     def __init__(self) -> None:
         self._host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         self._address: str | None = None
-        self._body: TaskBody | None = None
+        self._runner: TaskRunner | None = None
         self._failure: TaskFailure | None = None
         self._leaving: str | None = None
         self._is_profile_asked = False
@@ -150,13 +150,13 @@ class TaskActor:
         return self._address is not None and self._setup.address in (None, self._address)
 
     def warm_up(self) -> None:
-        """Imports the body, and with it TensorFlow; what goes wrong is told by `run`."""
+        """Imports the runner, and with it TensorFlow; what goes wrong is told by `run`."""
         if not self._is_in_place:
             return
         try:
-            body = load_body(self._setup.body)(self._setup.task, self._host)
-            body.warm_up()
-            self._body = body
+            runner = load_runner(self._setup.runner)(self._setup.task, self._host)
+            runner.warm_up()
+            self._runner = runner
         except BaseException as error:
             # A process border: TensorFlow's import can fail in any way on a broken host.
             self._failure = self._describe(error, FailureKind.START)
@@ -183,7 +183,7 @@ class TaskActor:
             threading.Event().wait()
 
     def _terminal_status(self, assignment: TaskAssignment, code: bytes | None) -> TaskStatus:
-        if self._body is None:
+        if self._runner is None:
             return self._status()
         try:
             self._secrets = secrets_of(assignment.job)
@@ -193,12 +193,12 @@ class TaskActor:
                 assignment = dataclasses.replace(assignment, address=self._address)
             if assignment.fenced_in is not None:
                 self._lease.guarded(functools.partial(self._fence, assignment))
-            return self._body.run(assignment, code_path, self._lease)
+            return self._runner.run(assignment, code_path, self._lease)
         except BaseException as error:
-            # A process border: whatever a body lets through becomes a status.
+            # A process border: whatever a runner lets through becomes a status.
             kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
             self._failure = self._describe(error, kind)
-            self._body = None
+            self._runner = None
             return self._status()
 
     def _fence(self, assignment: TaskAssignment, port: int) -> None:
@@ -271,14 +271,14 @@ class TaskActor:
         self._exit()
 
     def _take(self, command: Command) -> None:
-        body = self._body
+        runner = self._runner
         match command:
             case Command.STOP:
                 pass  # once all that came with it is done
             case Command.DUMP_STACKS:
                 faulthandler.dump_traceback(file=2, all_threads=True)
-            case _ if body is not None:
-                body.handle(command)
+            case _ if runner is not None:
+                runner.handle(command)
 
     def _clean_up(self) -> None:
         """Leaves nothing on this host but the process, which the group kills.
@@ -299,9 +299,9 @@ class TaskActor:
             _exit_now(1)
 
     def _status(self) -> TaskStatus:
-        body, incarnation = self._body, self._setup.incarnation
-        if body is not None:
-            status = body.status()
+        runner, incarnation = self._runner, self._setup.incarnation
+        if runner is not None:
+            status = runner.status()
             return dataclasses.replace(
                 status,
                 incarnation=incarnation,
@@ -323,7 +323,7 @@ class TaskActor:
 
     def _describe(self, error: BaseException, kind: FailureKind) -> TaskFailure:
         told = self._secrets.hide("".join(traceback.format_exception(error)))
-        logger.error("%s: %s failed\n%s", self._setup.task, self._setup.body, told)
+        logger.error("%s: %s failed\n%s", self._setup.task, self._setup.runner, told)
         return TaskFailure(
             task=self._setup.task,
             kind=kind,

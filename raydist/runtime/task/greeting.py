@@ -20,7 +20,7 @@ class TaskSetup:
     """What a task is told before the tasks' addresses are known.
 
     Attributes:
-      body: `package.module:Class` of the TaskBody.
+      runner: `package.module:Class` of the TaskRunner.
       scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
       tpu_name: TPU to connect to; None without one.
       may_vanish: Whether training goes on without it, so that it ends at once when it is told to.
@@ -32,7 +32,7 @@ class TaskSetup:
     """
 
     task: TaskId
-    body: str
+    runner: str
     keras: KerasFlavour
     resources: Resources
     log: LogTarget

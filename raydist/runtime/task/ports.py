@@ -20,7 +20,7 @@ class PortLease:
 
     TensorFlow, with TF_GRPC_REUSE_PORT=true, binds the same port while the lease still stands; a
     port that is only looked up and released again may go to somebody else in between (TF_NOTES 4.7).
-    The body closes the lease once TensorFlow has the port.
+    The runner closes the lease once TensorFlow has the port.
     """
 
     def __init__(self, *, bound: socket.socket, lock: socket.socket | None = None) -> None:

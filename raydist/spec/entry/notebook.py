@@ -72,7 +72,7 @@ def _cell(source: str, name: str) -> Cell:
         # Only a line that keeps the cell from being Python: in a longer expression `% b` is its second line.
         number = (error.lineno or 0) - 1
         if not 0 <= number < len(lines) or not _NOT_PYTHON.match(lines[number]):
-            raise JobFileError(f"{name}, line {number + 1}: {error.msg}; mend the syntax error there")
+            raise JobFileError(f"{name}, line {number + 1}: {error.msg}; correct the syntax there")
         left_out.append(lines[number].strip())
         lines[number] = re.sub(r"\S.*", "pass", lines[number])
     return Cell(name=name, source="\n".join(lines) + "\n", left_out=tuple(left_out))

@@ -40,7 +40,7 @@ def create_once(storage: RunStorage, key: str, data: bytes) -> bool:
 
 @dataclass(kw_only=True)
 class Contest:
-    """One caller's part in the agreement on who creates a file of a run.
+    """One caller's part in settling who creates a file of a run.
 
     Attributes:
       first_seen_s: When a file of another caller was found first, by its name.

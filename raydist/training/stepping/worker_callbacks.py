@@ -64,14 +64,14 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
         left_out |= {id(one) for one in users if _is_of_chief_alone(one)}
         scratch = Scratch([one for one in users if id(one) not in left_out])
     kept = [one for one in callbacks if id(one) not in left_out]
-    agreement = type("RaydistAgreement", (_Agreement, base), {"_supports_tf_logs": True})
+    lockstep = type("RaydistLockstep", (_Lockstep, base), {"_supports_tf_logs": True})
     backups = [one for one in users if "BackupAndRestore" in _kinds_of(one) and id(one) not in left_out]
     # A callback that only some workers have is one of all in what they have to agree on.
     told = [any(_may_decide_at_batch(one, base) for one in users), bool(backups)]
     decides, has_backup = (any(column) for column in zip(*_gather(strategy, told), strict=True))
     if has_backup:
         _check_files(strategy, [one.backup_dir for one in backups])
-    own = agreement(strategy, scratch, decides=decides, has_backup=has_backup)
+    own = lockstep(strategy, scratch, decides=decides, has_backup=has_backup)
     return sorted([*kept, own], key=lambda one: getattr(one, "raydist_place", 0))
 
 
@@ -127,7 +127,7 @@ class Scratch:
 _ABSENT = object()
 
 
-class _Agreement:
+class _Lockstep:
     """Has all workers stop after the same step, and finds out where they would train differently."""
 
     raydist_place = 0.5  # after the user's, before the checkpoint

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 Start = Callable[..., Drive]
 
 BOTH = ("worker/0", "worker/1")
-READING = "tests.support.bodies:ReadingBody"
+READING = "tests.support.runners:ReadingRunner"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def coordinators() -> list[str]:
 def test_each_worker_reads_its_share_in_every_pass(
     ray_data: Any, start: Start, wait_until: WaitUntil
 ) -> None:
-    drive = start(make_plan(step_s=0), body=READING, datasets={"train": ray_data.range(20)})
+    drive = start(make_plan(step_s=0), runner=READING, datasets={"train": ray_data.range(20)})
     wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
     assert [drive.statuses[task].step for task in BOTH] == [20, 20]
     assert sorted(ids_of(drive, "worker/0") + ids_of(drive, "worker/1")) == list(range(20))
@@ -66,14 +66,14 @@ def test_each_worker_reads_its_share_in_every_pass(
 
 def test_split_of_another_attempt_is_made_anew(ray_data: Any, start: Start, wait_until: WaitUntil) -> None:
     dataset = ray_data.range(20).map_batches(lambda batch: {"id": batch["id"] + 1})
-    first = start(make_plan(steps=100_000), body=READING, datasets={"train": dataset})
+    first = start(make_plan(steps=100_000), runner=READING, datasets={"train": dataset})
     wait_until(lambda: first.all_in(TaskState.RUNNING, *BOTH) and first.statuses["worker/1"].step > 0)
     os.kill(first.statuses["worker/1"].pid, signal.SIGKILL)
     wait_until(lambda: first.poll() or first.state("worker/1") is TaskState.FAILED)
     first.group.stop()
     wait_until(lambda: coordinators() == [])
 
-    second = start(make_plan(1, step_s=0), body=READING, datasets={"train": dataset})
+    second = start(make_plan(1, step_s=0), runner=READING, datasets={"train": dataset})
     wait_until(lambda: second.all_in(TaskState.FINISHED, "worker/0"))
     assert sorted(ids_of(second, "worker/0")) == list(range(1, 21))
 
@@ -86,7 +86,7 @@ def test_stop_leaves_no_coordinator_and_no_reader(ray_data: Any, start: Start, w
         return batch
 
     dataset = ray_data.range(8).map_batches(slow)
-    drive = start(make_plan(), body=READING, datasets={"train": dataset})
+    drive = start(make_plan(), runner=READING, datasets={"train": dataset})
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
     assert len(coordinators()) == 1
     drive.group.stop()

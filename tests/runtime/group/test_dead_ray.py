@@ -28,7 +28,7 @@ def kill_gcs():
 connection = connect("local", embedded_cpus=2)
 group = RayTaskGroup.start(
     make_plan(2, steps=100_000), attempt=0, connection=connection, code=None, storage_uri=sys.argv[2],
-    run_uri=sys.argv[2] + "/run", body=COUNTING,
+    run_uri=sys.argv[2] + "/run", runner=COUNTING,
 )
 pids = {}
 while len(pids) < 2:

@@ -22,7 +22,7 @@ connection = connect(sys.argv[1])
 plan = make_plan(2, steps=100_000)
 group = RayTaskGroup.start(
     plan, attempt=0, connection=connection, code=None, storage_uri=sys.argv[2], run_uri=sys.argv[2] + "/run",
-    body=COUNTING,
+    runner=COUNTING,
 )
 pids = {}
 while len(pids) < 2:

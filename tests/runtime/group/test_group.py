@@ -58,12 +58,12 @@ def test_tasks_get_the_cluster_of_their_leased_addresses(start: Start, wait_unti
 def test_task_leaves_a_parcel_for_the_others_past_storage(
     start: Start, wait_until: WaitUntil, tmp_path: Path
 ) -> None:
-    drive = start(make_plan(), body="tests.support.bodies:ParcelBody")
+    drive = start(make_plan(), runner="tests.support.runners:ParcelRunner")
     wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
     assert notes_of(drive, "worker/1")["parcel"] == "secret of worker/0"
 
 
-def test_body_runs_in_the_main_thread(start: Start, wait_until: WaitUntil) -> None:
+def test_runner_runs_in_the_main_thread(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1))
     wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
     assert notes_of(drive, "worker/0")["main"] == "True"
@@ -150,17 +150,17 @@ def test_logs_hold_what_python_and_native_code_print(start: Start, wait_until: W
         assert drive.log(task).splitlines() == expected
 
 
-def test_order_reaches_the_named_task_only(start: Start, wait_until: WaitUntil) -> None:
+def test_command_reaches_the_named_task_only(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(steps=3000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
     drive.group.command(Command.SAVE, [TaskId.parse("worker/1")])
 
     def has_heard() -> bool:
         drive.poll()
-        return "order=SAVE" in drive.statuses["worker/1"].notes
+        return "command=SAVE" in drive.statuses["worker/1"].notes
 
     wait_until(has_heard)
-    assert "order=SAVE" not in drive.statuses["worker/0"].notes
+    assert "command=SAVE" not in drive.statuses["worker/0"].notes
 
 
 def test_stacks_are_dumped_into_the_log(start: Start, wait_until: WaitUntil) -> None:
@@ -181,7 +181,7 @@ def test_user_exception_is_a_status_and_the_others_go_on(start: Start, wait_unti
     assert "in _raise" in str(failure.traceback)
 
 
-def test_exception_that_a_body_lets_through_is_a_failure(start: Start, wait_until: WaitUntil) -> None:
+def test_exception_that_a_runner_lets_through_is_a_failure(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1, steps=9, fail_in="worker/0", how="leak"))
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
     failure = drive.statuses["worker/0"].failure
@@ -229,8 +229,8 @@ def test_process_killed_from_outside_is_lost(start: Start, wait_until: WaitUntil
     assert drive.state("worker/1") is TaskState.RUNNING
 
 
-def test_body_that_cannot_be_imported_fails_the_start(start: Start, wait_until: WaitUntil) -> None:
-    drive = start(make_plan(1), body="tests.support.bodies:BrokenImportBody")
+def test_runner_that_cannot_be_imported_fails_the_start(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(1), runner="tests.support.runners:BrokenImportRunner")
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
     failure = drive.statuses["worker/0"].failure
     assert failure is not None
@@ -240,7 +240,7 @@ def test_body_that_cannot_be_imported_fails_the_start(start: Start, wait_until: 
 
 
 def test_crash_in_the_import_is_lost(start: Start, wait_until: WaitUntil) -> None:
-    drive = start(make_plan(1), body="tests.support.bodies:DeadWarmUpBody")
+    drive = start(make_plan(1), runner="tests.support.runners:DeadWarmUpRunner")
     wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
     assert drive.statuses["worker/0"].failure.kind is FailureKind.LOST  # type: ignore[union-attr]
 
@@ -278,7 +278,7 @@ def test_stop_before_anything_is_up_leaves_nothing(start: Start) -> None:
 
 
 def test_stop_during_the_import_leaves_nothing(start: Start, wait_until: WaitUntil) -> None:
-    drive = start(make_plan(1), body="tests.support.bodies:SlowWarmUpBody")
+    drive = start(make_plan(1), runner="tests.support.runners:SlowWarmUpRunner")
     wait_until(lambda: drive.all_in(TaskState.STARTING, "worker/0"))
     drive.group.stop()
     assert is_gone(drive.statuses["worker/0"].pid)
@@ -322,7 +322,7 @@ def test_group_runs_inside_a_ray_task(ray_cluster: object, no_leaks: None, tmp_p
                 code=None,
                 storage_uri=str(tmp_path),
                 run_uri=str(tmp_path / "run"),
-                body=COUNTING,
+                runner=COUNTING,
             )
             drive = Drive(group, tmp_path)
             while not drive.all_in(TaskState.FINISHED, *BOTH):

@@ -99,7 +99,7 @@ def test_scratch_folder_of_a_dead_process_goes_once_the_next_one_is_up(
 
 
 def test_worker_that_dies_before_all_train_is_replaced_as_well(start: Start, wait_until: WaitUntil) -> None:
-    drive = start(make_ps_plan(), body="tests.support.bodies:SlowToTrainBody")
+    drive = start(make_ps_plan(), runner="tests.support.runners:SlowToTrainRunner")
     wait_until(lambda: drive.poll() or drive.update.all_addressed)
     lose_and_replace(drive, "worker/1", wait_until)
     wait_until(lambda: is_back(drive, "worker/1"))
@@ -109,9 +109,12 @@ def test_worker_that_dies_before_all_train_is_replaced_as_well(start: Start, wai
 def test_replacement_that_dies_on_its_way_is_lost_and_replaced(
     start: Start, wait_until: WaitUntil, tmp_path: Path
 ) -> None:
-    lives = tmp_path / "lives"
-    lives.mkdir()
-    drive = start(make_ps_plan(lives=str(lives)), body="tests.support.bodies:SecondIncarnationDiesBody")
+    folder = tmp_path / "incarnations"
+    folder.mkdir()
+    drive = start(
+        make_ps_plan(incarnations=str(folder)),
+        runner="tests.support.runners:SecondIncarnationDiesRunner",
+    )
     wait_until(lambda: drive.all_in(TaskState.RUNNING, *TRAINERS))
     lose_and_replace(drive, "worker/1", wait_until)
     wait_until(lambda: is_lost(drive, "worker/1", incarnation=1))
@@ -167,7 +170,7 @@ def test_commands_reach_the_process_that_took_the_place(start: Start, wait_until
     lose_and_replace(drive, "evaluator/0", wait_until)
     drive.group.command(Command.FINISH, [TaskId.parse("evaluator/0")])
     wait_until(lambda: is_back(drive, "evaluator/0"))
-    wait_until(lambda: drive.poll() or "order=FINISH" in drive.statuses["evaluator/0"].notes)
+    wait_until(lambda: drive.poll() or "command=FINISH" in drive.statuses["evaluator/0"].notes)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from raydist.spec.entry.job_file import read_job
 from raydist.spec.entry.notebook import read_cells
 from raydist.spec.entry.script import ScriptExit, run_script
 from raydist.spec.job import EntryPoint
-from raydist.spec.settings.layers import resolve
+from raydist.spec.settings.resolution import resolve
 from raydist.spec.settings.typed import typed_values
 
 MAIN = "from absl import app\ndef main(_): ...\nif __name__ == '__main__':\n    app.run(main)\n"
@@ -97,7 +97,7 @@ def test_target_that_is_none_is_refused(folder: Path, target: str, message: str)
         ("{", "no notebook of format 4: JSONDecodeError"),
         ('{"worksheets": []}', "no notebook of format 4: KeyError: 'cells'"),
         (notebook("x = 1", kernelspec={"language": "julia"}), "written in julia; give a notebook in Python"),
-        (notebook("x = 1\n", "x = (\n"), "n.ipynb, cell 2, line 1: '(' was never closed; mend"),
+        (notebook("x = 1\n", "x = (\n"), "n.ipynb, cell 2, line 1: '(' was never closed; correct"),
     ],
 )
 def test_notebook_that_cannot_run_is_refused(content: str, message: str) -> None:

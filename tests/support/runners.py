@@ -1,4 +1,4 @@
-"""Task bodies that never import TensorFlow, for tests of the runtime with real actors."""
+"""Task runners that never import TensorFlow, for tests of the runtime with real actors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, Ta
 from raydist.spec.tasks import TaskId
 
 
-class CountingBody:
+class CountingRunner:
     """Counts `steps` (a param) of 10 ms; the task `fail_in` does what `how` says at step 3.
 
-    `how` is one of: raise (reported as the user's), leak (raised out of the body), exit, native_exit,
+    `how` is one of: raise (reported as the user's), leak (raised out of the runner), exit, native_exit,
     sigkill, sigterm, segfault, abort, hang.
     """
 
@@ -70,8 +70,8 @@ class CountingBody:
             at_s=time.time(),
         )
 
-    def handle(self, order: Command) -> None:
-        self._notes.append(f"order={order.value}")
+    def handle(self, command: Command) -> None:
+        self._notes.append(f"command={command.value}")
 
     def _count(self, params: dict, assignment: TaskAssignment) -> None:
         for step in range(params.get("steps", 3)):
@@ -95,7 +95,7 @@ class CountingBody:
         )
 
 
-class ReadingBody(CountingBody):
+class ReadingRunner(CountingRunner):
     """Counts the rows of its share of the dataset `train` in two passes; notes those of the second."""
 
     def _count(self, params: dict, assignment: TaskAssignment) -> None:
@@ -107,7 +107,7 @@ class ReadingBody(CountingBody):
         super()._count({**params, "steps": params.get("steps", self._step)}, assignment)
 
 
-class ParcelBody(CountingBody):
+class ParcelRunner(CountingRunner):
     """worker/0 leaves a parcel for the others, which wait for it."""
 
     def _count(self, params: dict, assignment: TaskAssignment) -> None:
@@ -118,26 +118,26 @@ class ParcelBody(CountingBody):
         super()._count(params, assignment)
 
 
-class BrokenImportBody(CountingBody):
+class BrokenImportRunner(CountingRunner):
     """As on a host whose TensorFlow does not load."""
 
     def warm_up(self) -> None:
         raise ImportError("libcudart.so.12: cannot open shared object file")
 
 
-class DeadWarmUpBody(CountingBody):
+class DeadWarmUpRunner(CountingRunner):
     """As a native crash in TensorFlow's import."""
 
     def warm_up(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class SlowWarmUpBody(CountingBody):
+class SlowWarmUpRunner(CountingRunner):
     def warm_up(self) -> None:
         time.sleep(60)
 
 
-class SlowToTrainBody(CountingBody):
+class SlowToTrainRunner(CountingRunner):
     """Starts for a second, as a server or a coordinator does."""
 
     def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: PortLease) -> TaskStatus:
@@ -145,14 +145,14 @@ class SlowToTrainBody(CountingBody):
         return super().run(assignment, code_dir, lease)
 
 
-class SecondIncarnationDiesBody(CountingBody):
-    """Of each task's processes the second dies as it starts; they count themselves in the folder `lives`."""
+class SecondIncarnationDiesRunner(CountingRunner):
+    """Of each task's processes the second dies as it starts; they count in the folder `incarnations`."""
 
     def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: PortLease) -> TaskStatus:
-        lives = Path(assignment.job.params["lives"], self._task.path_name)
-        with lives.open("a") as counted:
+        incarnations = Path(assignment.job.params["incarnations"], self._task.path_name)
+        with incarnations.open("a") as counted:
             counted.write("x")
-        if lives.stat().st_size == 2:
+        if incarnations.stat().st_size == 2:
             _sigkill()
         return super().run(assignment, code_dir, lease)
 

@@ -1,4 +1,4 @@
-"""TaskBody: what runs inside a task actor. raydist.task has the real one; tests bring their own."""
+"""TaskRunner: what runs inside a task actor. raydist.task has the real one; tests bring their own."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from raydist.spec.job import JobSpec, RunOn, Strategy
 from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
-TRAINING_BODY = "raydist.task:TrainingBody"
-SERVER_BODY = "raydist.task:ServerBody"
-DATA_WORKER_BODY = "raydist.task:DataWorkerBody"
+TRAINING_RUNNER = "raydist.task:TrainingRunner"
+SERVER_RUNNER = "raydist.task:ServerRunner"
+DATA_WORKER_RUNNER = "raydist.task:DataWorkerRunner"
 
 
-def body_of(task: TaskId, strategy: Strategy, job: JobSpec) -> str:
-    """Returns the body of a task: under ParameterServer workers and ps only serve what the chief asks.
+def runner_of(task: TaskId, strategy: Strategy, job: JobSpec) -> str:
+    """Returns the runner of a task: under ParameterServer workers and ps only serve what the chief asks.
 
     Unless every task is to run the script, which then starts TensorFlow's servers by itself.
     """
     if task.task_type is TaskType.DATA_WORKER:
-        return DATA_WORKER_BODY
+        return DATA_WORKER_RUNNER
     is_server = strategy is Strategy.PARAMETER_SERVER and task.task_type in (TaskType.WORKER, TaskType.PS)
     runs_script = job.entry_point.is_script and job.run_on is RunOn.ALL
-    return SERVER_BODY if is_server and not runs_script else TRAINING_BODY
+    return SERVER_RUNNER if is_server and not runs_script else TRAINING_RUNNER
 
 
-class TaskBody(Protocol):
+class TaskRunner(Protocol):
     """One task's work. Everything but `status` and `handle` is called in the actor's main thread."""
 
     def __init__(self, task: TaskId, host: str) -> None: ...
@@ -53,8 +53,8 @@ class TaskBody(Protocol):
         """Takes a command other than STOP and DUMP_STACKS; called by another thread, returns at once."""
 
 
-def load_body(entry_point: str) -> type[TaskBody]:
+def load_runner(entry_point: str) -> type[TaskRunner]:
     """Imports the class that `entry_point` (`package.module:Class`) names."""
     module, _, name = entry_point.partition(":")
-    body: type[TaskBody] = getattr(importlib.import_module(module), name)
-    return body
+    runner: type[TaskRunner] = getattr(importlib.import_module(module), name)
+    return runner

@@ -10,8 +10,8 @@ import pytest
 from raydist.errors import SpecError
 from raydist.spec.definition import JobDefinition
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange, check_run_name
-from raydist.spec.settings.layers import ResolvedJob, Source, default_run_name, resolve
 from raydist.spec.settings.params import ParamTexts
+from raydist.spec.settings.resolution import Origin, ResolvedJob, default_run_name, resolve
 from raydist.spec.settings.typed import typed_values
 
 NOW = datetime(2026, 11, 21, 9, 30, 12)
@@ -75,8 +75,8 @@ def test_higher_layer_wins_and_is_named_as_the_source() -> None:
     )
     assert (result.job.workers, result.job.seed, result.job.ps) == (WorkerRange(minimum=2, maximum=2), 2, 3)
     names = ("workers", "seed", "ps", "keras")
-    sources = [result.sources[name] for name in names]
-    assert sources == [Source.JOB, Source.CONFIG, Source.ASKED, Source.BUILT_IN]
+    origins = [result.origins[name] for name in names]
+    assert origins == [Origin.JOB, Origin.CONFIG, Origin.ASKED, Origin.BUILT_IN]
 
 
 def test_explicit_null_of_a_higher_layer_wins() -> None:

@@ -19,7 +19,7 @@ from raydist.spec.settings.params import merge_params
 _MAX_JOB_NAME_LENGTH = 60  # leaves room for time and suffix in a run's name
 
 
-class Source(enum.IntEnum):
+class Origin(enum.IntEnum):
     """Where a value was set; the higher one wins."""
 
     BUILT_IN = 0
@@ -37,7 +37,7 @@ class ResolvedJob:
     """A JobSpec and, for each option's name, where its value was set."""
 
     job: JobSpec
-    sources: Mapping[str, Source]
+    origins: Mapping[str, Origin]
 
 
 def resolve(
@@ -61,16 +61,16 @@ def resolve(
       SpecError: An unknown param, or a value that its option or param cannot have.
     """
     layers = (
-        (Source.JOB, definition.defaults, definition.where),
-        (Source.CONFIG, config or {}, config_where),
-        (Source.ASKED, overrides or {}, ""),
+        (Origin.JOB, definition.defaults, definition.where),
+        (Origin.CONFIG, config or {}, config_where),
+        (Origin.ASKED, overrides or {}, ""),
     )
     fields: dict[str, Any] = {}
-    sources = {option.name: Source.BUILT_IN for option in OPTIONS}
+    origins = {option.name: Origin.BUILT_IN for option in OPTIONS}
     for source, layer, _ in layers:
         for name in layer.keys() - {PARAMS}:
             fields[name] = layer[name]
-            sources[name] = source
+            origins[name] = source
     if fields.get("resume") and "name" not in fields:
         raise SpecError("resume is asked without a name; add the name of the run to go on from: --name RUN")
     fields.setdefault("name", default_run_name(definition.name, now=now, suffix=suffix))
@@ -80,7 +80,7 @@ def resolve(
         [(layer[PARAMS], where) for source, layer, where in layers[1:] if PARAMS in layer],
     )
     _check_script_options(definition, fields)
-    return ResolvedJob(job=JobSpec(entry_point=definition.entry_point, **fields), sources=sources)
+    return ResolvedJob(job=JobSpec(entry_point=definition.entry_point, **fields), origins=origins)
 
 
 def _check_script_options(definition: JobDefinition, fields: Mapping[str, Any]) -> None:
