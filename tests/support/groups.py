@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import worker_machine
@@ -25,6 +26,10 @@ NUM_WAITING = 2
 class GroupScheduling(LoadScopeScheduling):
     """Gives each worker a file at a time, of those that suit it."""
 
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._is_complete: bool | None = None
+
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
@@ -41,7 +46,11 @@ class GroupScheduling(LoadScopeScheduling):
             node.shutdown()  # once it has run what it was given
 
     def _suits(self, group: str, node: Any) -> bool:
-        if self.numnodes == 1:
+        # Where there are fewer files than workers, pytest-xdist has ended the last ones before any work is
+        # given out; those that are left take everything.
+        if self._is_complete is None:
+            self._is_complete = len(self.nodes) == self.numnodes
+        if self.numnodes == 1 or not self._is_complete:
             return True
         computes = int(node.gateway.id.removeprefix("gw")) < max(1, self.numnodes - NUM_WAITING)
         if computes:

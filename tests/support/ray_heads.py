@@ -59,6 +59,7 @@ def ray_head(*, num_cpus: int = 2, **environ: str) -> Iterator[RayHead]:
         _wait_for_start(process, folder)
         address = (folder / "ray" / "ray_current_cluster").read_text().strip()
         host = address.rpartition(":")[0]
+        _wait_for_client_server(process, host, client_port)
         yield RayHead(address=address, client_address=f"ray://{host}:{client_port}", environ=base)
 
 
@@ -67,6 +68,19 @@ def _wait_for_start(process: subprocess.Popen[bytes], folder: Path) -> None:
     while b"Ray runtime started" not in (folder / "output").read_bytes():
         assert process.poll() is None, (folder / "output").read_text()
         assert time.monotonic() < deadline, (folder / "output").read_text()
+        time.sleep(0.1)
+
+
+def _wait_for_client_server(process: subprocess.Popen[bytes], host: str, port: int) -> None:
+    """`ray start` says that Ray has started before Ray's client server listens."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+            return
+        except OSError:
+            assert process.poll() is None, f"the head ended before anything listened at {host}:{port}"
+            assert time.monotonic() < deadline, f"nothing listens at {host}:{port}"
         time.sleep(0.1)
 
 

@@ -27,6 +27,10 @@ from raydist.runtime.host.sweeping import mark_session, sweep_host
 NAMESPACE = "raydist"
 PROBE_TIMEOUT_S = 3.0
 ASK_TIMEOUT_S = 5.0
+# Ray's client server forks a server for each client while other threads are in gRPC, and one in ten or so of
+# these dies of that before its first line, the next one lives: https://github.com/ray-project/ray/issues/63202.
+_CLIENT_ATTEMPTS = 3
+_SERVER_DIED = "Initialization failure from server"
 
 _AUTH_MODE = "RAY_AUTH_MODE"
 _TOKEN_REMEDY = (
@@ -138,7 +142,8 @@ def connect(
       embedded_resources: What else it has, by Ray's names: custom resources, and `memory` in bytes.
 
     Raises:
-      ClusterError: In one sentence with its remedy, within 15 s.
+      ClusterError: In one sentence with its remedy, within 15 s; of `ray://` later, where the client server
+        fails at its own start.
     """
     with _lock:
         existing = _existing()
@@ -225,7 +230,7 @@ def _join(target: str, environ: MutableMapping[str, str]) -> Connection:
         _agree_on_authentication(target, environ)
         if not is_client:
             _check_is_node(target)
-        _init(target, address=target)
+        _init(target, num_attempts=_CLIENT_ATTEMPTS if is_client else 1, address=target)
         on_error.callback(_shut_down)
         undo = on_error.pop_all()
     return Connection(
@@ -302,7 +307,7 @@ def _in_one_line(error: Exception) -> str:
     return " ".join((lines[0], lines[-1]) if len(lines) > 1 and lines[0].endswith(":") else lines[:1])
 
 
-def _init(shown: str, **options: Any) -> None:
+def _init(shown: str, *, num_attempts: int = 1, **options: Any) -> None:
     import ray
 
     try:
@@ -310,7 +315,10 @@ def _init(shown: str, **options: Any) -> None:
     except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
         # Whatever was set up so far would make the next ray.init fail.
         ray.shutdown()
-        raise ClusterError(f"cannot start or join {shown}: {_in_one_line(error)}") from error
+        if num_attempts > 1 and _SERVER_DIED in str(error):
+            _init(shown, num_attempts=num_attempts - 1, **options)
+        else:
+            raise ClusterError(f"cannot start or join {shown}: {_in_one_line(error)}") from error
     except BaseException:  # Ctrl-C: an embedded Ray that is half up has processes already
         ray.shutdown()
         raise
