@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,6 +37,17 @@ def _tests(tree: ast.Module) -> list[str]:
 
 def test_files_of_runslow_exist() -> None:
     assert [path for path in OF_RUNSLOW if not (TESTS / path).is_file()] == []
+
+
+@pytest.mark.parametrize("path", [path for path, pattern in OF_RUNSLOW.items() if pattern])
+def test_pattern_of_runslow_finds_cases_and_leaves_some(request: pytest.FixtureRequest, path: str) -> None:
+    if request.config.getoption("keyword"):
+        pytest.skip("-k has chosen among the cases")
+    names = [item.nodeid for item in request.session.items if item.nodeid.startswith(f"tests/{path}::")]
+    if not names:
+        pytest.skip(f"{path} is not collected beside this file")
+    found = [name for name in names if re.search(OF_RUNSLOW[path], name)]
+    assert 0 < len(found) < len(names), "the pattern finds no case, or every one"
 
 
 def test_both_kinds_of_what_is_left_out_are_known() -> None:

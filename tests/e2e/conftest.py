@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.processes import PATIENCE
+from tests.support.ray_heads import free_ports
 from tests.support.records import record_of
 from tests.support.slow_job import write_slow_job
 
@@ -72,13 +72,13 @@ def started_ray(
     # Unix sockets below Ray's folder allow about 100 characters.
     short = Path(f"/tmp/rd{os.getpid()}-{folder.name}")
     short.symlink_to(folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    # The agent of the session's own Ray has the port that is the default.
+    port, agent_port = free_ports(2)
     environ = dict(environ)
     if version_of(metadata.version("ray")) >= TOKENS_SINCE:
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     command = [BIN / "ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=4"]
+    command += [f"--dashboard-agent-listen-port={agent_port}"]
     command += [f"--temp-dir={short}", f"--include-dashboard={str(job_server_port is not None).lower()}"]
     command += [] if job_server_port is None else [f"--dashboard-port={job_server_port}"]
     log = (folder / "head.txt").open("wb")

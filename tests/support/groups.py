@@ -29,6 +29,7 @@ class GroupScheduling(LoadScopeScheduling):
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
         self._is_complete: bool | None = None
+        self._helper: str | None = None
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
@@ -36,6 +37,8 @@ class GroupScheduling(LoadScopeScheduling):
     def _assign_work_unit(self, node: Any) -> None:
         group = next((group for group in self.workqueue if self._suits(group, node)), None)
         if group is not None:
+            if not self._computes(node) and not _waits(group):
+                self._helper = node.gateway.id
             self.workqueue.move_to_end(group, last=False)
             super()._assign_work_unit(node)
 
@@ -52,10 +55,22 @@ class GroupScheduling(LoadScopeScheduling):
             self._is_complete = len(self.nodes) == self.numnodes
         if self.numnodes == 1 or not self._is_complete:
             return True
-        computes = int(node.gateway.id.removeprefix("gw")) < max(1, self.numnodes - NUM_WAITING)
-        if computes:
-            return group != RAY and group not in WAITING
-        return group == RAY or group in WAITING or group.partition("/")[0] not in COMPUTING
+        if self._computes(node):
+            return not _only_waits(group)
+        # What computes leaves a share of the cores idle, too: once all that waits is given out, one helps.
+        may_help = self._helper in (None, node.gateway.id) and not any(map(_waits, self.workqueue))
+        return may_help or _waits(group)
+
+    def _computes(self, node: Any) -> bool:
+        return int(node.gateway.id.removeprefix("gw")) < max(1, self.numnodes - NUM_WAITING)
+
+
+def _only_waits(group: str) -> bool:
+    return group == RAY or group in WAITING
+
+
+def _waits(group: str) -> bool:
+    return _only_waits(group) or group.partition("/")[0] not in COMPUTING
 
 
 def num_workers() -> int:

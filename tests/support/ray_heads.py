@@ -42,7 +42,7 @@ def ray_head(*, num_cpus: int = 2, **environ: str) -> Iterator[RayHead]:
         folder = Path(tempfile.mkdtemp(prefix="rd-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         base = {**inherited(), "HOME": str(folder), "RAY_TMPDIR": str(folder)}
-        port, client_port, agent_port = _free_ports(3)
+        port, client_port, agent_port = free_ports(3)
         command = [str(RAY), "start", "--head", "--block", f"--port={port}", f"--num-cpus={num_cpus}"]
         command += [f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"]
         command += ["--include-dashboard=false", "--min-worker-port=0", "--max-worker-port=0"]
@@ -98,7 +98,8 @@ def _lose(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Returns TCP ports that nothing listens at."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for unbound in sockets:
@@ -128,7 +129,7 @@ def ray_node(
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="rd-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        (agent_port,) = _free_ports(1)
+        (agent_port,) = free_ports(1)
         command = [*behind, str(RAY), "start", f"--address={address}", "--block", f"--num-cpus={num_cpus}"]
         command += [f"--dashboard-agent-listen-port={agent_port}"]
         command += ["--min-worker-port=0", "--max-worker-port=0", *options]
