@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import time
 import uuid
@@ -18,6 +17,7 @@ from raydist.runtime.host.software.packages import has_metrics_agent
 from tests.conftest import WaitUntil
 from tests.e2e.conftest import BIN, Ended, RunningRay, started_ray
 from tests.support.processes import PATIENCE
+from tests.support.ray_heads import free_ports
 from tests.support.records import record_of
 from tests.support.slow_job import write_slow_job
 
@@ -32,9 +32,7 @@ RayJob = Callable[..., Ended]
 @pytest.fixture(scope="module")
 def job_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningRay, str]]:
     """A Ray with a job server, and that one's URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
     folder = Path(tmp_path_factory.mktemp("j", numbered=True))
     with started_ray(folder, environ=environ, job_server_port=port) as ray:

@@ -27,8 +27,8 @@ from raydist.runtime.host.sweeping import mark_session, sweep_host
 NAMESPACE = "raydist"
 PROBE_TIMEOUT_S = 3.0
 ASK_TIMEOUT_S = 5.0
-# Ray's client server forks a server for each client while other threads are in gRPC, and one in ten or so of
-# these dies of that before its first line, the next one lives: https://github.com/ray-project/ray/issues/63202.
+# Ray's client server forks a server for each client while its other threads are in gRPC. About one in ten of
+# these servers dies before its first line: https://github.com/ray-project/ray/issues/63202.
 _CLIENT_ATTEMPTS = 3
 _SERVER_DIED = "Initialization failure from server"
 
@@ -142,8 +142,8 @@ def connect(
       embedded_resources: What else it has, by Ray's names: custom resources, and `memory` in bytes.
 
     Raises:
-      ClusterError: In one sentence with its remedy, within 15 s; of `ray://` later, where the client server
-        fails at its own start.
+      ClusterError: In one sentence with its remedy, within 15 s. Where Ray's client server cannot start the
+        server of this client, Ray itself takes 40 s to say so, and it is asked three times.
     """
     with _lock:
         existing = _existing()
@@ -310,18 +310,18 @@ def _in_one_line(error: Exception) -> str:
 def _init(shown: str, *, num_attempts: int = 1, **options: Any) -> None:
     import ray
 
-    try:
-        ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
-        # Whatever was set up so far would make the next ray.init fail.
-        ray.shutdown()
-        if num_attempts > 1 and _SERVER_DIED in str(error):
-            _init(shown, num_attempts=num_attempts - 1, **options)
-        else:
-            raise ClusterError(f"cannot start or join {shown}: {_in_one_line(error)}") from error
-    except BaseException:  # Ctrl-C: an embedded Ray that is half up has processes already
-        ray.shutdown()
-        raise
+    for num_left in reversed(range(num_attempts)):
+        try:
+            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
+            return
+        except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+            # Whatever was set up so far would make the next ray.init fail.
+            ray.shutdown()
+            if num_left == 0 or _SERVER_DIED not in str(error):
+                raise ClusterError(f"cannot start or join {shown}: {_in_one_line(error)}") from error
+        except BaseException:  # Ctrl-C: an embedded Ray that is half up has processes already
+            ray.shutdown()
+            raise
 
 
 def _shut_down(after: Callable[[], None] = lambda: None) -> None:
