@@ -1,10 +1,12 @@
 """Recovery from the SIGKILL of a worker, against Ray Train's TensorflowTrainer with max_failures=1.
 
-    python tests/benchmarks/recovery.py [--rounds 3]
+    python tests/benchmarks/recovery.py [--rounds 3] [--working-dir DIR]
 
 Both train the same model with 2 workers under MultiWorkerMirroredStrategy, in turn, on one running Ray,
 and save every 20 steps. Worker 1 is killed after 50 steps; taken is the time from then to the end of the
 first step of the new processes. Prints each round, and the ratio of the medians (target: at most 0.65).
+
+raydist ships the working directory to the tasks, this folder unless told otherwise; Ray Train ships no files.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import raydist
-from tests.support.ray_heads import ray_head
+
+if TYPE_CHECKING:
+    from tests.support.ray_heads import RayHead
 
 SCRIPT = Path(__file__)
 NUM_STEPS, KILLED_AFTER, SAVED_EVERY = 300, 50, 20
@@ -118,19 +121,19 @@ def train_theirs(config: dict[str, Any]) -> None:
                 train.report({"loss": loss}, checkpoint=theirs)
 
 
-def drive_ours(address: str, log: str, storage: str) -> None:
+def drive_ours(address: str, log: str, storage: str, working_dir: str) -> None:
     raydist.run(
         f"{SCRIPT}:train_ours",
         workers=2,
         address=address,
         storage=storage,
-        working_dir=str(SCRIPT.parents[2]),
+        working_dir=working_dir,
         params={"log": log},
         checkpoint_every=SAVED_EVERY,
     )
 
 
-def drive_theirs(address: str, log: str, storage: str) -> None:
+def drive_theirs(address: str, log: str, storage: str, _: str) -> None:
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.tensorflow import TensorflowTrainer
@@ -153,11 +156,12 @@ def steps_in(log: Path) -> list[tuple[int, int, float]]:
     return [(int(worker), int(pid), float(at_s)) for worker, pid, _, at_s in lines]
 
 
-def recovery_of(who: str, address: str, folder: Path, environ: Mapping[str, str]) -> float:
+def recovery_of(who: str, head: RayHead, folder: Path, working_dir: Path) -> float:
     log = folder / f"{who}-{time.time_ns()}.log"
-    arguments = [sys.executable, str(SCRIPT), "--driver", who, address, str(log), str(folder / "runs")]
+    told = [head.address, str(log), str(folder / "runs"), str(working_dir)]
+    arguments = [sys.executable, str(SCRIPT), "--driver", who, *told]
     with subprocess.Popen(
-        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=head.environ
     ) as driver:
         wait(lambda: len(steps_in(log)) >= 2 * KILLED_AFTER, driver)
         victim = next(pid for worker, pid, _ in steps_in(log) if worker == 1)
@@ -185,16 +189,19 @@ def wait(condition: Any, driver: subprocess.Popen[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--driver", nargs=4)
+    parser.add_argument("--working-dir", type=Path, default=SCRIPT.parent)
+    parser.add_argument("--driver", nargs=5)
     options = parser.parse_args()
     if options.driver:
-        who, address, log, storage = options.driver
-        return DRIVERS[who](address, log, storage)
+        who, *told = options.driver
+        return DRIVERS[who](*told)
+    from tests.support.ray_heads import ray_head  # not in the tasks, which have this folder only
+
     taken: dict[str, list[float]] = {who: [] for who in DRIVERS}
     with tempfile.TemporaryDirectory(prefix="rd-") as folder, ray_head(num_cpus=4) as head:
         for number in range(options.rounds):
             for who, seconds in taken.items():
-                seconds.append(recovery_of(who, head.address, Path(folder), head.environ))
+                seconds.append(recovery_of(who, head, Path(folder), options.working_dir.resolve()))
             shown = ", ".join(f"{who} {seconds[-1]:.2f} s" for who, seconds in taken.items())
             print(f"round {number}: {shown}", flush=True)
     medians = {who: statistics.median(seconds) for who, seconds in taken.items()}

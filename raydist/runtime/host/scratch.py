@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from raydist.errors import ClusterError
+from raydist.runtime.host.block_groups import spread_subfolders
 from raydist.runtime.host.firewall.fence import lift_fences
 
 # A dead task's folder is left alone this long, so that its own run can salvage its log first.
@@ -38,6 +39,7 @@ class Scratch:
         root = scratch_root()
         try:
             _make_private(root)
+            spread_subfolders(root)
             sweep(root)
             path = root / name
             path.mkdir(mode=0o700)
