@@ -43,6 +43,8 @@ def test_other_attributes_of_the_folder_stay(on_ext4: Path) -> None:
     assert set(attributes(on_ext4)) == before | {"T"}
 
 
-@pytest.mark.parametrize("folder", ["/proc", "/no/such/folder"])
+@pytest.mark.parametrize(
+    "folder", ["/proc", "/dev/shm", "/no/such/folder"], ids=["no flags", "no such flag", "no folder"]
+)
 def test_a_folder_that_cannot_be_spread_is_no_error(folder: str) -> None:
     spread_subfolders(Path(folder))
