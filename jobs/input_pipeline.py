@@ -85,11 +85,11 @@ def write_files(folder, labels, *, num_files):
 
 
 def examples_of(files):
-    """Returns a data set of (number, label), which reads one file after another."""
+    """Returns a dataset of (number, label), which reads one file after another."""
 
     def parse(line):
         number, label = tf.unstack(tf.strings.to_number(tf.strings.split(line), tf.int32), 2)
         return number, label
 
-    # Auto-sharding by file finds the data set of file names.
+    # Auto-sharding by file finds the dataset of file names.
     return tf.data.Dataset.from_tensor_slices(files).flat_map(tf.data.TextLineDataset).map(parse)

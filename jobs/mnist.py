@@ -19,7 +19,7 @@ import raydist
 @raydist.job(params={"epochs": 5, "batch_size_per_replica": 64, "learning_rate": 1e-3, "data_dir": ""})
 def train(ctx: raydist.TrainContext):
     (train_x, train_y), test_data = load_images(ctx)
-    # A data set has the *global* batch size; tf.distribute gives each replica its part of a batch.
+    # A dataset has the *global* batch size; tf.distribute gives each replica its part of a batch.
     batch_size = ctx.global_batch_size(ctx.params["batch_size_per_replica"])
     train_data = tf.data.Dataset.from_tensor_slices((train_x, train_y))
     train_data = train_data.shuffle(len(train_y), seed=1).batch(batch_size)

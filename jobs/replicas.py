@@ -25,7 +25,7 @@ def train(ctx: raydist.TrainContext):
         f"{ctx.task} has {len(strategy.extended.worker_devices)} of {strategy.num_replicas_in_sync} replicas"
     )
 
-    # 2. A distributed data set cuts each global batch into one batch per replica.
+    # 2. A distributed dataset cuts each global batch into one batch per replica.
     data = tf.data.Dataset.from_tensor_slices((images, labels)).take(batch_size).batch(batch_size)
     images_by_replica, labels_by_replica = next(iter(strategy.experimental_distribute_dataset(data)))
     for part in strategy.experimental_local_results(labels_by_replica):

@@ -5,7 +5,7 @@ raydist submit jobs/scope.py --strategy mirrored --devices 2
 raydist submit jobs/scope.py --strategy parameter_server --workers 2 --ps 1
 
 Inside: whatever creates variables, that is models, optimizers, metrics, random generators and `tf.Variable`.
-Outside: data sets, step functions, `fit`. They find the strategy by the variables, or are given it.
+Outside: datasets, step functions, `fit`. They find the strategy by the variables, or are given it.
 `raydist metrics RUN` has the chief's values, `raydist metrics RUN --local` those of the other workers.
 """
 

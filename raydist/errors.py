@@ -116,7 +116,8 @@ class UnsupportedError(MistakeError):
 
     Example:
         ctx.fit(model, dataset, epochs=3)
-        # UnsupportedError under parameter_server, which needs a function that returns the data set
+        # UnsupportedError under parameter_server, which needs batches of raydist.data or a function that
+        # returns a dataset
     """
 
 

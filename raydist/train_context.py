@@ -93,14 +93,14 @@ class TrainContext(Protocol):
             history = ctx.fit(model, make_dataset, epochs=3, validation_data=test_data)
             print(history.history["loss"])
 
-        Reports, checkpoints, and goes on where the last checkpoint ended. `train_data` is a
+        Reports, checkpoints, and continues from the last checkpoint. `train_data` is a
         `tf.data.Dataset` batched with the global batch size, a function without arguments that
         returns one, or a function of a `tf.distribute.InputContext` that shards for itself and
         batches per replica. As `model.fit` it also takes arrays, with labels in `y`, where `batch_size`
-        is the global one; a `PyDataset`; and a generator, which needs `steps_per_epoch`. A global
-        batch that the replicas do not divide is weighted by each replica's number of examples. Of
-        `validation_data` that are batches of raydist.data each validation takes one epoch, whatever
-        their `epochs`. The other arguments are those of Keras's `fit`. Only the chief prints;
+        is the global one; a `PyDataset`; and a generator, which needs `steps_per_epoch` if there
+        is more than one epoch. A global batch that the replicas do not divide is weighted by each replica's
+        number of examples. If `validation_data` are batches of raydist.data, each validation uses one epoch,
+        whatever their `epochs`. The other arguments are those of Keras's `fit`. Only the chief prints;
         `verbose=None` is a line for each epoch.
 
         Args:
@@ -174,13 +174,14 @@ class TrainContext(Protocol):
 
         Whatever is done to it afterwards, such as batching, is done here, in the training tasks. The
         workers share the elements: each goes to one of them, whichever asks first, in no fixed order.
-        Without data workers the data set is returned as it is. Every worker calls it for the same data
-        sets in the same order.
+        Without data workers the dataset is returned as it is. Every worker calls it for the same
+        datasets in the same order.
 
         Args:
           sharding: `dynamic` has each data worker make some of the elements: an epoch has each element
-            once, or not at all where a data worker died. The data have to come from files, tensors or a
-            range. `off` has each data worker make all of them, for data that are shuffled and repeated.
+            once. If a data worker dies, the run starts a new attempt. The data have to come from files,
+            tensors or a range. `off` has each data worker make all of them, for data that are
+            shuffled and repeated.
 
         Raises:
           UnsupportedError: It is no `tf.data.Dataset`, such as batches of raydist.data.
@@ -210,7 +211,8 @@ class TrainContext(Protocol):
 
         Gradients are summed over replicas, so a loss divides by the global batch size. The scalars
         that `step_fn` returns are averaged over replicas (by their number of examples) and over the
-        steps of a call, and reported. Returns those of the last call. Data that end are begun again.
+        steps of a call, and reported. Returns those of the last call. If the data end, they are read
+        again from the beginning.
         A replica without examples runs `step_fn` on a padding example; its gradients count for nothing with
         a Keras optimizer.
 
@@ -238,7 +240,7 @@ class TrainContext(Protocol):
             ctx.save(step=step, model=model, optimizer=optimizer)
 
         Every task calls it. It returns once they are copied; the chief commits the checkpoint while
-        training goes on, and waits for one that is still under way first.
+        training continues, and waits for one that is still under way first.
 
         Raises:
           StorageError: The checkpoint before this one could not be written.

@@ -118,7 +118,7 @@ def handle_of(end: RunResult | BaseException, held: contextlib.ExitStack | None 
 def test_handle_tells_the_state_and_then_the_result() -> None:
     handle = handle_of(ended(RunState.SUCCEEDED))
     assert handle.status().state is RunState.RUNNING
-    with pytest.raises(TimeoutError, match="run r did not end within 0 s; it goes on"):
+    with pytest.raises(TimeoutError, match="run r did not end within 0 s; it is still running"):
         handle.result(timeout=0)
     with pytest.raises(TimeoutError, match=r"run r did not end within 0\.01 s"):
         handle.result(timeout="0.01s")

@@ -68,6 +68,9 @@ class Batches(Recipe):
     def map(self, function: Map) -> Batches:
         """Returns the recipe with `function` applied to each batch, or to each worker's part of it.
 
+        Example:
+            batches.map(lambda x, y: (tf.cast(x, tf.float32) / 255.0, y))
+
         As `tf.data.Dataset.map` after `batch`: it gets the components of a tuple as arguments, is traced
         by TensorFlow, and runs on several batches at once.
         """
@@ -76,17 +79,17 @@ class Batches(Recipe):
         return dataclasses.replace(self, maps=(*self.maps, function))
 
     def prefetch(self, num_batches: int) -> Batches:
-        """Returns the recipe that makes so many batches ahead, beside those that are ahead anyway.
+        """Returns the recipe with `num_batches` more batches prepared in advance.
 
-        These are some MB of them as they are read, and for each map, and for decoding, one for each core (16
-        at most).
+        Without it some MB of batches are read in advance, and each map, and decoding, holds one batch for
+        each core (16 at most).
         """
         return dataclasses.replace(self, num_prefetched=_checked_int("prefetch", num_batches, 1))
 
     def cache_examples(self) -> Batches:
         """Returns the recipe that keeps each example in memory once it was read, as the source holds it.
 
-        Unlike `tf.data.Dataset.cache` it freezes no order: each epoch is shuffled anew. A worker that
+        Unlike `tf.data.Dataset.cache` it does not fix the order: each epoch is shuffled again. A worker that
         has part of each batch comes to hold all examples after some epochs.
         """
         if isinstance(self.source, CachedExamples):

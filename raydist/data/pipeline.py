@@ -136,7 +136,7 @@ def elements(
     """Returns an element for each replica of a part, in turn, from a step on, made ahead.
 
     Args:
-      start_step: An int or a scalar int64 tensor; likewise `end_step`, by default the recipe's end.
+      start_step, end_step: Ints or scalar int64 tensors; the recipe's end by default.
       finish: Makes the element of `(batch, num_examples, num_global)`.
     """
     if end_step is None:
@@ -207,7 +207,7 @@ def _on_batch(function: Callable[..., Any], finish: Callable[..., Any]) -> Calla
 
 
 def in_this_process(reader: Callable[[Any], Sequence[np.ndarray]]) -> ReadOp:
-    """Returns the op that calls `reader` in the process that made the data set."""
+    """Returns the op that calls `reader` in the process that made the dataset."""
 
     def read(step: tf.Tensor, types: Sequence[tf.DType]) -> Sequence[tf.Tensor]:
         outputs: Sequence[tf.Tensor] = tf.numpy_function(reader, [step], types, stateful=True)

@@ -15,12 +15,12 @@ class TaskAssignment:
     """One task's part in one attempt.
 
     Attributes:
-      strategy: The plan's choice, never AUTO. `keras` likewise.
+      strategy, keras: The plan's choices, never AUTO.
       address: `host:port` that this task's TensorFlow server listens at; None where it needs none.
       cluster_spec: The addresses of all tasks; empty for a single-host strategy.
       attempt: 0 for the first attempt.
       run_uri: URI of the run's folder on storage.
-      num_workers: Tasks of type worker; `num_ps` likewise.
+      num_workers, num_ps: Tasks of type worker and ps.
       gpus_per_worker: GPUs that each worker has, whatever this task is.
       devices: Logical CPU devices to create; None leaves TensorFlow's one.
       data_service: `host:port` of tf.data service's dispatcher; None for a run without data workers.

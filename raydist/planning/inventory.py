@@ -13,10 +13,9 @@ class Host:
     Attributes:
       name: Its address as Ray knows it, or a placeholder for an embedded Ray that is not started yet.
       node_id: Ray's node id; None when no Ray runs yet.
-      num_cpus: Logical CPUs in all, whether busy or free. `num_gpus`, `num_tpus`, `memory_bytes` and `custom`
-        likewise.
-      memory_bytes: What tasks may reserve in all.
-      custom: The cluster's own resources.
+      num_cpus, num_gpus, num_tpus: Logical CPUs, GPUs and TPUs in all, whether busy or free.
+      memory_bytes: What tasks may reserve in all, whether reserved or free.
+      custom: Custom Ray resources in all, by name.
       labels: As Ray knows them.
     """
 

@@ -21,8 +21,10 @@ class Plan:
             print(task, plan.resources_of(task))
 
     Attributes:
-      strategy: The strategy, chosen; never AUTO. `keras` likewise.
-      reason: One sentence: why this strategy. `keras_reason` likewise.
+      strategy: The chosen strategy; never AUTO.
+      keras: The chosen Keras; never AUTO.
+      reason: One sentence: why this strategy.
+      keras_reason: One sentence: why this Keras.
       job: What was asked, without what the strategy has no use for.
       roles: What to start; a single-host strategy has the one task worker/0.
       devices: Logical CPU devices per task; None leaves TensorFlow's one.

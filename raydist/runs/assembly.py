@@ -62,8 +62,8 @@ def make_controller(
       tell: Called with each event, as raydist.controller.report.journal describes them.
       tell_notes: Returns what `tell` has for the run's notes so far.
       ray_s: Seconds that the call had taken already, when Ray was connected.
-      revival: Where a run goes on whose controller died; None for one that begins.
-      owner: As `RayTaskGroup.start` has it; `runner` and `datasets` likewise.
+      revival: Where to continue a run whose controller died; None for a new run.
+      owner, runner, datasets: As for `RayTaskGroup.start`.
     """
 
     def record(result: RunResult) -> None:

@@ -133,7 +133,7 @@ class AttachedRun:
         except ClusterError as error:
             raise ClusterError(
                 f"run {self._run} cannot be asked for: {error}; where that Ray is gone its runs are too, and "
-                f"`raydist resume {self._run}` goes on from this one"
+                f"`raydist resume {self._run}` continues this one"
             ) from error
 
 
@@ -157,4 +157,4 @@ def _gone_sentence(record: RunRecord) -> str:
         what = f"its controller is no longer in the Ray at {record.ray_address}, nor are its tasks"
     else:
         what = f"{record.driver_name}, which drove it, has died, and its tasks with it"
-    return f"run {record.run} does not run: {what}; go on from it with `raydist resume {record.run}`"
+    return f"run {record.run} does not run: {what}; continue it with `raydist resume {record.run}`"

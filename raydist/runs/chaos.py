@@ -95,7 +95,7 @@ def _wait_for(storage: RunStorage, task: TaskId, *, at_step: int) -> RunRecord:
         if record.state.is_terminal:
             raise MistakeError(
                 f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; "
-                "only a run that goes on can be disturbed"
+                "only a live run can be disturbed"
             )
         entry = _entry_of(record, task)
         if record.steps >= at_step and entry.pid is not None:

@@ -24,7 +24,7 @@ class GuardedHook:
                 logger.exception("on_event failed for the event %r", event.get("event"))
                 what = f"{type(error).__name__}: {error}"
                 self._notes = (
-                    f"on_event failed for an event {event.get('event')!r} ({what}); the run went on",
+                    f"on_event failed for an event {event.get('event')!r} ({what}); the run continued",
                 )
 
     def notes(self) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class RunHandle:
             print(status.state, status.steps, status.metrics)
 
         Raises:
-          StorageError: The run's record cannot be read; only of a run of another process.
+          StorageError: The run's record cannot be read. Raised only for runs that another process drives.
         """
         return self._home.status()
 
@@ -72,13 +72,14 @@ class RunHandle:
           timeout: How long to wait, in seconds or as `90s`, `5m`, `2h`; None waits for ever.
 
         Raises:
-          TimeoutError: It did not end in `timeout`; it goes on.
+          TimeoutError: It did not end in `timeout`; it is still running.
           SpecError: `timeout` is not a duration.
-          RaydistError: It did not succeed, with the result as `result`; or nobody drives it any more.
+          RaydistError: The run failed or was cancelled (`error.result` is its result), or its driver has
+            died.
         """
         timeout_s = None if timeout is None else parse_duration("timeout", timeout)
         if not self._home.wait(timeout_s):
-            raise TimeoutError(f"run {self.name} did not end within {timeout_s:g} s; it goes on")
+            raise TimeoutError(f"run {self.name} did not end within {timeout_s:g} s; it is still running")
         return checked(self.status())
 
     def stop(self) -> None:

@@ -48,8 +48,8 @@ def profile_task(storage: RunStorage, task: TaskId | None, *, steps: int, timeou
     record = read_record(storage)
     if record.state.is_terminal:
         raise MistakeError(
-            f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; only a run that "
-            "goes on can be profiled"
+            f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; only a live run "
+            "can be profiled"
         )
     entry = _entry_of(record, task or _chief_of(record))
     if entry.pid is None or entry.state.is_terminal:

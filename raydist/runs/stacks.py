@@ -38,8 +38,8 @@ def dump_stacks(
     record = read_record(storage)
     if record.state.is_terminal:
         raise MistakeError(
-            f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; only a run that "
-            f"goes on has stacks. `raydist logs {storage.run}` shows what its tasks printed"
+            f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; only a live run "
+            f"has stacks. `raydist logs {storage.run}` shows what its tasks printed"
         )
     entries = _entries(record, tasks)
     attempt = record.attempts - 1

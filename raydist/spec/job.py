@@ -201,14 +201,15 @@ class JobSpec:
       address: Ray address; None means RAY_ADDRESS, else a running Ray, else an embedded one.
       workers: Workers; a single-host strategy has exactly the one task worker/0.
       ps: Parameter server tasks.
-      evaluator: Whether a side-car evaluator follows the checkpoints.
+      evaluator: Whether a side-car task evaluates each new checkpoint.
       data_workers: Tasks that run what `ctx.distribute` is given, beside the training ones.
-      cpus_per_worker: Logical CPUs of each worker; likewise for the other roles.
-      memory_per_worker: Bytes that each worker reserves; None reserves none. Likewise for the other roles.
+      cpus_per_worker: Logical CPUs of each worker; `cpus_per_ps` and the others are for those roles.
+      memory_per_worker: Bytes that each worker reserves; None reserves none. `memory_per_ps` and the others
+        are for those roles.
       memory_retry: Factor by which a new attempt reserves more memory for a role that ran out of it; None
         reserves the same.
-      resources_per_worker: The cluster's own resources that each worker reserves, by name; likewise for the
-        other roles.
+      resources_per_worker: Custom Ray resources that each worker reserves, by name; `resources_per_ps` and
+        the others are for those roles.
       accelerator_type: Kind of GPU that each worker's host has to have, as Ray names it; None takes any.
       label_selector: What the labels of the tasks' hosts have to be, by label, or by `worker:label` for one
         role.
@@ -221,15 +222,15 @@ class JobSpec:
       keras: What `tf.keras` is.
       patch_keras: Whether raydist patches what is broken in Keras under tf.distribute (the off switch).
       check_equality: Whether a model's own losses are checked for several replicas before its first step.
-      sync_batchnorm: Whether BatchNormalization normalises with the statistics of the global batch.
+      sync_batchnorm: Whether BatchNormalization normalizes with the statistics of the global batch.
       seed: Seed of Python, NumPy, TensorFlow and Keras, the same in each task.
       storage: Where runs are kept: a path or a URI.
       max_failures: Attempts that may be lost to failures before the run fails.
       timeout: Limit for the whole run in seconds; None sets none.
       start_timeout: Limit for an attempt's start in seconds.
       stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
-      resume: Whether to go on from the run of that name; `auto` goes on where there is one that has not
-        succeeded, and begins it where there is none.
+      resume: Whether to continue the run of that name; `auto` continues it if it has not succeeded, and
+        starts it if there is none.
       checkpoint_every: When to save.
       keep: Checkpoints to keep, the newest ones; None keeps all.
       keep_best: Metric whose best checkpoint is kept too, `val_accuracy`; the lowest for names with
@@ -237,7 +238,8 @@ class JobSpec:
       export: Whether the model of `ctx.fit` is exported at its end, the best one with `keep_best`.
       partitioner: How parameter_server cuts large variables into shards; None leaves them whole.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
-      collective: What reduces between workers under multi_worker_mirrored: `auto`, `ring` or `nccl`.
+      collective: Implementation of collectives between workers under multi_worker_mirrored: `auto`, `ring` or
+        `nccl`.
       collective_timeout: Seconds after which a collective that not all workers have joined fails; None sets
         no limit beside `stall_timeout`.
       bytes_per_pack: Gradients are reduced in packs of about so many bytes under multi_worker_mirrored; None

@@ -45,11 +45,12 @@ class TaskRecord:
 
     Attributes:
       steps_per_s: The newest rate; None before the second step, and for a task that counts no steps.
-      lag_steps: Steps behind the task that is ahead, for an evaluator behind the chief; None likewise.
+      lag_steps: Steps behind the task that is ahead, for an evaluator behind the chief; None for
+        a task that counts no steps.
       step_s: Seconds that a step takes of late; None for a task that measures none.
       input_wait: Share of that time spent waiting for data, 0 to 1; None where it is not measured.
       collective_wait: Share of that time spent waiting in collectives, for the other tasks and the network;
-        None likewise.
+        None where it is not measured.
       incarnation: How often the task was replaced in the attempt.
     """
 
@@ -87,7 +88,8 @@ class RunProgress:
 
     Attributes:
       epoch: Epochs completed; None where the train function knows none.
-      num_epochs: Epochs that the run will take; None while unknown. `num_steps` likewise.
+      num_epochs: Epochs that the run will take; None while unknown.
+      num_steps: Steps that the run will take; None while unknown.
       steps_per_s: The newest rate; None before the second step.
       eta_s: Seconds until `num_steps` at the attempt's mean rate; None while that is unknown.
     """
@@ -133,11 +135,12 @@ class RunError:
     Attributes:
       type: Class name of the user's exception, of what ended a process, or of raydist's error. A user may
         name a class as raydist does, so it decides nothing where a task failed in training.
-      task: The task that failed first; None where none did. `attempt` likewise.
+      task: The task that failed first; None where none did.
+      attempt: The attempt in which it failed, from 0; None where no task failed.
       log: URI of that task's log folder.
       exit_code: What the command line ends with; found by `type` when it is omitted.
-      traceback: The user's Python traceback, to be printed once; None where there is none. `log_end`, the
-        last lines of a dead process's log, likewise.
+      traceback: The user's Python traceback, to be printed once; None where there is none.
+      log_end: The last lines of a dead process's log; None where there is none.
     """
 
     type: str
@@ -201,7 +204,7 @@ def error_class(name: str, base: ErrorClass, *, default: ErrorClass | None = Non
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """How a run ended; while it goes on, where it stands.
+    """How a run ended; of a live run, its progress so far.
 
     Example:
         result = raydist.run("jobs/cifar.py", check=False)
@@ -210,7 +213,8 @@ class RunResult:
 
     Attributes:
       run: The run's name.
-      strategy: The strategy's name as the option has it. `keras` likewise.
+      strategy: The strategy's name as the option has it.
+      keras: The Keras that runs, `3` or `legacy`.
       attempts: How many attempts were begun, those before a resume included.
       steps: The highest step completed.
       steps_repeated: Steps that were applied twice because a worker died; ParameterServer only.
@@ -218,7 +222,7 @@ class RunResult:
       best: The best value of the metric of --keep-best; without that option of `val_loss`, `loss` or the
         first metric. None before the first report.
       evaluation: What the evaluator found last; None without one.
-      progress: How far the chief is in its attempt; None before it has said something.
+      progress: How far the chief is in its attempt; None before its first report.
       checkpoint: URI of the newest checkpoint; None without one.
       storage: URI of the run's folder.
       tasks: The tasks of the last attempt.

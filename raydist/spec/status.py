@@ -134,7 +134,8 @@ class TaskStatus:
     Attributes:
       step: Steps completed by the run, those before a restore included.
       epoch: Epochs completed; None where the train function knows none.
-      num_steps: Steps that the run will take, None while unknown. `num_epochs` likewise.
+      num_steps: Steps that the run will take, None while unknown.
+      num_epochs: Epochs that the run will take, None while unknown.
       steps_per_s: Rate since the last push; None before the first step.
       restored_step: The step that this attempt was restored at; 0 without a checkpoint.
       first_step_at_s: Unix time at the end of the attempt's first step; None before it.

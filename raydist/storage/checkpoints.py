@@ -129,7 +129,7 @@ class CheckpointStore:
         return (
             f"no space left for the checkpoint {uri}: it takes {needed_bytes / 1e6:.1f} MB, and "
             f"{free_bytes / 1e6:.1f} MB are free; free some space there, lower --keep, or choose another "
-            "--storage, and go on with --resume from the checkpoint before"
+            "--storage, and continue with --resume from the checkpoint before"
         )
 
     def _stored_bytes(self, step: int, attempt: int) -> int:

@@ -220,7 +220,7 @@ class Storage:
         """Returns all files below the root, sorted by key; the root itself, with the key "", if it is one.
 
         Hidden ones, whose name or folder begins with `.` or `_`, are left out, as Spark's and Arrow's
-        data sets do.
+        datasets do.
         """
         info = self._info("")
         if info.type is pafs.FileType.File:

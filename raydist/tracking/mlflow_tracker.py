@@ -107,8 +107,8 @@ class MlflowTracker:
     def _failed(self, problem: str) -> None:
         if self._problem is None or not self._notes:
             self._note(
-                f"MLflow at {redact(self._uri)} does not take what it is told: {problem}; the training goes "
-                "on, and what is missing is sent once it does"
+                f"MLflow at {redact(self._uri)} does not accept values: {problem}; the training continues, "
+                "and what is missing is sent once it does"
             )
         self._problem = problem
 

@@ -36,7 +36,7 @@ class TaskContext(TrainContext):
         self.storage = assignment.run_uri
         self._run = run
         self._make_trainer = make_trainer
-        self._num_distributed = 0  # data sets that were given to the data workers so far
+        self._num_distributed = 0  # datasets that were given to the data workers so far
 
     @property
     def strategy(self) -> Any:

@@ -121,7 +121,7 @@ def open_script(
         script = str(assignment.job.entry_point)
         if assignment.attempt > 0:
             reporting.note(
-                f"attempt {assignment.attempt} ran {script} from its beginning: it goes on from what the "
+                f"attempt {assignment.attempt} ran {script} from its beginning: it continues from what the "
                 "script itself restores (BackupAndRestore, CheckpointManager, raydist.context().restore)"
             )
         stack.enter_context(strategies.watched())

@@ -330,12 +330,12 @@ def per_worker_iterators(
 ) -> tuple[Any, Any]:
     """Makes an iterator in each worker's own process, and again when a worker comes back.
 
-    `ClusterCoordinator.create_per_worker_dataset` makes the same data set for all workers, and its
+    `ClusterCoordinator.create_per_worker_dataset` makes the same dataset for all workers, and its
     InputContext says that there is one (parameter_server_strategy_v2.py,
     `_distribute_datasets_from_function`); here each worker's knows its number.
 
     Args:
-      pipelines: A function of the worker's number (scalar int64 tensor) that returns its data set, or a
+      pipelines: A function of the worker's number (scalar int64 tensor) that returns its dataset, or a
         function without arguments for each worker.
       check: Called with each traced pipeline; raises for one that no worker could run.
 
@@ -424,7 +424,7 @@ def traced_for_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 class Transformation(enum.Enum):
-    """What one data set of `tf.data` makes of its input, of those that raydist can put elsewhere."""
+    """What one dataset of `tf.data` makes of its input, of those that raydist can put elsewhere."""
 
     MAP = "map"
     BATCH = "batch"
@@ -460,40 +460,40 @@ TRANSFORMATIONS: dict[type, tuple[Transformation, tuple[str, ...]]] = {
 
 
 def transformation_of(dataset: tf.data.Dataset) -> Transformation | None:
-    """Returns what a data set makes of its input; None for what raydist cannot put elsewhere."""
+    """Returns what a dataset makes of its input; None for what raydist cannot put elsewhere."""
     kind, names = TRANSFORMATIONS.get(type(dataset), (None, ()))
     return kind if all(hasattr(dataset, name) for name in ("_input_dataset", *names)) else None
 
 
 def input_of(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the input of a data set that is one of `TRANSFORMATIONS`."""
+    """Returns the input of a dataset that is one of `TRANSFORMATIONS`."""
     return dataset._input_dataset
 
 
 def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """Returns the inputs of any data set."""
+    """Returns the inputs of any dataset."""
     return list(dataset._inputs())
 
 
 def functions_of(dataset: tf.data.Dataset) -> list[DataFunction]:
-    """Returns the functions that any data set calls."""
+    """Returns the functions that any dataset calls."""
     return [DataFunction(one) for one in dataset._functions()]
 
 
 def name_of_transformation(dataset: tf.data.Dataset) -> str:
-    """Returns what made a data set, in the words of a pipeline: `flat_map`, for example."""
+    """Returns what made a dataset, in the words of a pipeline: `flat_map`, for example."""
     words = type(dataset).__name__.strip("_").removeprefix("Parallel").removesuffix("Dataset")
     return "".join(f"_{one.lower()}" if one.isupper() else one for one in words).lstrip("_")
 
 
 def parameter(dataset: tf.data.Dataset, name: str) -> Any:
-    """Returns one of the values in `TRANSFORMATIONS`; None where the data set has no such."""
+    """Returns one of the values in `TRANSFORMATIONS`; None where the dataset has no such."""
     found = getattr(dataset, name, None)
     return found.numpy().item() if isinstance(found, tf.Tensor) and found.shape.rank == 0 else found
 
 
 def is_out_of_order(dataset: tf.data.Dataset) -> bool:
-    """Whether a data set was made with `deterministic=False`, or by a function that makes such a one."""
+    """Whether a dataset was made with `deterministic=False`, or by a function that makes such a one."""
     if getattr(dataset, "_deterministic", None) == "false":
         return True
     graphs = [one.graph for one in functions_of(dataset) if one.graph is not None]
@@ -517,7 +517,7 @@ def _has_sloppy_operation(dataset: tf.data.Dataset) -> bool:
     return any(_is_sloppy(node) and node.op.startswith("ParallelInterleave") for node in graph.node)
 
 
-# Values in the tensors of a data set, which its graph has a copy of.
+# Values in the tensors of a dataset, which its graph has a copy of.
 _MOST_COPIED = 1_000_000
 
 
@@ -551,7 +551,7 @@ def moved(dataset: tf.data.Dataset, onto: tf.data.Dataset) -> tf.data.Dataset:
 
 
 class DataFunction:
-    """A function of a data set, as it was traced (data/ops/structured_function.py)."""
+    """A function of a dataset, as it was traced (data/ops/structured_function.py)."""
 
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = wrapper

@@ -72,7 +72,7 @@ def settle(run: DrivenRun, *, how: str) -> RunResult | None:
 
 
 def _ended(record: RunRecord, how: str) -> RunRecord:
-    where = "goes on from its last checkpoint" if record.checkpoint else "trains it from the beginning"
+    where = "continues from its last checkpoint" if record.checkpoint else "trains it from the beginning"
     error = ClusterError(f"{how}; `raydist resume {record.run}` {where}")
     return dataclasses.replace(
         record,

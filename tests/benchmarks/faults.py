@@ -92,7 +92,7 @@ class Faults:
 
 
 def wait(handle: raydist.RunHandle, seconds: float) -> bool:
-    """Returns whether the run still goes on after that."""
+    """Returns whether the run is still running after that."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not handle.status().state.is_terminal:
         time.sleep(0.02)

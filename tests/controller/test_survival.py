@@ -100,7 +100,7 @@ def test_stalled_attempt_shows_its_stacks_and_is_retried() -> None:
     dump = SendCommand(Command.DUMP_STACKS, run.plan.tasks)
     assert run.fall_silent("worker/0", "worker/1", step=7) == [dump, StopGroup()]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
-    assert "no task has gone on from step 7 for 30 s (--stall-timeout)" in run.machine.notes[0]
+    assert "no task has made progress after step 7 for 30 s (--stall-timeout)" in run.machine.notes[0]
 
 
 def test_second_stall_at_the_same_step_is_final() -> None:

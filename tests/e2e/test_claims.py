@@ -85,7 +85,7 @@ def test_one_of_several_submits_gets_the_name_and_one_of_several_resumes_takes_i
     storage.write_text(storage.claim(0), living.dump())
     ((code, told),) = at_once(tmp_path, "resume", "one", count=1).values()
     assert code == 2
-    assert f"still goes on (RUNNING), driven by process {os.getpid()}" in told["error"]["message"]
+    assert f"is still running (RUNNING), driven by process {os.getpid()}" in told["error"]["message"]
 
     storage.write_text(storage.claim(0), claim.dump())  # whose process has ended
     second = winner_of(at_once(tmp_path, "resume", "one"), folder=tmp_path)
@@ -105,7 +105,7 @@ def test_one_of_several_detached_submits_gets_the_name(
     assert accepted["run"] == "far"
     # Which one depends on whether the controller of the other one has claimed the name already.
     by_claim = r"driven by process \d+ of host .*, in the Ray at .*, since 20"
-    by_ray = "a detached run of that name goes on in this Ray"
+    by_ray = "a detached run of that name is running in this Ray"
     assert re.search(f"{by_claim}|{by_ray}", refused["error"]["message"])
     wait_until(lambda: status_of(tmp_path, "far")["state"] == "SUCCEEDED", timeout_s=240)
     assert status_of(tmp_path, "far")["attempts"] == 1

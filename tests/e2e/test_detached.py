@@ -119,7 +119,7 @@ def test_stop_of_a_detached_run_leaves_nothing_and_it_can_be_resumed(
     wait_until(lambda: status_of(tmp_path, "halted")["steps"] >= 12, timeout_s=240)
     again = raydist("resume", "halted", "--json")
     assert again.code == 2
-    assert "still goes on" in again.json["error"]["message"]
+    assert "is still running" in again.json["error"]["message"]
     driver = status_of(tmp_path, "halted")["driver"]
     pids = [driver["pid"], *(task["pid"] for task in status_of(tmp_path, "halted")["tasks"])]
 

@@ -105,10 +105,10 @@ CASES = (
     # The failed run is resumed in a test of its own.
     Case(
         ["resume", "RUN"],
-        {LIVE: (2, "still goes on"), FINISHED: (0, "SUCCEEDED"), DAMAGED: (4, "run.json is damaged")},
+        {LIVE: (2, "is still running"), FINISHED: (0, "SUCCEEDED"), DAMAGED: (4, "run.json is damaged")},
     ),
     # Those that have ended are deleted in a test of its own.
-    Case(["delete", "RUN", "--yes"], {LIVE: (2, "goes on")}),
+    Case(["delete", "RUN", "--yes"], {LIVE: (2, "is still running")}),
 )
 LINES = [
     pytest.param(case, state, id=f"{case.arguments[0]}-{state}") for case in CASES for state in case.expected

@@ -107,7 +107,7 @@ def test_same_command_with_resume_auto_begins_goes_on_and_ends(
     wait_until(lambda: status_of(tmp_path, "again")["steps"] >= 12, timeout_s=240)
     refused = raydist(*command)
     assert (refused.code, refused.json["error"]["type"]) == (2, "SpecError")
-    assert "still goes on" in refused.json["error"]["message"]
+    assert "is still running" in refused.json["error"]["message"]
     process.kill()
     process.communicate(timeout=120)
     more = raydist(*command)

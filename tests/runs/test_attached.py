@@ -51,7 +51,7 @@ def test_failed_run_raises_its_error(tmp_path: Path) -> None:
 
 def test_run_that_goes_on_is_a_timeout(tmp_path: Path) -> None:
     handle = store(tmp_path, state="RUNNING", driver=this_process())
-    with pytest.raises(TimeoutError, match=r"run r did not end within 0\.5 s; it goes on"):
+    with pytest.raises(TimeoutError, match=r"run r did not end within 0\.5 s; it is still running"):
         handle.result(timeout=0.5)
 
 

@@ -291,7 +291,7 @@ def test_name_of_a_run_that_goes_on_is_refused(
     ray_cluster: Connection, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     attached = hand_over(plan_for(tmp_path / "one"), ray_cluster)
-    with pytest.raises(SpecError, match="a detached run of that name goes on in this Ray"):
+    with pytest.raises(SpecError, match="a detached run of that name is running in this Ray"):
         hand_over(plan_for(tmp_path / "two"), ray_cluster)
     assert not (tmp_path / "two").exists()
     assert attached.status().state in (RunState.STARTING, RunState.RUNNING)

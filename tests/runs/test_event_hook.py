@@ -33,7 +33,8 @@ def test_failure_is_told_once_and_later_events_come_all_the_same(caplog: pytest.
     assert seen == ["planned", "state", "checkpoint"]
     (note,) = hook.notes()
     assert (
-        note == "on_event failed for an event 'planned' (ConnectionError: the chat is away); the run went on"
+        note
+        == "on_event failed for an event 'planned' (ConnectionError: the chat is away); the run continued"
     )
     (record,) = caplog.records
     assert record.exc_info is not None

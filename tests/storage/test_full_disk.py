@@ -76,7 +76,8 @@ def test_checkpoint_that_does_not_fit_is_one_error_and_the_one_before_stays_whol
         store.commit(step=20, attempt=0, files=files(tmp_path))
     assert str(caught.value) == (
         f"no space left for the checkpoint {disk}/first/checkpoints/step-20-a0: it takes 0.6 MB, and 0.4 MB "
-        "are free; free some space there, lower --keep, or choose another --storage, and go on with --resume "
+        "are free; free some space there, lower --keep, or choose another --storage, and continue with "
+        "--resume "
         "from the checkpoint before"
     )
     assert sorted(disk.rglob("*")) == files_before

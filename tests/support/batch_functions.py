@@ -102,7 +102,7 @@ def of_unknown_length(ctx: Any, *, count: int, steps: int) -> dict[str, Any]:
 
 
 def distributed(ctx: Any) -> dict[str, Any]:
-    """Gives fit and evaluate a data set that is distributed already, without a number of steps."""
+    """Gives fit and evaluate a dataset that is distributed already, without a number of steps."""
     import tensorflow as tf
 
     def shards(context: Any) -> Any:

@@ -86,7 +86,7 @@ def predicted(ctx: Any) -> dict[str, Any]:
 def weighted_by_keras(ctx: Any) -> dict[str, Any]:
     model = made(ctx)
     weights = {0: 1.0, 1: 5.0, 2: 0.2}
-    model.fit(data_as("data set"), epochs=2, steps_per_epoch=4, class_weight=weights, verbose=0)
+    model.fit(data_as("dataset"), epochs=2, steps_per_epoch=4, class_weight=weights, verbose=0)
     return {"weights": flat(model)}
 
 

@@ -201,11 +201,11 @@ def mistakes(ctx: Any) -> dict[str, Any]:
         "dataset": fit(given=data()),
         "dataset made outside": fit(given=lambda: made_outside),
         "no steps_per_epoch": fit(steps_per_epoch=None),
-        "no data set": fit(given=lambda: [1, 2]),
+        "no dataset": fit(given=lambda: [1, 2]),
         "outside the scope": fit(outside),
         "not compiled": fit(uncompiled),
         "endless validation": fit(validation_data=lambda: data().repeat()),
-        "validation data set": fit(validation_data=data()),
+        "validation dataset": fit(validation_data=data()),
         "variable outside": lambda: ctx.train_steps(
             lambda batch: {"loss": variable * tf.reduce_mean(batch[1])}, data, num_steps=2
         ),

@@ -381,7 +381,7 @@ def walked(ctx: Any) -> dict[str, Any]:
 
 
 def recognized(ctx: Any) -> dict[str, Any]:
-    """Returns what raydist takes the data sets of tf.data's public methods for, and which operations."""
+    """Returns what raydist takes the datasets of tf.data's public methods for, and which operations."""
     import tensorflow as tf
 
     from raydist.training import tf_private

@@ -276,7 +276,7 @@ class TestServer:
         tracker.update(make_record())
         wait_until(tracker.notes, timeout_s=120)
         (note,) = tracker.notes()
-        assert "the training goes on" in note
+        assert "the training continues" in note
         store_rows(storage, [row(step=1, value=0.5, wall_time=1000.0)])
         proxy.choose = lambda request: None
         tracker.update(make_record(RunState.SUCCEEDED))

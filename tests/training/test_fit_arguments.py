@@ -77,7 +77,7 @@ class TestAsOnOneDevice:
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 @pytest.mark.parametrize("way", ["function", pytest.param("batches", marks=SLOW)])
 def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> None:
-    """The function is weighted by raydist, the data set of one device by Keras's documentation."""
+    """The function is weighted by raydist, the dataset of one device by Keras's documentation."""
     [found] = run(Cluster(keras=keras))[f"weighted_classes, {way}"]
     [plain] = run_function(f"{FUNCTIONS}:weighted_by_keras", Cluster(keras=keras))
     np.testing.assert_allclose(found.arrays["weights"], plain.arrays["weights"], atol=1e-6)

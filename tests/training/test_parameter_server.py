@@ -252,13 +252,13 @@ def test_mistakes_are_answered_before_tensorflow_fails() -> None:
     values = chiefs()["mistakes"].values
     wanted = {
         "dataset": "train_data is _BatchDataset; parameter_server needs a function",
-        "dataset made outside": "uses a data set that was made outside of it",
+        "dataset made outside": "uses a dataset that was made outside of it",
         "no steps_per_epoch": "ctx.fit needs steps_per_epoch under parameter_server",
-        "no data set": "the train_data function returned list; return a tf.data.Dataset",
+        "no dataset": "the train_data function returned list; return a tf.data.Dataset",
         "outside the scope": "was made outside the strategy",
         "not compiled": "is not compiled; call model.compile",
         "endless validation": "validation_data never ends",
-        "validation data set": "validation_data is _BatchDataset; parameter_server needs a function",
+        "validation dataset": "validation_data is _BatchDataset; parameter_server needs a function",
         "variable outside": "variable outside:0 was made outside of the strategy",
         "no scalars": "step_fn returned SymbolicTensor; return a dict of scalars",
         "plain fit": "Keras 3's model.fit cannot train under parameter_server",

@@ -14,7 +14,7 @@ from tests.support.processes import Cluster, TaskProcess, run_function
 
 FIT = "tests.support.awkward_data:fit_each"
 KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
-NOT_AS_MANY = "UnsupportedError: the data set has not as many batches on each worker: "
+NOT_AS_MANY = "UnsupportedError: the dataset has not as many batches on each worker: "
 
 
 def two_workers(keras: str) -> Cluster:

@@ -26,7 +26,7 @@ def test_workers_that_read_in_different_orders_are_noted(keras: str) -> None:
         assert told.keys() == {*ALIKE, *DIFFERENT, *IN_ANY_ORDER}
         assert all(told[name] == [] for name in ALIKE), told
         [note] = told[DIFFERENT[0]]  # of the others the same sentence, which is noted once
-        assert "the data set of worker/1 begins with other values, or shuffles by another seed" in note
+        assert "the dataset of worker/1 begins with other values, or shuffles by another seed" in note
         for name, sentence in IN_ANY_ORDER.items():
             [note] = told[name]
             assert sentence in note

@@ -74,7 +74,7 @@ def test_record_of_a_run_that_went_on_ends_with_what_to_do(
         1,
     )
     assert record["error"]["message"].startswith("Ray died under the run")
-    assert record["error"]["message"].endswith("; `raydist resume r` goes on from its last checkpoint")
+    assert record["error"]["message"].endswith("; `raydist resume r` continues from its last checkpoint")
     assert [task["state"] for task in record["tasks"]] == ["STOPPED", "FINISHED"]
     assert record["spec"] == {"name": "r"}  # which `resume` reads
     assert (result.exit_code, result.as_dict()["error"]) == (3, record["error"])

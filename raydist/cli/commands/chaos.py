@@ -24,10 +24,14 @@ _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopp
     "for_s",
     metavar="DURATION",
     type=DurationType(),
-    help="With --stop: let it go on after so long: seconds, or 90s, 5m, 2h.",
+    help="With --stop: let it continue after this time: seconds, or 90s, 5m, 2h.",
 )
 @click.option("--at-step", metavar="N", default=0, help="Wait until the run has completed N steps.")
-@click.option("--address", metavar="ADDRESS", help="Ray cluster, for tasks on other hosts; the run's own.")
+@click.option(
+    "--address",
+    metavar="ADDRESS",
+    help="Ray cluster, to reach tasks on other hosts; the run's own when omitted.",
+)
 @storage_option
 @json_option
 def command(

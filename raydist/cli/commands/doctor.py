@@ -27,7 +27,7 @@ _TRAINING = "`pip install 'raydist[tensorflow]'`"
 _ADDRESS = find_option("address")
 
 
-@click.command("doctor", epilog="More: `raydist guide on-a-cluster`.")
+@click.command("doctor", epilog="More: `raydist guide deploying`.")
 @click.option("--address", metavar=_ADDRESS.metavar, help="Check each host of that Ray instead of this one.")
 @storage_option
 @json_option

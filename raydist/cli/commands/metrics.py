@@ -21,7 +21,7 @@ _CHART_HEIGHT = 15
 _POINTS_PER_COLUMN = 2  # of a braille character
 
 
-@click.command("metrics")
+@click.command("metrics", epilog="More: `raydist guide commands`.")
 @run_argument
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print it."

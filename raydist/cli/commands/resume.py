@@ -1,4 +1,4 @@
-"""`raydist resume RUN`: goes on from a run, with what it was started with."""
+"""`raydist resume RUN`: continues a run, with what it was started with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from raydist.spec.settings.params import ParamTexts
 def command(
     run: str, config: Path | None, param_texts: tuple[str, ...], is_json: bool, **options: object
 ) -> int:
-    """Go on from a run, with the options and params that it had.
+    """Continue a run, with the options and params that it had.
 
     Options that are given here or in a config file take precedence over those of the run.
 

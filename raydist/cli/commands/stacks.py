@@ -11,16 +11,16 @@ from raydist.errors import ClusterError
 from raydist.spec.tasks import TaskId
 
 
-@click.command("stacks", epilog="More: `raydist guide failures`.")
+@click.command("stacks", epilog="More: `raydist guide commands`.")
 @run_argument
 @click.option("--task", "names", metavar="TASK", multiple=True, help="Only this task, such as worker/1.")
 @timeout_option("30s")
 @storage_option
 @json_option
 def command(run: str, names: tuple[str, ...], timeout_s: float, storage: str, is_json: bool) -> None:
-    """Print the Python stacks of the tasks of a run that goes on.
+    """Print the Python stacks of a live run's tasks.
 
-    The training goes on meanwhile. It also works for a task that hangs in TensorFlow. The stacks are in the
+    Training continues meanwhile. It also works for a task that hangs in TensorFlow. The stacks are in the
     tasks' logs as well.
     """
     from raydist.runs.stacks import dump_stacks

@@ -21,7 +21,7 @@ _ADDRESS = find_option("address")
 _ASK_AGAIN_S = 10.0
 
 
-@click.command("stop")
+@click.command("stop", epilog="More: `raydist guide on-a-cluster`.")
 @run_argument
 @timeout_option("60s")
 @click.option(

@@ -30,7 +30,7 @@ def command(
     is_json: bool,
     **options: object,
 ) -> int:
-    """Train JOB and wait for its end.
+    """Train JOB and wait until it ends.
 
     JOB is path/to/file.py[:function] or package.module[:function]. Without a job in it, it is a script: each
     task runs it unchanged, with TF_CONFIG set and the arguments that follow `--`. With --detach, return once

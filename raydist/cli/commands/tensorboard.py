@@ -26,9 +26,9 @@ from raydist.cli.screen.listening import warn_of_readers
 @storage_option
 @json_option
 def command(runs: tuple[str, ...], host: str, port: int | None, storage: str, is_json: bool) -> None:
-    """Start TensorBoard over one run or more.
+    """Start TensorBoard for one or more runs.
 
-    It shows the given runs, or all of the storage, follows those that go on, and runs until Ctrl-C. It needs
+    It shows the given runs, or all of the storage, follows live runs, and runs until Ctrl-C. It needs
     TensorBoard: `pip install 'raydist[tensorboard]'`.
 
     \b

@@ -23,11 +23,11 @@ from raydist.page.access import new_token
     type=click.IntRange(min=0, max=65535),
     help="The port; 7788 when omitted, or a free one if that is taken.",
 )
-@click.option("--no-token", is_flag=True, help="Let everybody in who reaches the port.")
+@click.option("--no-token", is_flag=True, help="Allow anyone who can reach the port.")
 @storage_option
 @json_option
 def command(host: str, port: int | None, no_token: bool, storage: str, is_json: bool) -> None:
-    """Serve the runs of a storage as a page that stays up to date.
+    """Serve a live web page of all runs.
 
     It shows the list of runs, compares up to 10 of them, and shows each run as `raydist report` does. It only
     reads, and runs until Ctrl-C.

@@ -32,7 +32,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker", "cpus_per_worker"),
         *("cpus_per_ps", "cpus_per_chief", "cpus_per_evaluator", "run_on"),
     ),
-    "Memory, the cluster's own resources and labels": (
+    "Memory, custom resources and labels": (
         *("memory_per_worker", "memory_per_ps", "memory_per_chief", "memory_per_evaluator"),
         *("memory_per_data_worker", "memory_retry", "resources_per_worker", "resources_per_ps"),
         *("resources_per_chief", "resources_per_evaluator", "resources_per_data_worker"),

@@ -1,4 +1,4 @@
-"""What TensorFlow prints at each start and at the end of each data set, and nobody acts on."""
+"""What TensorFlow prints at each start and at the end of each dataset, and nobody acts on."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> No
 
 def print_acceptance(result: RunResult, *, stream: TextIO) -> None:
     """Prints where a detached run is found from now on."""
-    print(f"run {result.run} goes on in the cluster, whatever becomes of this shell", file=stream)
+    print(f"run {result.run} continues in the cluster, independently of this shell", file=stream)
     print(f"  storage     {result.storage}", file=stream)
     print(f"next: {_next_commands(result, 'status', 'logs -f', 'stop')}", file=stream)
 

@@ -49,8 +49,8 @@ class Restart:
 
     Attributes:
       stopped_at_s: Unix time from which nothing was trained.
-      step: The step that training went on from; None until its next step is done. `pause_s` likewise:
-        the seconds without training.
+      step: The step that training continued from; None until its next step is done.
+      pause_s: Seconds without training; None until then.
     """
 
     cause: Cause

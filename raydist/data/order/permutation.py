@@ -70,7 +70,7 @@ def _sum(values: np.ndarray, others: np.ndarray, size: int) -> np.ndarray:
 
 
 def _hash(values: np.ndarray, key: int, size: int) -> np.ndarray:
-    """Returns hashes in Z_size, for a size below 2**32, likewise without a division (Lemire, TOMACS 2019)."""
+    """Returns hashes in Z_size, for a size below 2**32, without a division (Lemire, TOMACS 2019)."""
     return ((_mixed(values, key) >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)
 
 

@@ -16,11 +16,14 @@ _SAMPLED = 256
 
 
 def from_arrays(x: Any, y: Any = None) -> ArraySource:
-    """Returns a source of the rows of arrays, the same in every task.
+    """Returns a source of the rows of arrays, which have to be the same in every task.
+
+    Example:
+        batches = raydist.data.from_arrays(x, y).batches(global_batch_size=128)
 
     Args:
       x: An array `[n, ...]`, or a structure (tuple, dict) of them.
-      y: Labels, likewise; None for none.
+      y: Labels, an array or a structure of arrays; None if there are none.
 
     Raises:
       DataError: The arrays differ in length, or one holds objects.

@@ -179,6 +179,9 @@ def _color_bytes(flags: bytes) -> int:
 def from_images(uri: Uri, *, size: tuple[int, int] | None = None, channels: int = 3) -> ImageSource:
     """Returns a source of `(image, label)`: uint8 `[height, width, channels]` and the class as int64.
 
+    Example:
+        source = raydist.data.from_images("flowers/", size=(224, 224))
+
     Args:
       uri: A folder, as text or `pathlib.Path`, that holds one folder for each class, with PNG, JPEG, GIF or
         BMP files; the labels number the folders by their sorted names.

@@ -124,6 +124,9 @@ def from_parquet(
 ) -> ParquetSource:
     """Returns a source of the rows of Parquet files.
 
+    Example:
+        source = raydist.data.from_parquet("s3://bucket/train", features=["age"], label="bought")
+
     With `features` an example is `(x, y)`: `x` of shape `[len(features)]` (or, of a single column of lists,
     of their length), `y` the label's value; without `label` it is `x`. With `columns` it is a dict of a value
     for each, and with `label` beside them `(dict, y)`. With neither it is a dict of all but the label.
@@ -133,7 +136,7 @@ def from_parquet(
       uri: A file, or a folder of which all `.parquet` files are read, or several of these; a path (text
         or `pathlib.Path`), or what pyarrow.fs opens, such as `s3://bucket/train`.
       dtype: Of the stacked features; other columns keep their types.
-      defaults: What stands in for nulls, by column; a null in another column is an error.
+      defaults: Replacements for nulls, by column; a null in another column is an error.
 
     Raises:
       DataError: No files, no Parquet, a missing column, a type that is no tensor's, a null without a

@@ -1,4 +1,4 @@
-"""from_ray_dataset: the blocks of a materialized Ray Data set."""
+"""from_ray_dataset: the blocks of a materialized Ray Dataset."""
 
 from __future__ import annotations
 
@@ -79,9 +79,13 @@ def from_ray_dataset(
     dtype: Any = "float32",
     defaults: Mapping[str, Any] | None = None,
 ) -> RayBlockSource:
-    """Returns a source of the rows of a Ray Data set, which is materialized into Ray's object store.
+    """Returns a source of the rows of a Ray Dataset, which is materialized into Ray's object store.
 
-    Hand a dataset that is materialized already to a run of several workers: each would do it by itself.
+    Example:
+        rows = ray.data.read_parquet("s3://bucket/train").materialize()
+        source = raydist.data.from_ray_dataset(rows, features=["age"], label="bought")
+
+    With several workers, give a dataset that is already materialized. Otherwise each worker materializes it.
 
     Args:
       dataset: A `ray.data.Dataset`.

@@ -26,14 +26,17 @@ class Source(Examples):
     ) -> Batches:
         """Returns the recipe of global batches: epoch and seed alone decide their order.
 
+        Example:
+            batches = source.batches(global_batch_size=1024, seed=7, epochs=3)
+
         Args:
           global_batch_size: Examples per step, over all replicas.
           shuffle: False keeps the source's own order in every epoch.
-          epochs: After so many the data end; None lets them go on for ever.
+          epochs: Number of epochs; None repeats the data forever.
           seed: An int of 64 bits, alike in every task.
-          drop_remainder: Leaves out the examples of an epoch that do not fill a batch, other ones in
-            each epoch where they are shuffled. Otherwise an epoch's last batch is smaller, and weighs
-            what it holds.
+          drop_remainder: Drops the last, incomplete batch of each epoch. With shuffling these are other
+            examples in each epoch. Otherwise the last batch is smaller and is weighted by its number of
+            examples.
           window_mb: How much a source in groups (Parquet, TFRecord, Ray Data) mixes at once, in MB of
             examples in memory; twice as much is held, as the next window is read ahead. At least one
             group, whatever its size. None: 64 MB, or less where that is more than half a million

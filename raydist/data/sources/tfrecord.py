@@ -161,6 +161,9 @@ class TFRecordSource(GroupedSource):
 def from_tfrecord(uri: Uris, *, parse: Callable[[Any], Any] | None = None) -> TFRecordSource:
     """Returns a source of the records of TFRecord files.
 
+    Example:
+        source = raydist.data.from_tfrecord("s3://bucket/train", parse=parse_example)
+
     The first time that a host sees a file, the places of its records are looked up and kept below
     `RAYDIST_CACHE` (default `~/.cache/raydist`). The checksums of the records are not looked at. A window
     of `batches(window_mb=…)` is counted in records of the mean size, over all files.

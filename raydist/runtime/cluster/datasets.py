@@ -44,7 +44,7 @@ def check_resumed(run: str, datasets: Datasets, *, before: Sequence[str]) -> Non
         given = ", ".join(f'"{name}": ...' for name in before)
         raise SpecError(
             f"run {run} was given datasets ({', '.join(before)}), which are kept nowhere, and "
-            f"{', '.join(missing)} is missing; go on from it in Python with "
+            f"{', '.join(missing)} is missing; continue it in Python with "
             f'raydist.run(job, name="{run}", resume=True, datasets={{{given}}})'
         )
 

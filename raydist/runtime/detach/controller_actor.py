@@ -87,7 +87,7 @@ def launch(run: str, *, runner: str, launch: bytes, code: bytes | None) -> None:
       code: What `code_archive.pack` returned; None ships nothing.
 
     Raises:
-      SpecError: A run of that name goes on in this Ray. MistakeError: `launch` is too large.
+      SpecError: A run of that name is running in this Ray. MistakeError: `launch` is too large.
       ClusterError: The cluster cannot run the controller.
       RaydistError: Whatever the runner refused the run with.
     """
@@ -185,7 +185,7 @@ def _find(run: str) -> Any:
 
 def _taken_error(run: str) -> SpecError:
     return SpecError(
-        f"name is {run!r}, and a detached run of that name goes on in this Ray; "
+        f"name is {run!r}, and a detached run of that name is running in this Ray; "
         f"choose another --name, or stop that run first: raydist stop {run}"
     )
 

@@ -85,7 +85,7 @@ class ActorSet:
 
         Args:
           roles: The tasks of the extra roles.
-          spread: As `Placement.request` has it. `avoid` likewise.
+          spread, avoid: As for `Placement.request`.
           runtime_env: Ray's runtime environment of every task; None asks for none.
         """
         extras = ExtraActors(roles)

@@ -101,7 +101,7 @@ class ExtraActors:
 
         Raises:
           TaskFailedError: A command ended by itself, and not well, or its process died.
-          SpecError: A command cannot be started. ClusterError: A host cannot run it. StorageError likewise.
+          SpecError: A command cannot be started. ClusterError, StorageError: A host cannot run it.
         """
         if ref in self._starts:
             task = self._starts.pop(ref)

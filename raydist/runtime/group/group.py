@@ -316,7 +316,7 @@ class RayTaskGroup:
 
         Raises:
           RayActorError: It died. OutOfMemoryError: Ray's memory monitor killed it.
-          ClusterError: Its host cannot run it. StorageError likewise.
+          ClusterError, StorageError: Its host cannot run it.
         """
         try:
             hello: Hello = ray.get(ref)

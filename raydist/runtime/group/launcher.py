@@ -43,7 +43,7 @@ class RayLauncher:
         Args:
           code: What `code_archive.pack` returned; None ships nothing.
           run_uri: The run's folder, for the assignments.
-          owner: As `RayTaskGroup.start` has it; `runner`, `datasets` and `on_hello` likewise.
+          owner, runner, datasets, on_hello: As for `RayTaskGroup.start`.
         """
         self._plan = plan
         self._connection = connection

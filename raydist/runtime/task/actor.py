@@ -215,7 +215,9 @@ class TaskActor:
     def _note_sigterm(self, *_: object) -> None:
         self._leaving = "SIGTERM"
         # Past sys.stdout, in the middle of whose write the signal may have come.
-        os.write(1, f"raydist: {self._setup.task} got SIGTERM; it goes on until the run has saved\n".encode())
+        os.write(
+            1, f"raydist: {self._setup.task} got SIGTERM; it continues until the run has saved\n".encode()
+        )
 
     def _note_profile(self, *_: object) -> None:
         # No more, and nothing with a lock, which the code that the signal interrupts may hold.

@@ -39,7 +39,7 @@ def _resources(role: str) -> Option:
     return Option(
         name=f"resources_per_{role}",
         metavar="KEY=N",
-        summary=f"A resource of the cluster's own for each {role.replace('_', ' ')} task. Can be repeated.",
+        summary=f"Custom Ray resource that each {role.replace('_', ' ')} task reserves. Can be repeated.",
         parser=values.amounts,
         kind=OptionKind.REPEATED,
     )
@@ -68,7 +68,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="working_dir",
         metavar="DIR",
-        summary="Folder that travels with the run and is first on each task's sys.path; "
+        summary="Folder that is sent to each task and is first on its sys.path; "
         "the job file's folder when omitted.",
         parser=values.optional(values.path),
     ),
@@ -116,14 +116,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="evaluator",
         metavar="",
-        summary="Whether a side-car evaluator follows the checkpoints.",
+        summary="Run a side-car task that evaluates each new checkpoint.",
         parser=values.boolean,
         kind=OptionKind.SWITCH,
     ),
     Option(
         name="data_workers",
         metavar="N",
-        summary="Tasks of tf.data service, which run what ctx.distribute is given.",
+        summary="tf.data service tasks, which produce the datasets given to ctx.distribute.",
         parser=values.whole_number,
     ),
     *map(_cpus, _ROLES),
@@ -131,8 +131,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="memory_retry",
         metavar="FACTOR",
-        summary="After a task was killed because memory ran out, a new attempt reserves so much more for its "
-        "role, such as 1.5x, where a host has it; as much as before when omitted or none.",
+        summary="If a task runs out of memory, multiply the memory reserved for its role by this in the next "
+        "attempt, such as 1.5x, if a host has that much; unchanged when omitted or none.",
         parser=values.optional(values.factor, none="none"),
     ),
     *map(_resources, _ROLES),
@@ -145,7 +145,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="label_selector",
         metavar="[ROLE:]KEY=VALUE",
-        summary="What a label of the tasks' hosts has to be, for all tasks or those of a role. VALUE may be "
+        summary="Label that the tasks' hosts need to have, for all tasks or those of a role. VALUE may be "
         "!a, in(a,b) or !in(a,b). Can be repeated.",
         parser=values.label_selector,
         kind=OptionKind.REPEATED,
@@ -179,14 +179,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="allow_public_ports",
         metavar="",
-        summary="Starts TensorFlow's servers, which let anybody run code, also at public addresses.",
+        summary="Start TensorFlow's servers, which let anyone run code, also at public addresses.",
         parser=values.boolean,
         kind=OptionKind.FLAG,
     ),
     Option(
         name="fence",
         metavar="",
-        summary="Sets firewall rules (nft or iptables) that let only the run's hosts reach TensorFlow's "
+        summary="Set firewall rules (nft or iptables) that let only the run's hosts reach TensorFlow's "
         "servers; where the tasks may not, a note has the rule.",
         parser=values.boolean,
         kind=OptionKind.FLAG,
@@ -201,23 +201,23 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="patch_keras",
         metavar="",
-        summary="Whether raydist patches what Keras breaks under tf.distribute.",
+        summary="Patch the parts of Keras that fail under tf.distribute.",
         parser=values.boolean,
         kind=OptionKind.SWITCH,
     ),
     Option(
         name="check_equality",
         metavar="",
-        summary="Before the first step on several replicas, checks the losses of a model's own (train_step, "
-        "compute_loss, loss functions, add_loss); means over a replica's examples are then weighted so that "
-        "the gradient equals one device's. Without it gradients are summed, as TensorFlow does.",
+        summary="Before the first step on several replicas, check the model's own losses (train_step, "
+        "compute_loss, loss functions, add_loss). Losses that are means are then weighted so that the "
+        "gradient equals one device's. When off, gradients are summed, as in TensorFlow.",
         parser=values.boolean,
         kind=OptionKind.SWITCH,
     ),
     Option(
         name="sync_batchnorm",
         metavar="",
-        summary="BatchNormalization normalises with the statistics of the global batch.",
+        summary="BatchNormalization normalizes with the statistics of the global batch.",
         parser=values.boolean,
         kind=OptionKind.FLAG,
     ),
@@ -242,25 +242,25 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="timeout",
         metavar="DURATION",
-        summary="Limit for the whole run; no limit when omitted or none.",
+        summary="Time limit for the whole run; no limit when omitted or none.",
         parser=values.optional(values.duration, none="none"),
     ),
     Option(
         name="start_timeout",
         metavar="DURATION",
-        summary="Limit for an attempt's start.",
+        summary="Time limit for starting an attempt.",
         parser=values.duration,
     ),
     Option(
         name="stall_timeout",
         metavar="DURATION",
-        summary="Limit for training that stands still; its stacks are dumped, and it is retried.",
+        summary="Time without a completed step after which the stacks are dumped and a new attempt starts.",
         parser=values.duration,
     ),
     Option(
         name="resume",
         metavar="auto",
-        summary="Go on from the run of that name; with auto, begin it where there is none.",
+        summary="Continue the run of that name; with auto, start it if there is none.",
         parser=values.boolean_or("auto"),
         kind=OptionKind.WORD,
     ),
@@ -279,14 +279,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="keep_best",
         metavar="METRIC",
-        summary="Metric whose best checkpoint is kept too, saving at each epoch's end: the least of names "
-        "with loss or error in them, the most of others, as val_accuracy; none when omitted.",
+        summary="Also keep the best checkpoint by this metric, such as val_accuracy, and save at the end of "
+        "each epoch. Lowest is best if the name contains loss or error, else highest; none when omitted.",
         parser=values.optional(values.text, none="none"),
     ),
     Option(
         name="export",
         metavar="",
-        summary="Whether the model of ctx.fit is exported at its end, the best one with keep_best.",
+        summary="Export the model of ctx.fit at its end, the best one with keep_best.",
         parser=values.boolean,
         kind=OptionKind.SWITCH,
     ),
@@ -306,7 +306,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="collective",
         metavar="auto|ring|nccl",
-        summary="What reduces between workers under multi_worker_mirrored; nccl needs GPUs.",
+        summary="Implementation of collectives between workers under multi_worker_mirrored; nccl needs GPUs.",
         parser=values.one_of("auto", "ring", "nccl"),
     ),
     Option(
@@ -326,56 +326,56 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="cross_device_ops",
         metavar="auto|nccl|hierarchical|one_device",
-        summary="What reduces between the devices of mirrored; nccl needs GPUs.",
+        summary="All-reduce implementation between the devices of mirrored; nccl needs GPUs.",
         parser=values.one_of("auto", "nccl", "hierarchical", "one_device"),
     ),
     Option(
         name="compress_gradients",
         metavar="none|fp16|bf16",
-        summary="What gradients are rounded to before they are summed over replicas; results then differ "
-        "from one device's by that rounding.",
+        summary="Type that gradients are rounded to before they are summed over replicas. Results then no "
+        "longer equal one device's.",
         parser=values.one_of("none", "fp16", "bf16"),
     ),
     Option(
         name="tensorboard_histograms",
         metavar="EPOCHS",
-        summary="Writes histograms of the weights for TensorBoard after each so many epochs of a fit; never "
-        "when omitted or none.",
+        summary="Write histograms of the weights for TensorBoard every this many epochs of a fit; never when "
+        "omitted or none.",
         parser=values.optional(values.whole_number, none="none"),
     ),
     Option(
         name="tensorboard_graph",
         metavar="",
-        summary="Writes the layers of the model of the first fit for TensorBoard's graph page.",
+        summary="Write the layers of the model of the first fit for TensorBoard's graph page.",
         parser=values.boolean,
         kind=OptionKind.FLAG,
     ),
     Option(
         name="log_device_placement",
         metavar="",
-        summary="Prints the device of each op to the task's log (tf.debugging.set_log_device_placement).",
+        summary="Print the device of each op to the task's log (tf.debugging.set_log_device_placement).",
         parser=values.boolean,
         kind=OptionKind.FLAG,
     ),
     Option(
         name="dump_xla",
         metavar="",
-        summary="Keeps what XLA compiles in the tasks that run the job, in the run's folder xla/.",
+        summary="Keep what XLA compiles in the tasks that run the job, in the run's folder xla/.",
         parser=values.boolean,
         kind=OptionKind.FLAG,
     ),
     Option(
         name="on_end",
         metavar="COMMAND",
-        summary="Shell command to run once the run has ended, with RAYDIST_RUN, RAYDIST_STATE and "
+        summary="Shell command to run after the run has ended, with RAYDIST_RUN, RAYDIST_STATE and "
         "RAYDIST_STORAGE set and the result's JSON on stdin; nothing when omitted or none.",
         parser=values.optional(values.text, none="none"),
     ),
     Option(
         name="mlflow",
         metavar="URI",
-        summary="MLflow server that is told of the run, such as http://host:5000; its experiment is the job. "
-        "Needs raydist[mlflow]; nothing when omitted or none.",
+        summary="MLflow server to log the run to, such as http://host:5000; the experiment is named after "
+        "the job. Needs raydist[mlflow]; nothing when omitted or none.",
         parser=values.optional(values.tracking_uri, none="none"),
     ),
     Option(

@@ -72,7 +72,7 @@ def resolve(
             fields[name] = layer[name]
             origins[name] = source
     if fields.get("resume") and "name" not in fields:
-        raise SpecError("resume is asked without a name; add the name of the run to go on from: --name RUN")
+        raise SpecError("resume is asked without a name; add the name of the run to continue: --name RUN")
     fields.setdefault("name", default_run_name(definition.name, now=now, suffix=suffix))
     fields["working_dir"] = None if definition.working_dir is None else str(definition.working_dir)
     fields[PARAMS] = merge_params(

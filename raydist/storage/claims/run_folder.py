@@ -252,7 +252,7 @@ class RunFolder:
     def _exists(self) -> str:
         return (
             f"name is {self._storage.run!r}, which {self._storage.uri()} has already; "
-            "choose another --name, or go on from that run with --resume"
+            "choose another --name, or continue that run with --resume"
         )
 
     def _is_taken(self, claim: Claim | None, record: RunRecord | None) -> str:
@@ -266,7 +266,7 @@ class RunFolder:
         if record is not None and is_of(claim, record):
             state = record.state.value
         return (
-            f"run {run} still goes on ({state}), driven by {_who(claim, record)}; "
+            f"run {run} is still running ({state}), driven by {_who(claim, record)}; "
             f"wait for its end, or stop it first: raydist stop {run}"
         )
 

@@ -1,4 +1,4 @@
-"""tf.data service: the servers of a data worker, and how a training task gives them its data set."""
+"""tf.data service: the servers of a data worker, and how a training task gives them its dataset."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def through(dataset: tf.data.Dataset, *, sharding: str, service: str, name: str 
     Args:
       service: `host:port` of the dispatcher.
       name: Those that give the same one share the elements; None for a task that has all of them. A
-        shared data set names the auto-shard policy `off` (data_service_ops.py, `_from_dataset_id`).
+        shared dataset names the auto-shard policy `off` (data_service_ops.py, `_from_dataset_id`).
     """
     to_workers = tf_service.distribute(
         processing_mode=_POLICIES[sharding], service=f"grpc://{service}", job_name=name

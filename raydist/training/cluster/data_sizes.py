@@ -14,7 +14,7 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import collectives
 
-ENDLESS = "the data set has no end, so no epoch would have one; give steps_per_epoch, or drop .repeat()"
+ENDLESS = "the dataset has no end, so no epoch would have one; give steps_per_epoch, or drop .repeat()"
 
 _MOST_NAMED = 8
 
@@ -52,7 +52,7 @@ def describe_difference(sizes: Sequence[int], steps: Sequence[int]) -> str | Non
     if len(set(sizes)) > 1:
         told = _by_worker([_words(size) for size in sizes])
         return (
-            f"the data set has not as many batches on each worker: {told}; each step needs all of them: give "
+            f"the dataset has not as many batches on each worker: {told}; each step needs all of them: give "
             "each as many with .take(n), or let it begin again with .repeat() and give steps_per_epoch"
         )
     if len(set(steps)) > 1:
@@ -62,7 +62,7 @@ def describe_difference(sizes: Sequence[int], steps: Sequence[int]) -> str | Non
 
 
 def _size_of(dataset: Any) -> int:
-    cardinality = dataset.cardinality  # a distributed data set has a property
+    cardinality = dataset.cardinality  # a distributed dataset has a property
     return int(cardinality() if callable(cardinality) else cardinality)
 
 

@@ -21,7 +21,7 @@ def cut_for_replicas(
     endless: bool,
     begin: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda batches: batches,
 ) -> Any:
-    """Returns `dataset`, batched with the global batch size, as a distributed data set.
+    """Returns `dataset`, batched with the global batch size, as a distributed dataset.
 
     The order of examples does not depend on the number of workers: every worker reads the whole pipeline
     and keeps its own slice of each global batch. Where it is the same, it does so before the maps (walk.py).
@@ -32,7 +32,7 @@ def cut_for_replicas(
       endless: Promise that no more elements are taken than there are. TensorFlow then saves the
         all-reduce per step by which the workers agree that all still have data (input_lib.py,
         `get_next_as_optional`).
-      begin: Takes a data set with an element for each global batch, and returns it from where to begin.
+      begin: Takes a dataset with an element for each global batch, and returns it from where to begin.
     """
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
         return strategy.experimental_distribute_dataset(begin(dataset))

@@ -42,7 +42,7 @@ def describe(function: tf_private.DataFunction, op_type: str) -> str:
 
 
 def maps_examples(function: tf_private.DataFunction) -> bool:
-    """Whether a function that returns a data set, as of `interleave`, maps what is in it."""
+    """Whether a function that returns a dataset, as of `interleave`, maps what is in it."""
     return function.graph is not None and any(
         one.startswith(("MapDataset", "ParallelMapDataset")) for one in _operations(function.graph)
     )

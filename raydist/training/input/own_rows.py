@@ -58,7 +58,7 @@ class Part:
 
 
 def slices_of(place: Place, part: Part) -> tf.data.Dataset:
-    """Returns a data set with a tuple of `Slice`s, one for each local replica, for each global batch."""
+    """Returns a dataset with a tuple of `Slice`s, one for each local replica, for each global batch."""
     batch = place.batch
     size = tf_private.parameter(batch, "_batch_size")
     drops = tf_private.parameter(batch, "_drop_remainder")

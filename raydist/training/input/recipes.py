@@ -14,7 +14,7 @@ from raydist.training.replicas.slices import Slice
 
 
 def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:
-    """Returns the batches from a step of the run on, as a distributed data set.
+    """Returns the batches from a step of the run on, as a distributed dataset.
 
     Elements are `Slice`s, or bare batches where every replica has as many examples in every step. A
     collective.

@@ -44,7 +44,7 @@ class Resumption:
         self._skip = tf.Variable(0, dtype=tf.int64) if start != Start() else None
 
     def prepare(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None) -> None:
-        """Brings a data set's random numbers to the position, and finds out how many batches to skip.
+        """Brings a dataset's random numbers to the position, and finds out how many batches to skip.
 
         A pipeline that shuffles anew each epoch draws a seed for each iterator; so that epoch k shuffles
         the same in a resumed run, the iterators of the epochs before are made and dropped.
@@ -65,11 +65,11 @@ class Resumption:
         self._skip.assign(skip * self._groups.size)
 
     def begin(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns a data set with an element for each batch from the position on, until `epoch_ended`."""
+        """Returns a dataset with an element for each batch from the position on, until `epoch_ended`."""
         count = self._skip
         if count is None or self._is_there:
             return batches
-        # Read whenever an iterator begins, so that the same data set serves the epochs after.
+        # Read whenever an iterator begins, so that the same dataset serves the epochs after.
         return tf.data.Dataset.from_tensors(0).flat_map(lambda _: batches.skip(count))
 
     def epoch_ended(self) -> None:
@@ -85,6 +85,6 @@ def drop_passes(dataset: tf.data.Dataset, count: int) -> None:
 
 
 def element_spec(dataset: Any) -> Any:
-    """Returns the structure of one replica's batch of a data set or a distributed data set."""
+    """Returns the structure of one replica's batch of a dataset or a distributed dataset."""
     spec = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], dataset.element_spec)
     return spec.batch if isinstance(spec, Slice) else spec

@@ -45,14 +45,14 @@ def read_endless(
 def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data") -> Any:
     """Returns a `tf.data.Dataset` batched with the global batch size, or a `DistributedDataset`.
 
-    Takes a data set of either kind, a function without arguments that returns one, or a function of
+    Takes a dataset of either kind, a function without arguments that returns one, or a function of
     a `tf.distribute.InputContext` that shards for itself and batches per replica. Of batches of
     raydist.data it is one epoch, whatever their `epochs`: what validation makes of each.
 
     Args:
       auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
         a resumed run then starts its data anew, and uneven batches are weighted as TensorFlow does.
-        A policy that the data set's own options name goes before it; Ray Data's `to_tf` names `off`.
+        A policy that the dataset's own options name goes before it; Ray Data's `to_tf` names `off`.
 
     Raises:
       UnsupportedError: It is none of these.
@@ -86,7 +86,7 @@ def _made_by(function: Callable[[], Any]) -> Any:
 
 
 def _policy_of(dataset: tf.data.Dataset) -> tf.data.experimental.AutoShardPolicy | None:
-    """Returns the auto-shard policy that the data set's options name; None for none, or the default."""
+    """Returns the auto-shard policy that the dataset's options name; None for none, or the default."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     return None if policy is AutoShardPolicy.AUTO else policy
 
@@ -115,17 +115,17 @@ def _remedy(message: str) -> str | None:
     if few := re.search(r"only has (\d+) file\(s\).* required (\d+) shards", message):
         files = "1 file" if few[1] == "1" else f"{few[1]} files"
         return (
-            f"the data set reads {files}, too few for {few[2]} workers under its auto-shard policy; "
+            f"the dataset reads {files}, too few for {few[2]} workers under its auto-shard policy; "
             "use --auto-shard data, or write at least one file for each worker"
         )
     if "Could not find callback with key=pyfunc" in message:
         return (
-            "the data set that ctx.distribute got runs Python (from_generator, py_function, numpy_function), "
+            "the dataset that ctx.distribute got runs Python (from_generator, py_function, numpy_function), "
             "which data workers cannot; do that after ctx.distribute, or by TensorFlow's own operations"
         )
     if "unshardable source dataset" in message:
         return (
-            "the data set reads no files that TensorFlow could divide among the workers, and its "
+            "the dataset reads no files that TensorFlow could divide among the workers, and its "
             "auto-shard policy is file; use --auto-shard data"
         )
     if slices.UNLIKE_ROWS in message:
@@ -155,7 +155,7 @@ def checked_function(data: Any, name: str) -> Callable[..., Any]:
     if callable(data):
         return data
     raise UnsupportedError(
-        f"{name} is {type(data).__name__}; parameter_server needs a function that returns the data set, "
+        f"{name} is {type(data).__name__}; parameter_server needs a function that returns the dataset, "
         "because each worker makes its own: put all that makes it into `def data():`, and give `data`, or "
         "give batches of raydist.data"
     )

@@ -22,10 +22,10 @@ class Place:
     """Where a worker picks its rows, and what it does with them.
 
     Attributes:
-      source: The data set whose elements are picked.
+      source: The dataset whose elements are picked.
       before_batch: What follows it up to the batch, first to last: maps, and what does not look into
         elements.
-      batch: The data set that makes global batches.
+      batch: The dataset that makes global batches.
       after_batch: What follows that, first to last.
     """
 
@@ -138,7 +138,7 @@ def _is_map(node: tf.data.Dataset) -> bool:
 
 
 def _maps_anything(node: tf.data.Dataset) -> bool:
-    """Whether there is a map in what a data set is made of, itself included."""
+    """Whether there is a map in what a dataset is made of, itself included."""
     return any(_is_users_map(one) or _maps_inside(one) for one in nodes_of(node))
 
 
@@ -152,7 +152,7 @@ def _maps_inside(node: tf.data.Dataset) -> bool:
 
 
 def nodes_of(node: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """Yields a data set and all that it is made of."""
+    """Yields a dataset and all that it is made of."""
     yield node
     for one in tf_private.inputs_of(node):
         yield from nodes_of(one)

@@ -36,8 +36,8 @@ def check(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> None:
     if inconsistent := collectives.inconsistent_workers(rows):
         named = ", ".join(f"worker/{index}" for index in inconsistent)
         reporter.note(
-            f"the data set of {named} begins with other values, or shuffles by another seed, than that of "
-            f"the other workers: {_EFFECT}; make the same data set in every worker, and seed each shuffle"
+            f"the dataset of {named} begins with other values, or shuffles by another seed, than that of "
+            f"the other workers: {_EFFECT}; make the same dataset in every worker, and seed each shuffle"
         )
 
 

@@ -134,7 +134,7 @@ def _checked_steps(run: TaskRun, request: FitRequest) -> int:
     if request.steps_per_epoch is None:
         raise UnsupportedError(
             "ctx.fit needs steps_per_epoch under parameter_server: the workers take batches as they come, "
-            "so no data set's end ends an epoch; give steps_per_epoch=number of examples // batch size"
+            "so no dataset's end ends an epoch; give steps_per_epoch=number of examples // batch size"
         )
     return request.steps_per_epoch
 

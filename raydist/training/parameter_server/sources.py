@@ -1,6 +1,6 @@
 """raydist.data under ParameterServer: the chief names a step, and the worker reads it in its own process.
 
-TensorFlow runs a Python source (`numpy_function`) in the process that made the data set, which would be
+TensorFlow runs a Python source (`numpy_function`) in the process that made the dataset, which would be
 the chief's for all workers. Here the op that calls Python has no device and names a function that each
 worker has registered before its server started, so it runs where it is used. A worker gets what it needs to
 read from the chief, without the user's functions. It comes past storage: it is unpickled, and the URIs in it

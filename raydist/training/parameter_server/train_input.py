@@ -84,9 +84,9 @@ def checked_dataset(dataset: Any, name: str) -> tf.data.Dataset:
 
 
 def check_made_inside(concrete: Any, name: str) -> None:
-    """Raises UnsupportedError where a traced function only hands on a data set that the chief has."""
+    """Raises UnsupportedError where a traced function only hands on a dataset that the chief has."""
     if any(tensor.dtype == tf.variant for tensor in concrete.captured_inputs):
         raise UnsupportedError(
-            f"the {name} function uses a data set that was made outside of it, which no worker can reach; "
+            f"the {name} function uses a dataset that was made outside of it, which no worker can reach; "
             "make it inside the function"
         )

@@ -20,7 +20,7 @@ from raydist.training.replicas.replica_share import weighted_gradient
 
 
 class Group(NamedTuple):
-    """The batches of one update: elements of a data set, or those of one replica."""
+    """The batches of one update: elements of a dataset, or those of one replica."""
 
     batches: tuple[Any, ...]
 

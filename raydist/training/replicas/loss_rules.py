@@ -82,7 +82,7 @@ def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> N
       UnsupportedError: They cannot.
     """
     strategy = model.distribute_strategy
-    # A distributed data set's spec holds one for each local replica.
+    # A distributed dataset's spec holds one for each local replica.
     own = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], element_spec)
     where = loss_check.described(type(model).train_step)
     try:

@@ -23,7 +23,7 @@ class Slice(NamedTuple):
     """One replica's part of a global batch.
 
     Attributes:
-      batch: The examples, in the structure of the data set; a padding example where
+      batch: The examples, in the structure of the dataset; a padding example where
         `num_examples` is 0.
       num_examples: Genuine examples in `batch`, scalar int32.
       num_global: Examples in the global batch, scalar int32.
@@ -201,7 +201,7 @@ def rows(component: Any, start: Any, size: Any) -> Any:
 
 
 def has_static_batch(dataset: Any) -> bool:
-    """Whether all batches of a data set are known to have one size, as with `drop_remainder=True`."""
-    # A distributed data set's spec holds one for each local replica.
+    """Whether all batches of a dataset are known to have one size, as with `drop_remainder=True`."""
+    # A distributed dataset's spec holds one for each local replica.
     found = (getattr(spec, "_value_specs", [spec]) for spec in tf.nest.flatten(dataset.element_spec))
     return all(spec.shape.rank and spec.shape[0] is not None for specs in found for spec in specs)

@@ -13,7 +13,7 @@ _ADVICE = {
         "(drop_remainder=True); ctx.fit and ctx.train_steps cut global batches themselves."
     ),
     "Collective ops must be configured at program startup": (
-        "Build MultiWorkerMirroredStrategy() before the first tensor, variable, data set or model; before "
+        "Build MultiWorkerMirroredStrategy() before the first tensor, variable, dataset or model; before "
         "tf.config.list_logical_devices(); tf.config.list_physical_devices() may come first."
     ),
 }

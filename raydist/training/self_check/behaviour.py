@@ -270,9 +270,9 @@ def _pipelines_are_recognized(library: ModuleType, one: Any, two: Any) -> str | 
     found = {name: tf_private.transformation_of(dataset) for name, dataset in made.items()}
     unknown = [name for name, kind in found.items() if kind is None or kind.value != name]
     if unknown:
-        return f"raydist does not recognize {', '.join(unknown)} of a data set"
+        return f"raydist does not recognize {', '.join(unknown)} of a dataset"
     if not tf_private.is_out_of_order(numbers.map(lambda one: one, 2, deterministic=False)):
-        return "raydist does not see that a data set is out of order"
+        return "raydist does not see that a dataset is out of order"
     return None
 
 

@@ -24,7 +24,7 @@ def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, float]:
     adapters.check(model, run.strategy)
     data, steps = with_batches(request).data, request.steps
     if isinstance(data, Batches):
-        steps = steps or data.steps_per_epoch  # tf_keras wants the number of steps of a distributed data set
+        steps = steps or data.steps_per_epoch  # tf_keras wants the number of steps of a distributed dataset
         dataset = recipes.parts_of_workers(data.for_epochs(None), run.strategy)
     else:
         dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard)

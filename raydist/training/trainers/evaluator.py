@@ -40,7 +40,7 @@ class EvaluatorTrainer:
             )
         adapter = adapters.adapter_of(model)
         adapters.check(model, run.strategy)
-        # tf_keras wants the number of steps of a distributed data set.
+        # tf_keras wants the number of steps of a distributed dataset.
         num_steps = request.validation_steps
         if isinstance(data, Batches) and num_steps is None:
             num_steps = data.steps_per_epoch

@@ -1,4 +1,4 @@
-"""What Keras's `fit` takes beside data sets: arrays, and Python objects that yield batches."""
+"""What Keras's `fit` takes beside datasets: arrays, and Python objects that yield batches."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def _refuse_beside_batches(request: FitRequest) -> None:
 
 
 def is_generator(data: Any) -> bool:
-    """Whether it yields batches once; data sets and PyDatasets can begin anew."""
+    """Whether it yields batches once; datasets and PyDatasets can begin anew."""
     return hasattr(data, "__next__") and hasattr(data, "__iter__")
 
 
 def dataset_of_generator(request: FitRequest) -> tf.data.Dataset:
-    """Returns a data set of what a generator yields, which can be read once.
+    """Returns a dataset of what a generator yields, which can be read once.
 
     Raises:
       UnsupportedError: It yields nothing, or several epochs would each need one.
@@ -96,7 +96,8 @@ def dataset_of_generator(request: FitRequest) -> tf.data.Dataset:
     if request.steps_per_epoch is None and num_epochs > 1:
         raise UnsupportedError(
             f"train_data is a generator, which can be read once, and epochs are {num_epochs}; give "
-            "steps_per_epoch and let it go on, or give a keras.utils.PyDataset or a tf.data.Dataset"
+            "steps_per_epoch, so that one pass covers all epochs, or give a keras.utils.PyDataset or a "
+            "tf.data.Dataset"
         )
     floatx = adapter_of(request.model).library.backend.floatx()
     peeked = list(itertools.islice(generator, 1))

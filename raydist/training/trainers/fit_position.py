@@ -51,7 +51,7 @@ class FitPosition:
             raise UnsupportedError(
                 f"ctx.fit got accumulate={accumulate}, and checkpoint {here.uri} is inside an epoch that had "
                 f"{here.accumulate}, so examples would be trained on twice, or never; give "
-                f"accumulate={here.accumulate}, or go on from the end of an epoch"
+                f"accumulate={here.accumulate}, or continue from the end of an epoch"
             )
         self.step = self.state.step if self.state else run.reporter.step
         self.epoch = here.epoch if here else initial_epoch

@@ -163,7 +163,7 @@ def test_accepted_run_is_exit_0_and_where_it_is_found(raydist: Run, fake_run: An
     assert code == 0
     assert fake.given["detach"] is True
     assert out.splitlines()[-3:] == [
-        "run digits-1 goes on in the cluster, whatever becomes of this shell",
+        "run digits-1 continues in the cluster, independently of this shell",
         f"  storage     {Path('raydist_runs/digits-1').absolute()}",
         "next: raydist status digits-1  raydist logs -f digits-1  raydist stop digits-1",
     ]

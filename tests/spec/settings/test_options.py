@@ -46,7 +46,7 @@ def test_flag_is_the_field_with_dashes(name: str, flag: str) -> None:
 
 def test_help_ends_with_the_built_in_default() -> None:
     assert find_option("max_failures").help.endswith("[default: 3]")
-    assert find_option("start_timeout").help == "Limit for an attempt's start. [default: 5m]"
+    assert find_option("start_timeout").help == "Time limit for starting an attempt. [default: 5m]"
     assert find_option("checkpoint_every").help.endswith("[default: epoch]")
 
 

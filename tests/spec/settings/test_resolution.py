@@ -209,7 +209,7 @@ def test_unknown_override_is_refused() -> None:
 
 
 def test_resume_without_a_name_is_refused() -> None:
-    with pytest.raises(SpecError, match="add the name of the run to go on from: --name RUN"):
+    with pytest.raises(SpecError, match="add the name of the run to continue: --name RUN"):
         resolved(overrides={"resume": True})
 
 

@@ -97,7 +97,7 @@ def test_dead_claim_is_taken_over_by_one_of_many_resumes(
         assert [
             answer
             for answer in losers
-            if f"still goes on (STARTING), driven by process {winner}" not in answer
+            if f"is still running (STARTING), driven by process {winner}" not in answer
         ] == []
 
 
@@ -192,7 +192,7 @@ def test_run_can_be_resumed_once_nobody_drives_it(
         folder.release()
     else:
         with pytest.raises(
-            SpecError, match=r"run first still goes on \((STARTING|RUNNING)\), driven by process"
+            SpecError, match=r"run first is still running \((STARTING|RUNNING)\), driven by process"
         ):
             folder.claim()
 
@@ -242,7 +242,7 @@ def test_name_of_a_run_that_is_there_stays_taken(
     claims.add(held_by(dead_process()))
     record(state="SUCCEEDED", claim=0)
     with pytest.raises(
-        SpecError, match="has already; choose another --name, or go on from that run with --resume"
+        SpecError, match="has already; choose another --name, or continue that run with --resume"
     ):
         folder_of().claim()
 
@@ -291,7 +291,7 @@ def test_auto_is_refused_where_the_run_is_driven(
     claims.add(held_by(ELSEWHERE))
     if is_begun:
         record(state="RUNNING", claim=0)
-    with pytest.raises(SpecError, match=r"still goes on .* driven by process 7 of host far"):
+    with pytest.raises(SpecError, match=r"is still running .* driven by process 7 of host far"):
         folder_of(resume="auto").claim()
     assert folder_of(resume="auto").succeeded() is None
 

@@ -38,9 +38,9 @@ class _Chosen:
 @click.option(
     "--older-than",
     "older_than_s",
-    metavar="DURATION",
+    metavar="AGE",
     type=DurationType(parse_age),
-    help="All runs that were written last so long ago, such as 12h or 30d.",
+    help="Delete all runs last written longer ago than this, such as 12h or 30d.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @storage_option
@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Delete runs with all their files, after asking.
 
-    Says what is deleted and how much it frees. A run that goes on is refused.
+    Says what is deleted and how much it frees. A live run is refused.
 
     \b
     Example:
@@ -60,7 +60,7 @@ def command(
     from raydist.storage.claims.run_removal import remove_run
 
     if bool(runs) == (older_than_s is not None):
-        raise click.UsageError("Name runs, or give --older-than DURATION.")
+        raise click.UsageError("Name runs, or give --older-than AGE.")
     kept: list[dict[str, str]] = []
     chosen = _named(storage, runs) if older_than_s is None else _older(storage, older_than_s, kept)
     num_bytes = sum(one.usage.num_bytes for one in chosen)

@@ -20,7 +20,7 @@ _HOST = ("hosts", "cpu", "num_cpus", "memory", "gpus", "system")
 _CHECKPOINT = ("step", "attempt", "epoch", "bytes", "uri")
 
 
-@click.command("describe")
+@click.command("describe", epilog="More: `raydist guide commands`.")
 @run_argument
 @storage_option
 @json_option

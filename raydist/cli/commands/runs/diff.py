@@ -12,7 +12,7 @@ from raydist.cli.screen import output
 from raydist.cli.screen.run_diff import compare
 
 
-@click.command("diff")
+@click.command("diff", epilog="More: `raydist guide reproducing`.")
 @click.argument("left", metavar="RUN", shell_complete=complete_run)
 @click.argument("right", metavar="RUN", shell_complete=complete_run)
 @click.option("--all", "is_all", is_flag=True, help="Show what is equal too.")

@@ -97,5 +97,5 @@ def kept_job(run: str, spec: Mapping[str, Any], *, working_dir: str | None) -> s
         return f"{module}:{function}" if function else f"{MODULE_FLAG}{module}"
     raise MistakeError(
         f"run {run} was started from Python with a function that is kept nowhere; "
-        f'go on from it with raydist.run(function, name="{run}", resume=True)'
+        f'continue it with raydist.run(function, name="{run}", resume=True)'
     )

@@ -38,7 +38,7 @@ _UNKNOWN: dict[str, Any] = {
 _COLUMNS = ("run", "state", "job", "strategy", "attempts", "steps", "best", "started", "duration")
 
 
-@click.command("list")
+@click.command("list", epilog="More: `raydist guide commands`.")
 @click.option(
     "--state",
     "states",

@@ -41,13 +41,13 @@ class _SinceType(click.ParamType[float]):
             raise SpecError(f"{error}, or a time such as 2026-11-21T09:30") from error
 
 
-@click.command("logs")
+@click.command("logs", epilog="More: `raydist guide commands`.")
 @run_argument
 @click.option("--task", metavar="TASK", help="One task, such as worker/1; all of them when omitted.")
 @click.option(
     "--attempt", metavar="N", type=click.IntRange(min=0), help="An attempt; the last one when omitted."
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on printing until the run has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Continue printing until the run has ended.")
 @click.option("--tail", metavar="N", type=click.IntRange(min=0), help="The last N lines.")
 @click.option(
     "--since",

@@ -32,9 +32,9 @@ _MAX_STEPS = 1000
 def command(
     run: str, task_name: str | None, steps: int, timeout_s: float, storage: str, is_json: bool
 ) -> None:
-    """Profile the next steps of a task of a run that goes on.
+    """Profile the next steps of a live run's task.
 
-    The training goes on meanwhile, somewhat slower. The profile is kept with the run; `raydist tensorboard`
+    Training continues meanwhile, somewhat slower. The profile is kept with the run; `raydist tensorboard`
     shows it if the package xprof is installed.
 
     \b

@@ -26,15 +26,15 @@ _NOT_SHOWN = ("failures", "spec", "plan", "updated_at_s")
 _POLL_S = 1.0
 
 
-@click.command("status")
+@click.command("status", epilog="More: `raydist guide commands`.")
 @run_argument
-@click.option("-w", "--watch", is_flag=True, help="Go on showing it until the run has ended.")
+@click.option("-w", "--watch", is_flag=True, help="Update the view until the run has ended.")
 @storage_option
 @json_option
 def command(run: str, watch: bool, storage: str, is_json: bool) -> None:
-    """Show how far a run is.
+    """Show the progress of a run.
 
-    Works from any shell, while the run goes on and after Ray is gone.
+    Works from any shell, during the run and after Ray is gone.
     """
     from raydist.storage.run_record import read_record
 
@@ -84,7 +84,7 @@ def _lines(storage: RunStorage, record: RunRecord, incidents: Sequence[Incident]
     if (age := run_view.age_line(record)) is not None:
         lines += ["", age]
         if is_driven(storage, record) is False:
-            lines.append(f"no process drives it any more; `raydist resume {record.run}` goes on from it")
+            lines.append(f"no process drives it any more; `raydist resume {record.run}` continues it")
     return lines
 
 

@@ -10,16 +10,18 @@ from raydist.cli.screen import output, run_view
 from raydist.errors import ClusterError
 
 
-@click.command("wait")
+@click.command("wait", epilog="More: `raydist guide commands`.")
 @run_argument
 @timeout_option()
 @click.option(
-    "--address", metavar="ADDRESS", help="Ray that a detached run is in; the one it was submitted to."
+    "--address",
+    metavar="ADDRESS",
+    help="Ray that a detached run is in; the one it was submitted to when omitted.",
 )
 @storage_option
 @json_option
 def command(run: str, timeout_s: float | None, address: str | None, storage: str, is_json: bool) -> int:
-    """Wait for the end of a run, and end with its exit code.
+    """Wait until a run ends, and exit with its exit code.
 
     Works from any shell. A run whose driver has died is exit code 3.
     """

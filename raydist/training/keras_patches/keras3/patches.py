@@ -33,7 +33,7 @@ def patch(
     """Replaces what is broken. Call once in a process, before user code is imported.
 
     Args:
-      check: As of `replacement.apply`; likewise `newer`.
+      check, newer: As for `replacement.apply`.
 
     Returns:
       A sentence for the run's notes if this keras had to be checked.

@@ -119,7 +119,7 @@ def make_checked_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         if is_parameter_server(self.distribute_strategy):
             raise UnsupportedError(
                 "Keras 3's model.fit cannot train under parameter_server (keras#20585); use ctx.fit with a "
-                "function that returns the data set, or --keras legacy"
+                "function that returns the dataset, or --keras legacy"
             )
         check_supported(self, self.distribute_strategy)
         bound = signature.bind(self, *args, **kwargs)

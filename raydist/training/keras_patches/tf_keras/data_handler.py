@@ -50,7 +50,7 @@ def configure_dataset(
     self._inferred_steps = self._infer_steps(steps_per_epoch, dataset)
     self._raydist_batches, self._raydist_passed = groups.batches_per_epoch, 0
     if groups.size > 1 and groups.batches_per_epoch is None:
-        cardinality = dataset.cardinality  # a distributed data set has a property
+        cardinality = dataset.cardinality  # a distributed dataset has a property
         count = int(cardinality() if callable(cardinality) else cardinality)
         self._raydist_batches = count if count > 0 else None
         if count > 0 and steps_per_epoch is None:
@@ -84,7 +84,7 @@ def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
         for epoch in range(self._initial_epoch, self._epochs):
             if self._insufficient_data:  # Set by `catch_stop_iteration`.
                 break
-            is_whole = self._raydist_steps is None  # also a distributed data set without steps_per_epoch
+            is_whole = self._raydist_steps is None  # also a distributed dataset without steps_per_epoch
             if data_iterator is None or is_whole or self._adapter.should_recreate_iterator():
                 if data_iterator is not None:
                     self._raydist_passed = 0

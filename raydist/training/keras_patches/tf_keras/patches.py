@@ -26,7 +26,7 @@ def patch(
     """Replaces what is broken. Call once in a process, before user code is imported.
 
     Args:
-      check: As of `replacement.apply`; likewise `newer`.
+      check, newer: As for `replacement.apply`.
 
     Returns:
       A sentence for the run's notes if this tf_keras had to be checked.
@@ -103,14 +103,14 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="strategy x y sample_weight class_weight",
             fingerprints=_FINGERPRINTS["single_batch_iterator"],
             make=data_handler.make_single_batch_iterator,
-            reason="train_on_batch makes a data set of a batch, which is weighted wrongly (TF_NOTES 7)",
+            reason="train_on_batch makes a dataset of a batch, which is weighted wrongly (TF_NOTES 7)",
         ),
         Replacement(
             owner=data_adapter.DatasetAdapter,
             name="_validate_args",
             parameters="self y sample_weights steps ...",
             make=data_handler.make_validate_args,
-            reason="a distributed data set needs steps_per_epoch, though its end can be seen",
+            reason="a distributed dataset needs steps_per_epoch, though its end can be seen",
         ),
         Replacement(
             owner=training.Model,

@@ -47,7 +47,7 @@ def test_run_that_goes_on_is_refused_and_nothing_is_deleted(
 ) -> None:
     code, out, err = raydist("delete", *others, "live", "--storage", uri(four_runs), "--yes")
     assert (code, out) == (2, "")
-    assert "run live still goes on" in err
+    assert "run live is still running" in err
     assert "raydist stop live" in err
     assert len(run_names(four_runs["live"])) == 4
 
@@ -122,6 +122,6 @@ def test_run_that_is_resumed_while_it_is_asked_stays(raydist: Run, four_runs: Ru
     from raydist.storage.run_record import read_record
 
     record = read_record(four_runs["live"])
-    with pytest.raises(MistakeError, match="still goes on"):
+    with pytest.raises(MistakeError, match="is still running"):
         remove_run(four_runs["live"], record)
     assert RunRecordStore(four_runs["live"]).exists()
