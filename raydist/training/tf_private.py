@@ -22,6 +22,7 @@ from tensorflow.python.data.ops import (
     padded_batch_op,
     prefetch_op,
     repeat_op,
+    shuffle_op,
     skip_op,
     take_op,
 )
@@ -478,6 +479,12 @@ def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
 def functions_of(dataset: tf.data.Dataset) -> list[DataFunction]:
     """Returns the functions that any dataset calls."""
     return [DataFunction(one) for one in dataset._functions()]
+
+
+def reshuffles(dataset: tf.data.Dataset) -> bool:
+    """Whether a dataset is a shuffle that draws another order for each pass over it."""
+    is_shuffle = isinstance(dataset, shuffle_op._ShuffleDataset)
+    return is_shuffle and getattr(dataset, "_reshuffle_each_iteration", True) is not False
 
 
 def name_of_transformation(dataset: tf.data.Dataset) -> str:

@@ -473,6 +473,57 @@ def two_fits(ctx: Any, *, crash: bool = False) -> dict[str, Any]:
     return {"weights": _flat(model), "status": _status(ctx), "epochs": history.epoch}
 
 
+def shared_shuffles(ctx: Any, *, crash: bool = False) -> dict[str, Any]:
+    """Trainings that shuffle on from where earlier ones have ended, with a crash in the fourth."""
+    import tensorflow as tf
+
+    class StopsOrCrashes(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if crash and epoch == 2:
+                raise RuntimeError("crashed")
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = self.params["epochs"] == 9
+
+    def shuffled(seed: int) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(examples(48)).shuffle(48, seed=seed)
+
+    repeated = tf.data.Dataset.from_tensor_slices(examples(48)).repeat().shuffle(48, seed=1).batch(16)
+    endless, whole, of_loop = shuffled(6).repeat().batch(16), shuffled(2).batch(16), shuffled(3).batch(16)
+    parts, twice = shuffled(4), shuffled(5).repeat(2).batch(16)
+    validation = {"validation_data": parts.take(16).batch(16)}
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+
+    def loop(num_steps: int) -> np.ndarray:
+        with ctx.strategy.scope():
+            seen = tf.Variable(tf.zeros(6), aggregation=tf.VariableAggregation.SUM)
+
+        def step_fn(batch: Any) -> dict[str, Any]:
+            rows = tf.reduce_sum(batch[0], axis=0)[:1]
+            seen.assign(tf.concat([seen[1:] / ctx.strategy.num_replicas_in_sync, rows], axis=0))
+            return {"x": tf.reduce_sum(rows)}
+
+        ctx.train_steps(step_fn, of_loop, num_steps=num_steps, steps_per_call=1)
+        return seen.numpy()
+
+    ctx.fit(model, repeated, epochs=2, steps_per_epoch=3)
+    ctx.fit(model, whole, epochs=9, callbacks=[StopsOrCrashes()])
+    loop(6)  # ends where a pass does
+    try:
+        ctx.fit(model, parts.skip(16).batch(16), epochs=4, **validation, callbacks=[StopsOrCrashes()])
+    except RuntimeError:
+        return {"status": _status(ctx)}
+    weights = {"parts": _flat(model)}
+    for name, data, steps in ("repeated", repeated, 2), ("whole", whole, None), ("twice", twice, None):
+        ctx.fit(model, data, epochs=2, steps_per_epoch=steps)
+        weights[name] = _flat(model)
+    weights["loop"] = loop(4)
+    for _ in range(2):  # TensorFlow reads ahead into the next pass
+        ctx.fit(model, endless, epochs=2, steps_per_epoch=2)
+    return {**weights, "status": _status(ctx)}
+
+
 def users_fit_with_callbacks(ctx: Any, *, epochs: int) -> dict[str, Any]:
     import tensorflow as tf
 

@@ -131,6 +131,19 @@ def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_trainings_that_share_a_shuffle_go_on_with_it_after_a_resume(tmp_path: Path, keras: str) -> None:
+    target, where = f"{FUNCTIONS}:shared_shuffles", Cluster(**TWO_DEVICES, keras=keras)
+    [expected] = run_function(target, where, storage=tmp_path / "a")
+    run_function(target, where, storage=tmp_path / "b", crash=True)
+    [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1)
+    assert resumed.values["status"]["restored_step"] > 0
+    for name in "parts", "repeated", "whole", "twice", "loop":
+        np.testing.assert_allclose(resumed.arrays[name], expected.arrays[name], atol=1e-6, err_msg=name)
+    for task in expected, resumed:
+        assert sum("depends on timing" in note for note in task.values["status"]["notes"]) == 1
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: str) -> None:
     target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
     [first] = run_function(target, where, storage=tmp_path, epochs=2)

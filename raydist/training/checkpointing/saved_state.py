@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,18 @@ from raydist.storage.checkpoint_marker import STATE_FILE, decode_state
 from raydist.training.checkpointing import variables
 
 ARRAYS_FILE = "state.npz"  # what state.json has no form for
+
+
+class FitLength(NamedTuple):
+    """How long a `fit` was, or is so far.
+
+    Attributes:
+      epochs: Epochs that it had begun.
+      steps: Steps of all of them; None if its checkpoint is of a raydist that did not count them.
+    """
+
+    epochs: int
+    steps: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +42,7 @@ class SavedState:
       is_stopped: Whether a callback had ended that `fit` before its last epoch.
       callbacks: States of callbacks, as callback_state.py packs them.
       data: Fingerprint of the batches of raydist.data that were trained on; None for other data.
+      fit_lengths: Number, epochs and steps of each `fit` so far; see FitLength.
       eager_seeds: Where TensorFlow's seeds for ops stood; None in a loop of the user's own.
       files: The checkpoint's files.
       uri: Where it is, for messages.
@@ -46,6 +59,7 @@ class SavedState:
     is_stopped: bool = False
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     data: int | None = None
+    fit_lengths: Sequence[tuple[int, int, int | None]] = ()
     eager_seeds: Sequence[Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     uri: str = ""
@@ -55,6 +69,11 @@ class SavedState:
         """Returns what a checkpoint's files say; `state.json` has the fields by their names."""
         state = decode_state(files[STATE_FILE])
         return cls(**{**state, "history": tuple(state["history"])}, files=files, uri=uri)
+
+    def fit_length(self, number: int) -> FitLength | None:
+        """Returns how long a `fit` was; None if the checkpoint does not say."""
+        lengths = (FitLength(epochs, steps) for fit, epochs, steps in self.fit_lengths if fit == number)
+        return next(lengths, None)
 
     def groups(self) -> set[str]:
         """Returns the names of the trackables that were saved."""

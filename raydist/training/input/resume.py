@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.input import reshuffles
 from raydist.training.input.groups import Groups
 from raydist.training.replicas.slices import Slice
 
@@ -46,8 +47,8 @@ class Resumption:
     def prepare(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None) -> None:
         """Brings a dataset's random numbers to the position, and finds out how many batches to skip.
 
-        A pipeline that shuffles anew each epoch draws a seed for each iterator; so that epoch k shuffles
-        the same in a resumed run, the iterators of the epochs before are made and dropped.
+        A pipeline that shuffles anew each epoch draws a seed for each iterator. So that epoch k shuffles
+        the same in a resumed run, the seeds of the epochs before are drawn first (reshuffles.py).
 
         Args:
           steps_per_epoch: Where given, one iterator goes through all epochs, and on after its end.
@@ -61,7 +62,7 @@ class Resumption:
             if size > 0:
                 passes, skip = divmod(skip, self._groups.num_steps(size))
         if self._redraws:
-            drop_passes(dataset, passes)
+            reshuffles.begin_passes(dataset, passes)
         self._skip.assign(skip * self._groups.size)
 
     def begin(self, batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -76,12 +77,6 @@ class Resumption:
         """From now on iterators begin at the beginning."""
         if self._skip is not None:
             self._skip.assign(0)
-
-
-def drop_passes(dataset: tf.data.Dataset, count: int) -> None:
-    """Begins `count` passes over the data, as the epochs did that are not repeated."""
-    for _ in range(count):
-        next(iter(dataset), None)
 
 
 def element_spec(dataset: Any) -> Any:

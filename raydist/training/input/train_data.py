@@ -19,10 +19,13 @@ from raydist.training.replicas import slices
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 
 
-def read_endless(
-    train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data", skip: int = 0
+def read_batches(
+    train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data", skip: int = 0, count: int
 ) -> Any:
-    """Returns the data over and over, distributed. The first pass begins after `skip` batches."""
+    """Returns `count` batches of passes over the data, distributed, from batch `skip` on.
+
+    Nothing is read beyond: a shuffle would take the seed of a pass that is not trained on.
+    """
     if isinstance(train_data, Batches):
         return recipes.parts_of_workers(train_data, strategy, start_step=skip)
     if callable(train_data) and takes_input_context(train_data):
@@ -35,7 +38,7 @@ def read_endless(
     if callable(train_data):
         train_data = _made_by(train_data)
     if isinstance(train_data, tf.data.Dataset):
-        train_data = train_data.repeat().skip(skip)
+        train_data = train_data.repeat().skip(skip).take(count)
     found = read(train_data, strategy, auto_shard=auto_shard)
     return (
         cut.cut_for_replicas(found, strategy, endless=True) if isinstance(found, tf.data.Dataset) else found
@@ -73,6 +76,12 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
         f"train_data is {type(train_data).__name__}; give a tf.data.Dataset batched with the global "
         "batch size, or a function that returns one"
     )
+
+
+def made(train_data: Any) -> Any:
+    """Returns what a function without arguments makes of itself; other data as they are."""
+    is_function = callable(train_data) and not isinstance(train_data, (Batches, tf.data.Dataset))
+    return _made_by(train_data) if is_function and not takes_input_context(train_data) else train_data
 
 
 def _made_by(function: Callable[[], Any]) -> Any:

@@ -22,10 +22,13 @@ class KerasAdapter(Protocol):
       library: The module, `keras` or `tf_keras`.
       continues_py_datasets: Whether an epoch of fewer steps than a PyDataset has batches leaves the rest to
         the next one; else each epoch begins anew.
+      continues_validation: Whether a validation of `validation_steps` takes up the data where the one before
+        has ended; else each begins anew.
     """
 
     library: Any
     continues_py_datasets: bool
+    continues_validation: bool
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Raises UnsupportedError for what a compiled model asks for and cannot work under `strategy`."""

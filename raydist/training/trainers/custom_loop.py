@@ -77,8 +77,12 @@ def begin(run: TaskRun, request: LoopRequest) -> Span | None:
 
 def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, float]:
     """Runs the steps on all replicas together; returns the scalars of the last call."""
-    dataset = train_data.read_endless(
-        request.train_data, run.strategy, auto_shard=run.auto_shard, skip=span.skip
+    dataset = train_data.read_batches(
+        request.train_data,
+        run.strategy,
+        auto_shard=run.auto_shard,
+        skip=span.skip,
+        count=span.last_step - span.done,
     )
     call = _make_call(run.strategy, request.step_fn)
     iterator = iter(dataset)

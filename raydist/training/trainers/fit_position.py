@@ -10,6 +10,7 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import callback_state
+from raydist.training.checkpointing.saved_state import FitLength
 from raydist.training.input import resume
 from raydist.training.trainers import model_state, random_state
 from raydist.training.trainers.task_run import TaskRun
@@ -57,6 +58,12 @@ class FitPosition:
         self.epoch = here.epoch if here else initial_epoch
         self.step_in_epoch = here.step_in_epoch if here else 0
         self.step_before = self.step
+        self._first_step = self.step  # of this process
+        length = self.state.fit_length(self.number) if self.state else None
+        if self.is_done and length is not None:
+            run.fit_lengths[self.number] = length
+        # Steps of this `fit` before this process began; None if the checkpoint does not say.
+        self._steps_before = 0 if here is None else length and length.steps
         self.epoch_size: int | None = None
         self.restored_rate: float | None = None
         self.history: list[Mapping[str, float]] = list(here.history) if here else []
@@ -65,6 +72,14 @@ class FitPosition:
     def start(self) -> resume.Start:
         """Where the training data begin: the passes and steps that this `fit` has behind it."""
         return resume.Start(epoch=max(0, self.epoch - self.initial_epoch), step=self.step_in_epoch)
+
+    @property
+    def length(self) -> FitLength:
+        """How long this `fit` is so far."""
+        begun = self.epoch - self.initial_epoch + (self.step_in_epoch > 0)
+        if self._steps_before is None:
+            return FitLength(begun, None)
+        return FitLength(begun, self._steps_before + self.step - self._first_step)
 
     def first_epoch(self, epochs: int) -> int:
         """Returns the epoch to begin with; `epochs` where nothing is left to do."""
@@ -113,6 +128,8 @@ class FitPosition:
 
     def save(self, model: Any, callbacks: Sequence[Any]) -> None:
         """Saves, unless this step is saved already. Every task calls it at the same step."""
+        if not self.is_done:
+            self.run.fit_lengths[self.number] = self.length
         if self.run.checkpoints.last_saved_step == self.step:
             return
         fitted = self.run.fitted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.input import py_datasets, recipes, resume, train_data
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches import adapters
-from raydist.training.trainers import class_weights, custom_loop, evaluation, fit_data
+from raydist.training.trainers import class_weights, custom_loop, earlier_trainings, evaluation, fit_data
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
 from raydist.training.trainers.task_run import TaskRun
@@ -61,9 +62,9 @@ class SynchronousTrainer:
         data = self._train_data(request, position, groups)
         dataset, steps_per_epoch = data.dataset, data.steps_per_epoch
         validation_data, validation_steps = self._validation_data(request)
-        if position.is_done and steps_per_epoch is None and isinstance(dataset, tf.data.Dataset):
-            # A later fit on the same data shuffles on from here.
-            resume.drop_passes(dataset, epochs - request.initial_epoch)
+        in_all = (dataset, steps_per_epoch), (validation_data, validation_steps)
+        if not position.is_done:
+            earlier_trainings.continue_from(run, request, position, *in_all)
         before, after = run_callbacks(
             position,
             base,
@@ -84,6 +85,7 @@ class SynchronousTrainer:
             callbacks=[before, *request.callbacks, after],
             verbose=evaluation.verbosity(run, request.verbose, default=2),
         )
+        earlier_trainings.fit_ended(run, request, position, *in_all, group_size=groups.size)
         if not position.is_done:  # a later one exports
             run.reporter.first_step = max(run.reporter.first_step, position.step)
             run.export(model, fit=position.number, element_spec=data.element_spec)
@@ -94,8 +96,16 @@ class SynchronousTrainer:
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         """`strategy.run` in a loop of our own, several steps in each `tf.function`."""
-        span = custom_loop.begin(self._run, request)
-        return {} if span is None else custom_loop.run_steps(self._run, request, span)
+        run = self._run
+        span = custom_loop.begin(run, request)
+        request = dataclasses.replace(request, train_data=train_data.made(request.train_data))
+        if span is None:
+            earlier_trainings.loop_ended(run, request, is_done=True)
+            return {}
+        run.ended.continue_with(request.train_data)
+        metrics = custom_loop.run_steps(run, request, span)
+        earlier_trainings.loop_ended(run, request, is_done=False)
+        return metrics
 
     def _groups(self, request: FitRequest) -> Groups:
         data = request.train_data
@@ -154,7 +164,7 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
     data, steps = request.train_data, request.steps_per_epoch
     adapter = adapters.adapter_of(request.model)
     # Those of a fit that is done have been called as well.
-    done = resume.Start(epoch=request.epochs - request.initial_epoch)
+    done = resume.Start(epoch=earlier_trainings.epochs_of(position, request))
     start = done if position.is_done else position.start
     num_batches = py_datasets.num_batches_of(data)
     if num_batches is None and steps is None:

@@ -11,8 +11,9 @@ from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.planning.assignment import TaskAssignment
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
-from raydist.training.checkpointing.saved_state import SavedState
+from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule
+from raydist.training.input.reshuffles import EndedTrainings
 from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.trainers.export import ExportFolder, export
@@ -38,6 +39,8 @@ class TaskRun:
       restored: The checkpoint that the train function restored by itself.
       num_fits: Calls of `fit` so far. `num_loops`: calls of `train_steps`.
       fitted: Number and model of those that have ended.
+      fit_lengths: How long each `fit` was, by number, those before a resume included.
+      ended: Trainings that have ended, as far as the shuffles of later ones depend on them.
       steps_repeated: Steps applied twice, by trainings that are done; under parameter_server.
     """
 
@@ -64,6 +67,8 @@ class TaskRun:
         self.num_fits = 0
         self.num_loops = 0
         self.fitted: list[tuple[int, Any]] = []
+        self.fit_lengths: dict[int, FitLength] = {}
+        self.ended = EndedTrainings(reporter.note)
         self.steps_repeated = 0
         self._fingerprint: int | None = None  # what SavedState.data is to be
         self._registered: dict[str, Any] = {}
@@ -112,7 +117,8 @@ class TaskRun:
         position = {"fit": self.num_fits, "loop": self.num_loops, **position}
         # Before the copy is made, so that a command that comes in later is kept for the next step.
         self.commands.save.clear()
-        self.checkpoints.save(trackables, step=step, data=self._fingerprint, **position)
+        lengths = [(number, *length) for number, length in self.fit_lengths.items()]
+        self.checkpoints.save(trackables, step=step, data=self._fingerprint, fit_lengths=lengths, **position)
 
     def wants_save(self, step: int) -> bool:
         """Whether this task wants a checkpoint after `step` steps: on command, or by the chief's clock."""

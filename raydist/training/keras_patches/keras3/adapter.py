@@ -22,6 +22,7 @@ class Keras3:
 
     library = keras
     continues_py_datasets = True
+    continues_validation = True
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         trainer.check_supported(model, strategy)

@@ -21,6 +21,7 @@ class TfKeras:
 
     library = tf_keras
     continues_py_datasets = False
+    continues_validation = False
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Everything is."""
