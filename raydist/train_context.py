@@ -140,9 +140,10 @@ class TrainContext(Protocol):
         """
 
     def callbacks(self) -> list[Any]:
-        """Returns Keras callbacks that report, checkpoint and restore (at epoch granularity).
+        """Returns Keras callbacks that report, checkpoint and restore.
 
-        They are for train functions that call `model.fit` themselves.
+        They are for train functions that call `model.fit` themselves. A `tf.data.Dataset` continues at the
+        next batch after a restore; of other data see `raydist guide input-data`.
 
         Example:
             model.fit(dataset, epochs=3, callbacks=[*ctx.callbacks(), my_callback])

@@ -32,7 +32,13 @@ from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
 from tensorflow.python.framework import config, op_def_registry
-from tensorflow.python.ops import control_flow_util, gen_script_ops, script_ops, stateful_random_ops
+from tensorflow.python.ops import (
+    control_flow_util,
+    gen_script_ops,
+    resource_variable_ops,
+    script_ops,
+    stateful_random_ops,
+)
 
 from raydist.errors import UnsupportedError
 from raydist.known_versions import KNOWN
@@ -479,6 +485,11 @@ def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
 def functions_of(dataset: tf.data.Dataset) -> list[DataFunction]:
     """Returns the functions that any dataset calls."""
     return [DataFunction(one) for one in dataset._functions()]
+
+
+def plain_variable(value: int, dtype: tf.DType) -> tf.Variable:
+    """Returns a variable that no strategy mirrors, also in a strategy's scope."""
+    return resource_variable_ops.ResourceVariable(value, dtype=dtype)
 
 
 def reshuffles(dataset: tf.data.Dataset) -> bool:

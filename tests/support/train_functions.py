@@ -524,15 +524,42 @@ def shared_shuffles(ctx: Any, *, crash: bool = False) -> dict[str, Any]:
     return {**weights, "status": _status(ctx)}
 
 
-def users_fit_with_callbacks(ctx: Any, *, epochs: int) -> dict[str, Any]:
+def users_fit_with_callbacks(
+    ctx: Any, *, epochs: int, crash_after: int | None = None, form: str = "dataset"
+) -> dict[str, Any]:
     import tensorflow as tf
+
+    class Crash(tf.keras.callbacks.Callback):
+        num_batches = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.num_batches += 1
+            if self.num_batches == crash_after:
+                raise RuntimeError("crashed")
+
+    class Sequence(tf.keras.utils.Sequence):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, number: int) -> Any:
+            return tuple(one[number * 16 : number * 16 + 16] for one in examples(64))
 
     data = tf.data.Dataset.from_tensor_slices(examples(64)).shuffle(64, seed=1).batch(16)
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")
-    model.fit(data, epochs=epochs, verbose=0, callbacks=ctx.callbacks())
-    status = _status(ctx)
-    return {"status": status, "epochs of the next fit": model.fit(data, epochs=2, verbose=0).epoch}
+        callbacks = [Crash()] if crash_after else []
+        try:
+            model.fit(
+                data if form == "dataset" else Sequence(),
+                epochs=epochs,
+                verbose=0,
+                callbacks=[*callbacks, *ctx.callbacks()],
+            )
+        except RuntimeError:
+            return {"status": _status(ctx)}
+    status, weights = _status(ctx), _flat(model)
+    epochs_of_next = model.fit(data, epochs=2, verbose=0).epoch
+    return {"status": status, "weights": weights, "epochs of the next fit": epochs_of_next}
 
 
 def input_context(ctx: Any) -> dict[str, Any]:

@@ -146,13 +146,33 @@ def test_trainings_that_share_a_shuffle_go_on_with_it_after_a_resume(tmp_path: P
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_callbacks_resume_the_users_own_fit_at_an_epoch(tmp_path: Path, keras: str) -> None:
     target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
+    [undisturbed] = run_function(target, where, storage=tmp_path / "undisturbed", epochs=5)
     [first] = run_function(target, where, storage=tmp_path, epochs=2)
     assert first.values["status"]["checkpoint"].endswith("step-8-a0")
     [more] = run_function(target, where, storage=tmp_path, epochs=5, attempt=1)
+    np.testing.assert_allclose(more.arrays["weights"], undisturbed.arrays["weights"], atol=1e-6)
     assert (more.values["status"]["restored_step"], more.values["status"]["step"]) == (8, 20)
     assert more.values["status"]["checkpoint"].endswith("step-20-a1")
     # Where the first one began belongs to that one alone.
     assert more.values["epochs of the next fit"] == [0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["dataset", "sequence"])
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_callbacks_resume_the_users_own_fit_inside_an_epoch(tmp_path: Path, form: str, keras: str) -> None:
+    target, where = f"{FUNCTIONS}:users_fit_with_callbacks", Cluster(**TWO_DEVICES, keras=keras)
+    options = {"epochs": 4, "form": form, "job_options": {"checkpoint_every": "3"}}
+    [undisturbed] = run_function(target, where, storage=tmp_path / "a", **options)
+    run_function(target, where, storage=tmp_path / "b", crash_after=11, **options)
+    [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1, **options)
+    assert resumed.values["status"]["restored_step"] == 9
+    if form == "dataset":
+        assert resumed.values["status"]["notes"] == []
+        np.testing.assert_allclose(resumed.arrays["weights"], undisturbed.arrays["weights"], atol=1e-6)
+    else:
+        [note] = resumed.values["status"]["notes"]
+        assert note.startswith("the data of this model.fit begin anew after the restore: PyDatasets")
 
 
 @functools.cache

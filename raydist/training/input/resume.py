@@ -7,9 +7,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.input import reshuffles
 from raydist.training.input.groups import Groups
 from raydist.training.replicas.slices import Slice
+from raydist.training.reporting import reporter
+
+_BEGIN_ANEW = (
+    "the data of this model.fit begin anew after the restore: PyDatasets, generators, and arrays that "
+    "tf_keras shuffles cannot be read from the checkpoint on, so examples may be trained on in another order "
+    "than without the restart, or twice; ctx.fit continues where it was, and so do tf.data.Datasets"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +37,40 @@ class Resumption:
     """Where one `fit` takes up its training data."""
 
     def __init__(
-        self, start: Start, groups: Groups | None = None, *, is_there: bool = False, redraws: bool = True
+        self,
+        start: Start,
+        groups: Groups | None = None,
+        *,
+        is_there: bool = False,
+        redraws: bool = True,
+        rereads: bool = False,
     ) -> None:
-        """Takes the position. Call it outside a strategy's scope, where the variable is a plain one.
+        """Takes the position.
 
         Args:
           is_there: Whether the data begin at the position by themselves.
           redraws: Whether each pass may draw from a generator, so that those before have to be begun too.
+          rereads: Whether data that cannot be read from the position on begin at their beginning.
         """
         self.start = start
         self._groups = groups or Groups()
         self._is_there = is_there
         self._redraws = redraws
         # How many batches the iterators skip that are made now.
-        self._skip = tf.Variable(0, dtype=tf.int64) if start != Start() else None
+        self._skip = tf_private.plain_variable(0, tf.int64) if start != Start() else None
+        self._rereads = rereads
+
+    def of_data(self, *, is_fixed: bool) -> Resumption:
+        """Returns where data begin that Keras has made a dataset of.
+
+        Args:
+          is_fixed: Whether each process gets the same batches in each epoch, and can read them again.
+        """
+        if is_fixed or not self._rereads:
+            return self
+        if self.start != Start():
+            reporter.note(_BEGIN_ANEW)
+        return Resumption(Start(), self._groups)
 
     def prepare(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None) -> None:
         """Brings a dataset's random numbers to the position, and finds out how many batches to skip.

@@ -224,4 +224,6 @@ class _Checkpoint:
 def callbacks_of(run: TaskRun) -> list[Any]:
     """Returns callbacks for the user's own `model.fit`; see TrainContext.callbacks."""
     base = tf.keras.callbacks.Callback
-    return list(run_callbacks(FitPosition(run), base, element_spec=None))
+    position = FitPosition(run)
+    resumption = resume.Resumption(position.start, rereads=True)
+    return list(run_callbacks(position, base, element_spec=None, resumption=resumption))

@@ -9,6 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as tf_trainer
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from raydist.known_versions import version_of
 from raydist.training.cluster.collectives import means_over_workers
@@ -20,6 +22,7 @@ from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import slices
 from raydist.training.stepping import fit_session, step_calls
 
+_FIXED = (ArrayDataAdapter, TFDatasetAdapter)  # what makes the same batches in each process
 # Until 3.10 `fit` was given the first step of a call alone, and told callbacks that one at its end too.
 _HAS_LAST_STEPS = version_of(keras.__version__) > (3, 10)
 
@@ -67,7 +70,9 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         super(tf_trainer.TFEpochIterator, self).__init__(*args, **kwargs)
         self._distribute_strategy = distribute_strategy
         session = fit_session.taken_by_data_handler()
-        self._start = session.resumption.start if session else resume.Start()
+        resumption = session.resumption if session else resume.Resumption(resume.Start())
+        resumption = resumption.of_data(is_fixed=isinstance(self.data_adapter, _FIXED))
+        self._start = resumption.start
         self._groups = session.groups if session else Groups()
         if self._groups.size > 1:
             self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
@@ -84,7 +89,6 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
             distribute_strategy
         )
         if not is_whole:
-            resumption = session.resumption if session else resume.Resumption(resume.Start())
             resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch)
             dataset = cut.cut_for_replicas(
                 dataset,

@@ -93,6 +93,8 @@ def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any
 
 def _build_by_call(model: Any, element_spec: Any) -> None:
     inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(tf.nest.map_structure(_zeros, element_spec))
+    if _has_unknown_sizes(element_spec) and getattr(model, "inputs", None):
+        inputs = tf.nest.map_structure(_zeros, model.input)
     outputs = model(inputs)
     if hasattr(model.optimizer, "build"):
         model.optimizer.build(model.trainable_variables)
@@ -106,5 +108,11 @@ def _build_by_call(model: Any, element_spec: Any) -> None:
                 container.build(*((outputs,) if is_loss else (outputs, targets)))
 
 
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+def _has_unknown_sizes(element_spec: Any) -> bool:
+    """Whether sizes beside that of the batch are unknown, as with data that Python makes."""
+    return any(not spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(element_spec))
+
+
+def _zeros(spec: Any) -> tf.Tensor:
+    """Returns zeros of the shape and type of a spec, or of a model's symbolic input."""
     return tf.zeros([size or 1 for size in spec.shape], spec.dtype)

@@ -46,6 +46,9 @@ def configure_dataset(
         build.note_spec(self._model, dataset.element_spec)
     if class_weight:
         dataset = dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
+    resumption = session.resumption if session is not None else resume.Resumption(resume.Start())
+    # It shuffles arrays by operations whose state is not known.
+    resumption = resumption.of_data(is_fixed=isinstance(self._adapter, data_adapter.DatasetAdapter))
     groups = self._raydist_groups = session.groups if session is not None else Groups()
     self._inferred_steps = self._infer_steps(steps_per_epoch, dataset)
     self._raydist_batches, self._raydist_passed = groups.batches_per_epoch, 0
@@ -57,7 +60,7 @@ def configure_dataset(
             self._inferred_steps = groups.num_steps(count)
         elif count > 0 and session is not None:
             # Steps of earlier epochs that a resumed run has in the same pass over the data.
-            before = session.resumption.start.epoch * (steps_per_epoch or 0)
+            before = resumption.start.epoch * (steps_per_epoch or 0)
             self._raydist_passed = before % groups.num_steps(count)
     self._raydist_steps = self._inferred_steps
     if distribute:
@@ -66,7 +69,6 @@ def configure_dataset(
         # Only a new iterator for each epoch surely takes no more than there is.
         endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
         steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
-        resumption = session.resumption if session else resume.Resumption(resume.Start())
         resumption.prepare(dataset, steps_per_epoch=steps)
         dataset = cut.cut_for_replicas(dataset, strategy, endless=endless, begin=resumption.begin)
     self._dataset = dataset
