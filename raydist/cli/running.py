@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from raydist.cli.screen import output, run_end, standard_streams
 from raydist.cli.screen.progress import Progress, ProgressView, open_view
-from raydist.spec.settings.params import ParamTexts
 
 if TYPE_CHECKING:
     from raydist.spec.request import Config
+    from raydist.spec.settings.params import ParamTexts
 
 
 def run_job(
-    job: str, *, config: Config, param_texts: tuple[str, ...], options: Mapping[str, Any], is_json: bool
+    job: str, *, config: Config, params: ParamTexts, options: Mapping[str, Any], is_json: bool
 ) -> int:
     """Runs `job` to its end, or to its acceptance when detached, shows it, and returns the exit code.
+
+    Args:
+      options: As they are written.
 
     Raises RaydistError before it starts.
     """
@@ -33,7 +36,7 @@ def run_job(
         result = api.run(
             job,
             config=config,
-            params=ParamTexts.parse(param_texts),
+            params=params,
             on_event=shown.take,
             check=False,
             **options,

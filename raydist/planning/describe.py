@@ -13,6 +13,7 @@ from raydist.planning.plan import Plan
 from raydist.planning.resources.host_fit import num_fitting, why_not
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
 from raydist.spec.job import JobSpec
+from raydist.spec.params.kept import keep_params
 from raydist.spec.settings.options import OPTIONS
 from raydist.spec.settings.secrecy import REDACTED, without_secrets
 from raydist.spec.tasks import ClusterSpec, TaskId
@@ -28,7 +29,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
     return {
         "run": plan.job.name,
         "job": str(plan.job.entry_point),
-        "params": dict(plan.job.params),
+        **keep_params(plan.job.params),
         "args": list(plan.job.args),
         "env": without_secrets(plan.job.env),
         "runtime_env": sorted(plan.job.runtime_env or ()),
@@ -92,7 +93,7 @@ def describe_job(job: JobSpec) -> dict[str, Any]:
         "on_end": None if job.on_end is None else REDACTED,
         "env": without_secrets(job.env),
         "roles": {name: role.as_written() for name, role in job.roles.items()},
-        "params": dict(job.params),
+        **keep_params(job.params),
         "entry_point": {
             "file": entry_point.file,
             "module": entry_point.module,

@@ -1,4 +1,7 @@
-"""JobDefinition: a train function with its defaults, before anyone asked for a run of it."""
+"""JobDefinition: a train function with its defaults, before anyone asked for a run of it.
+
+And TypedOptions, of which its defaults are one: what one place, such as a config, says.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from raydist.spec.job import EntryPoint
+
+
+class TypedOptions(dict[str, Any]):
+    """Options and `params` of one place, typed. `typed_values` makes them, and returns them as they are.
+
+    To type them twice would be wrong: `keep_runs="30d"` becomes a number of seconds, which is no `keep_runs`.
+
+    Attributes:
+      written: What they were typed from.
+    """
+
+    def __init__(self, typed: Mapping[str, Any], *, written: Mapping[str, Any] | None = None) -> None:
+        super().__init__(typed)
+        self.written = dict(typed if written is None else written)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +43,6 @@ class JobDefinition:
     name: str
     entry_point: EntryPoint
     working_dir: Path | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: TypedOptions = field(default_factory=lambda: TypedOptions({}))
     wants_legacy_keras: bool = False
     where: str = "the job"

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from raydist.spec.definition import TypedOptions
 from raydist.spec.entry.job_file import read_job
 from raydist.spec.entry.job_object import define_from_object
 from raydist.spec.job import JobSpec
@@ -62,9 +63,7 @@ def read_request(
       datasets: Checked already.
     """
     layer, config_where = _read_config(config)
-    asked = typed_values(overrides)
-    if params is not None:
-        asked[PARAMS] = params
+    asked = typed_values({**overrides, **({} if params is None else {PARAMS: params})})
     folder = asked.get("working_dir") or layer.get("working_dir")
     working_dir = None if folder is None else os.fspath(folder)
     if isinstance(job, str | os.PathLike):
@@ -95,7 +94,7 @@ def read_request(
     )
 
 
-def _read_config(config: Config) -> tuple[dict[str, Any], str]:
+def _read_config(config: Config) -> tuple[TypedOptions, str]:
     """Returns the typed values, and where they stand."""
     if isinstance(config, str | os.PathLike):
         return read_config(Path(config)), os.fspath(config)

@@ -62,6 +62,7 @@ class SpecText(TypedDict, total=False):
 
     entry_point: EntryPointText
     params: Mapping[str, Any]
+    param_types: Mapping[str, tuple[tuple[str | int, ...], ...]]
     args: tuple[str, ...]
     env: Mapping[str, str]
     env_file: str | None

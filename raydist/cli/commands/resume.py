@@ -11,10 +11,11 @@ from raydist.cli.commands.runs.kept_job import check_args, check_roles, kept_job
 from raydist.cli.job_options import default_storage, given_options, job_options, json_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen.grouped_help import RunCommand
-from raydist.spec.environment.variables import parse_variables
+from raydist.spec.definition import TypedOptions
 from raydist.spec.settings.environment import ENV, variable_names
 from raydist.spec.settings.options import PARAMS
 from raydist.spec.settings.params import ParamTexts
+from raydist.spec.settings.typed import typed_values
 
 
 @click.command("resume", cls=RunCommand, epilog="More: `raydist guide failures`.")
@@ -37,31 +38,30 @@ def command(
     from raydist.spec.settings.config_file import read_config
     from raydist.storage.run_record import read_record
 
-    given = given_options(options)
+    given, params = given_options(options), ParamTexts.parse(param_texts)
     opened = open_named(given.get("storage", default_storage()), run)
     run, record = opened.run, read_record(opened)
     if "args" not in given:
         check_args(run, record.spec)
-    layer, working_dir = kept_settings(record.spec), record.spec.get("working_dir")
+    working_dir = record.spec.get("working_dir")
+    layer = typed_values(kept_settings(record.spec), where=f"the record of run {run}")
     if config is not None:
-        in_file = read_config(config)
-        known = variable_names([in_file])
-        env = {name: text for name, text in layer.get(ENV, {}).items() if name not in known}
-        layer = {
-            **layer,
-            **in_file,
-            PARAMS: {**layer[PARAMS], **in_file.get(PARAMS, {})},
-            ENV: {**env, **in_file.get(ENV, {})},
-        }
+        layer = _joined(layer, read_config(config))
     check_roles(run, record.spec, settings=layer)
-    params = {**layer[PARAMS], **ParamTexts.parse(param_texts)}
-    env = {**layer.get(ENV, {}), **parse_variables(ENV, given.get(ENV, ()))}
-    for sentence in lost_secrets(record.spec, settings={**layer, **given, PARAMS: params, ENV: env}):
+    for sentence in lost_secrets(record.spec, layers=(layer, {**given, PARAMS: params})):
         click.echo(f"note: {sentence}", err=True)
     return running.run_job(
         kept_job(run, record.spec, working_dir=working_dir),
         config=layer,
-        param_texts=param_texts,
+        params=params,
         options={"working_dir": working_dir, **given, "name": run, "resume": True},
         is_json=is_json,
     )
+
+
+def _joined(kept: TypedOptions, in_file: TypedOptions) -> TypedOptions:
+    """Returns the options of the run with those of a config above them, single params and variables too."""
+    known = variable_names([in_file])
+    env = {name: text for name, text in kept.get(ENV, {}).items() if name not in known}
+    params = {**kept.get(PARAMS, {}), **in_file.get(PARAMS, {})}
+    return TypedOptions({**kept, **in_file, PARAMS: params, ENV: {**env, **in_file.get(ENV, {})}})

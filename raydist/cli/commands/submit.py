@@ -42,16 +42,10 @@ def command(
       raydist submit main.py --workers 2 -- --batch-size 64
     """
     target = target_of(job, is_module=is_module)
+    params, given = ParamTexts.parse(param_texts), given_options(options)
     if dry_run:
         from raydist import api
 
-        params, given = ParamTexts.parse(param_texts), given_options(options)
         plan.show(api.plan(target, config=config, params=params, **given), is_json=is_json)
         return 0
-    return running.run_job(
-        target,
-        config=config,
-        param_texts=param_texts,
-        options=given_options(options),
-        is_json=is_json,
-    )
+    return running.run_job(target, config=config, params=params, options=given, is_json=is_json)

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raydist.cli.screen.run_view import duration_s, job_text
+from raydist.spec.params.kept import PARAM_TYPES, shown_params
 from raydist.spec.plain import as_plain
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
 
 # Of the options, what two runs never share, and what has a section of its own.
-_NOT_OPTIONS = {"name", "storage", "resume", "detach", "params", "entry_point", "args", "working_dir"}
+_NOT_OPTIONS = {
+    *("name", "storage", "resume", "detach", "params", PARAM_TYPES),
+    *("entry_point", "args", "working_dir"),
+}
 _PLAN = ("strategy", "keras", "devices", "batch", "learning_rate")
 _CODE = ("digest", "commit", "branch", "dirty")
 _RESULTS = ("state", "attempts", "steps", "steps_repeated")
@@ -50,7 +54,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[tuple[str, str], Any]]:
     roles = {role["task_type"]: role["num_tasks"] for role in plan.get("roles", ()) if isinstance(role, dict)}
     sections: dict[str, Mapping[str, Any]] = {
         "job": {"job": job_text(record), "args": spec.get("args"), "working_dir": spec.get("working_dir")},
-        "params": spec.get("params", {}),
+        "params": shown_params(spec),
         "options": {name: value for name, value in spec.items() if name not in _NOT_OPTIONS},
         "plan": {**{name: plan.get(name) for name in _PLAN}, **roles},
         "versions": told["versions"],

@@ -10,6 +10,7 @@ from typing import Any
 from raydist.errors import SpecError
 from raydist.spec.duration import write_age
 from raydist.spec.job import MODULE_FLAG
+from raydist.spec.params.kept import number_text
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS, PARAMS
 
@@ -80,4 +81,18 @@ def _reads_as_none(option: Option, word: str) -> bool:
 
 def _param_text(value: Any, default: Any) -> str:
     """Returns what `-p` reads as `value`: text as it is where the default is text, else YAML."""
-    return value if isinstance(value, str) and isinstance(default, str) else json.dumps(value)
+    return value if isinstance(value, str) and isinstance(default, str) else _yaml(value)
+
+
+def _yaml(value: Any) -> str:
+    """Returns `value` on one line of YAML 1.2: as JSON, and with `.inf` and `.nan`."""
+    match value:
+        case float():
+            return number_text(value) or json.dumps(value)
+        case Mapping():
+            pairs = (f"{_yaml(key)}: {_yaml(item)}" for key, item in value.items())
+            return "{" + ", ".join(pairs) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_yaml, value)) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)

@@ -1,7 +1,7 @@
 // The page of one run, of what raydist.page.gathering gathers.
 
 const TIMINGS = [["ray", "Ray"], ["placement", "placement"], ["tasks_ready", "tasks ready"], ["first_step", "first step"]];
-const LEFT_OUT = new Set(["params", "entry_point", "name", "args"]);
+const LEFT_OUT = new Set(["params", "param_types", "entry_point", "name", "args"]);
 
 class RunView {
   constructor(page) {

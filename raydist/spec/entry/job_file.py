@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
 
 from raydist.errors import JobFileError
-from raydist.spec.definition import JobDefinition
+from raydist.spec.definition import JobDefinition, TypedOptions
 from raydist.spec.entry.job_probe import probe_defaults
 from raydist.spec.entry.job_source import FoundJob, JobSource, read_notebook, read_source
 from raydist.spec.entry.notebook import SUFFIX
@@ -85,8 +84,8 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
     defaults = _literal_defaults(job, found.location) if function in source.functions else None
     if defaults is None:
         entry_point, folder = _entry_point(found, function, asked=asked)
-        probed = probe_defaults(entry_point, working_dir=folder, shown=f"{found.location}:{function}")
-        defaults = typed_values(probed, where=where)
+        written = probe_defaults(entry_point, working_dir=folder, shown=f"{found.location}:{function}")
+        defaults = typed_values(written, where=where)
     if asked is None and defaults.get("working_dir") is not None:
         asked = existing_folder(defaults["working_dir"], base=found.file.parent)
     entry_point, folder = _entry_point(found, function, asked=asked)
@@ -204,10 +203,10 @@ def _check_exists(function: str, source: JobSource, location: str) -> None:
         raise JobFileError(f"{location} has no function {function!r}; {remedy}")
 
 
-def _literal_defaults(job: FoundJob | None, location: str) -> dict[str, Any] | None:
+def _literal_defaults(job: FoundJob | None, location: str) -> TypedOptions | None:
     """Returns the typed arguments, {} for an undecorated function, None where they are no literals."""
     if job is None:
-        return {}
+        return TypedOptions({})
     lines: Mapping[str, str] = {name: f"{location}, line {line}" for name, line in job.lines.items()}
     for name, where in lines.items():
         check_names([name], where=where)  # a wrong name needs no run of the file

@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from raydist.errors import JobFileError
-from raydist.spec.definition import JobDefinition
+from raydist.spec.definition import JobDefinition, TypedOptions
 from raydist.spec.entry.job_source import imports_tf_keras
 from raydist.spec.entry.working_dir import existing_folder, module_working_dir
 from raydist.spec.job import EntryPoint
@@ -33,7 +33,7 @@ def define_from_object(
     """
     if not callable(job_or_function):
         raise JobFileError(f"the job is {job_or_function!r:.80}; give a function, or one with @raydist.job")
-    defaults = job_or_function.defaults if isinstance(job_or_function, Job) else {}
+    defaults = job_or_function.defaults if isinstance(job_or_function, Job) else TypedOptions({})
     function = job_or_function.function if isinstance(job_or_function, Job) else job_or_function
     asked_text = working_dir if working_dir is not None else defaults.get("working_dir")
     asked = existing_folder(asked_text, base=Path.cwd()) if asked_text is not None else None

@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from raydist.errors import JobFileError
 from raydist.spec.entry.entry_point import load_object
 from raydist.spec.job import EntryPoint
+from raydist.spec.params.kept import PARAM_TYPES, PARAMS, keep_params, kept_params
 from raydist.spec.settings.decorator import Job
 
 _TIME_LIMIT_S = 300.0  # a job file may import TensorFlow, which takes long on a busy machine
@@ -27,7 +29,7 @@ _BOOT = (
 def probe_defaults(
     entry_point: EntryPoint, *, working_dir: Path | None, shown: str, timeout_s: float = _TIME_LIMIT_S
 ) -> dict[str, Any]:
-    """Returns the arguments of the job that `entry_point` names; {} for a plain function.
+    """Returns the arguments of the job that `entry_point` names, as written; {} for a plain function.
 
     Args:
       shown: The job as the user wrote it, for messages.
@@ -58,8 +60,11 @@ def probe_defaults(
         raise JobFileError(
             f"{shown} failed when it was run for the job's defaults, which are not literals: {last}"
         )
-    defaults: dict[str, Any] = json.loads(done.stdout)
-    return defaults
+    written: dict[str, Any] = json.loads(done.stdout)
+    if PARAMS in written:
+        written[PARAMS] = kept_params(written)
+    written.pop(PARAM_TYPES, None)
+    return written
 
 
 def main() -> None:
@@ -73,12 +78,32 @@ def main() -> None:
     if not isinstance(loaded, Job) and not callable(loaded):
         raise JobFileError(f"{request['function']} is of type {type(loaded).__name__}; name a function")
     with result:
-        json.dump(loaded.defaults if isinstance(loaded, Job) else {}, result, default=_as_text)
+        json.dump(_arguments(loaded) if isinstance(loaded, Job) else {}, result)
     # The job file may have started threads that would keep this process alive.
     sys.stderr.flush()
     os._exit(0)
 
 
-def _as_text(value: Any) -> str:
-    """An option's typed value in the text that its parser reads again."""
-    return str(value.value) if isinstance(value, enum.Enum) else str(value)
+def _arguments(job: Job[Any, Any]) -> dict[str, Any]:
+    """Returns the decorator's arguments in JSON's types: not the typed values, which are not read again."""
+    written = {name: _plain(value) for name, value in job.defaults.written.items()}
+    return {**written, **keep_params(written[PARAMS])} if PARAMS in written else written
+
+
+def _plain(value: Any) -> Any:
+    """Returns an argument's value in JSON's types, tuples aside, as its parser reads it."""
+    match value:
+        case enum.Enum():
+            return value.value
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case list():
+            return [_plain(item) for item in value]
+        case tuple():
+            return tuple(map(_plain, value))
+        case os.PathLike():
+            return os.fspath(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return str(value)

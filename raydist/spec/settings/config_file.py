@@ -8,12 +8,13 @@ from typing import Any
 import yaml
 
 from raydist.errors import SpecError
+from raydist.spec.definition import TypedOptions
 from raydist.spec.settings.options import PARAMS
 from raydist.spec.settings.typed import typed_values
 from raydist.spec.settings.yaml12 import Yaml12Loader
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> TypedOptions:
     """Returns the file's options, typed, and its `params`; an empty file sets nothing.
 
     Raises:
@@ -32,7 +33,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise SpecError(f"the config {path} is nested too deeply; write KEY: VALUE lines") from error
     if document is None:
-        return {}
+        return TypedOptions({})
     if not isinstance(document, dict) or not isinstance(node, yaml.MappingNode):
         raise SpecError(f"{path} holds {_kind(document)}, not a mapping; write lines such as `workers: 2`")
     lines = {str(key.value): f"{path}, line {key.start_mark.line + 1}" for key, _ in node.value}

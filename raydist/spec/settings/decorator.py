@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from raydist.errors import SpecError
+from raydist.spec.definition import TypedOptions
 from raydist.spec.settings.run_options import JobDefaults
 from raydist.spec.settings.typed import typed_values
 
@@ -34,10 +35,10 @@ class Job(Generic[P, R]):
       defaults: The decorator's arguments, typed, `params` included.
     """
 
-    def __init__(self, function: Callable[P, R], defaults: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[P, R], defaults: TypedOptions) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.defaults = dict(defaults)
+        self.defaults = defaults
 
     @property
     def name(self) -> str:

@@ -49,7 +49,10 @@ def environment_of(
 
 
 def variable_names(layers: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Returns the names of the variables that options, as they are written, give; reads an `env_file`."""
+    """Returns the names of the variables that options, typed or as they are written, give.
+
+    Reads an `env_file`.
+    """
     names: set[str] = set()
     for layer in layers:
         names.update(parse_variables(ENV, layer.get(ENV, {})))

@@ -26,8 +26,6 @@ roles = values.Parser(_parse_roles, Mapping[str, Mapping[str, Any]])
 
 
 def _parse_role(where: str, role: str, said: object) -> ExtraRole:
-    if isinstance(said, ExtraRole):
-        return said
     if not isinstance(said, Mapping):
         raise SpecError(f"{where} is {said!r}; write a mapping, such as {_EXAMPLE}")
     for key in said:

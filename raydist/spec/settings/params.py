@@ -8,11 +8,12 @@ from typing import Any
 
 from raydist.errors import SpecError
 from raydist.spec.near import suggest
+from raydist.spec.params.kept import parse_number
 from raydist.spec.settings.secrecy import REDACTED, is_secret_name
 
 
-def check_params(params: object, *, where: str = "") -> dict[str, Any]:
-    """Returns `params` as a dict; raises SpecError unless it maps names to what JSON can hold.
+def check_params(params: object, *, where: str = "") -> Mapping[str, Any]:
+    """Returns `params`; raises SpecError unless it maps names to what JSON can hold.
 
     A run's params are kept as JSON on its storage, so nothing else could be shown or resumed.
     """
@@ -31,7 +32,7 @@ def check_params(params: object, *, where: str = "") -> dict[str, Any]:
                 f"{prefix}params.{key} is of type {type(value).__name__}; "
                 "use numbers, text, true, false, None, lists and mappings of these"
             )
-    return dict(params)
+    return params if isinstance(params, ParamTexts) else dict(params)
 
 
 class ParamTexts(dict[str, str]):
@@ -57,11 +58,12 @@ def merge_params(
     Args:
       defaults: The job's own, which name the params that exist and their types. A job that declares none
         takes any, with values of any type.
-      layers: Values, typed (from YAML or Python) or ParamTexts, and where they stand, the lowest first.
+      layers: Values, checked by `check_params`, and where they are written, the lowest first. ParamTexts are
+        read by the types of the defaults.
     """
     params = dict(defaults)
     for layer, where in layers:
-        for key, value in check_params(layer, where=where).items():
+        for key, value in layer.items():
             _check_known(key, defaults, where=where)
             default = defaults.get(key)
             is_text = isinstance(layer, ParamTexts)
@@ -121,7 +123,7 @@ def _from_text(key: str, default: Any, text: str) -> Any:
         case int():
             parser, wanted = int, "a whole number"
         case float():
-            parser, wanted = float, "a number"
+            parser, wanted = parse_number, "a number"
         case _:
             return _typed(key, default, _read_yaml(key, text), where="")
     try:

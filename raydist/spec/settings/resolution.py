@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from raydist.errors import SpecError
-from raydist.spec.definition import JobDefinition
+from raydist.spec.definition import JobDefinition, TypedOptions
 from raydist.spec.job import JobSpec, RunOn
 from raydist.spec.settings.options import OPTIONS, PARAMS
 from raydist.spec.settings.params import merge_params
@@ -43,13 +43,13 @@ class ResolvedJob:
 def resolve(
     definition: JobDefinition,
     *,
-    config: Mapping[str, Any] | None = None,
+    config: TypedOptions | None = None,
     config_where: str = "the config",
-    overrides: Mapping[str, Any] | None = None,
+    overrides: TypedOptions | None = None,
     now: datetime,
     suffix: str = "",
 ) -> ResolvedJob:
-    """Returns what the layers, typed by `typed_values`, say together.
+    """Returns what the layers say together.
 
     Args:
       definition: The job with its own defaults. Its working directory is final: the entry point hangs on it.
@@ -60,7 +60,7 @@ def resolve(
     Raises:
       SpecError: An unknown param, or a value that its option or param cannot have.
     """
-    layers = (
+    layers: tuple[tuple[Origin, Mapping[str, Any], str], ...] = (
         (Origin.JOB, definition.defaults, definition.where),
         (Origin.CONFIG, config or {}, config_where),
         (Origin.ASKED, overrides or {}, ""),

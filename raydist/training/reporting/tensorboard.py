@@ -12,6 +12,7 @@ import numpy as np
 
 from raydist.errors import StorageError
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.params.kept import keep_params
 from raydist.spec.tasks import TaskType
 from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.run_storage import RunStorage
@@ -89,7 +90,7 @@ class TensorBoardWriter:
         }
         writer = cls(folders, clock=clock)
         if not is_evaluator:
-            params = dict(_flat(json.loads(dump_plain_json(assignment.job.params))))
+            params = dict(_flat(json.loads(dump_plain_json(keep_params(assignment.job.params)["params"]))))
             start = event_protos.params_start(params, group=assignment.job.name, wall_time=time.time())
             folders[PARAMS].append(start)
         return writer

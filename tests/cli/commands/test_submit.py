@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from raydist import api
+from raydist.planning.describe import describe_job
+from raydist.spec.job import WorkerRange
 from raydist.spec.result import RunError, RunResult, TaskRecord
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
@@ -229,7 +232,8 @@ def test_resume_takes_over_what_the_run_was_started_with(raydist: Run, fake_run:
     code, _, _ = raydist("resume", "digits-1", "--keep", "7")
     assert code == 0
     assert fake.job == "/code/sub/job.py:train"
-    assert fake.given["config"] == {"workers": "2", "keep": 5, "params": {"epochs": 3}}
+    workers = WorkerRange(minimum=2, maximum=2)
+    assert fake.given["config"] == {"workers": workers, "keep": 5, "params": {"epochs": 3}}
     assert {name: fake.given[name] for name in ("name", "resume", "keep", "working_dir")} == {
         "name": "digits-1",
         "resume": True,
@@ -284,6 +288,32 @@ def test_resume_lets_a_config_file_win_over_what_is_stored(
     raydist("resume", "digits-1", "-c", "more.yaml")
     assert str(fake.given["config"]["workers"]) == "4"
     assert fake.given["config"]["params"] == {"epochs": 3, "rate": 0.5}
+
+
+def test_resume_takes_over_each_param_exactly(
+    raydist: Run, fake_run: Any, job_file: Callable[..., Path]
+) -> None:
+    fake = fake_run(ended())
+    params = {"margin": math.inf, "text": ".inf", "nested": {"low": [-math.inf, 1.5]}, "shape": (2, 3)}
+    store(describe_job(api.plan(str(job_file()), params=params, address="local").job))
+    assert raydist("resume", "digits-1")[0] == 0
+    assert fake.given["config"]["params"] == params
+    planned = api.plan(fake.job, config=fake.given["config"], address="local")
+    assert planned.job.params == params
+
+
+def test_options_of_a_config_are_typed_once_on_resume(
+    raydist: Run, fake_run: Any, job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """An age has a unit only as it is written, so to type it again would fail."""
+    fake = fake_run(ended())
+    options: Any = {"roles": {"feat": {"command": "serve", "cpus": 0.5}}, "keep_runs": "2d"}
+    store(describe_job(api.plan(str(job_file()), address="local", **options).job))
+    (tmp_path / "more.yaml").write_text("keep_runs: 30d\ntimeout: 2h\n")
+    for given, days in ((["-c", "more.yaml"], 30), ([], 2)):
+        assert raydist("resume", "digits-1", *given)[0] == 0
+        job = api.plan(fake.job, config=fake.given["config"], address="local").job
+        assert (job.keep_runs, job.roles["feat"].resources.num_cpus) == (days * 86400, 0.5)
 
 
 def test_resume_of_a_pickled_function_says_what_to_do(raydist: Run) -> None:

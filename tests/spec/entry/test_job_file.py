@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from raydist.errors import JobFileError, RaydistError, SpecError
 from raydist.spec.definition import JobDefinition
 from raydist.spec.entry.job_file import read_job
 from raydist.spec.entry.job_probe import probe_defaults
-from raydist.spec.job import EntryPoint, Strategy, WorkerRange
+from raydist.spec.job import CheckpointEvery, EntryPoint, RunOn, Strategy, WorkerRange
 
 Read = Callable[..., JobDefinition]
 RAISES = "raise RuntimeError('the job file was run')\n"
@@ -170,6 +171,38 @@ def test_arguments_that_are_no_literals_are_read_in_another_process(read: Read, 
         "params": {"epochs": 7, "lr": 1e-3},
     }
     assert "settings" not in sys.modules
+
+
+def test_arguments_that_are_no_literals_mean_what_literals_mean(read: Read) -> None:
+    """They are typed from what is written, once, wherever the file is run."""
+    roles = "{'feat': {'command': ['serve', '--port', '1'], 'cpus': 1, 'resources': {'ssd': 0.5}}}"
+    others = "env={'A': None, 'B': 3}, timeout='2h', partitioner='min_size:1024', checkpoint_every='5m'"
+    params = "params={'shape': (2, 3), 'text': '.inf', 'word': 'a'}"
+    source = (
+        f"import raydist\n@raydist.job(keep_runs='30d', workers=2, roles={roles}, {others}, {params})\n"
+        "def train(ctx): ...\n"
+    )
+    literal = read(source)
+    found = read(source.replace("workers=2", "workers=1 + 1").replace("'a'", "float('inf')"))
+    assert found.defaults["keep_runs"] == 30 * 86400
+    assert found.defaults == {**literal.defaults, "params": {**literal.defaults["params"], "word": math.inf}}
+
+
+def test_arguments_of_each_type_come_through_the_probe(read: Read) -> None:
+    job = read(
+        "import pathlib, raydist\nfrom raydist.spec.job import WorkerRange, CheckpointEvery\n"
+        "from raydist.spec.job import RunOn\n"
+        "@raydist.job(workers=WorkerRange(minimum=1, maximum=3), checkpoint_every=CheckpointEvery(),\n"
+        "  env_file=pathlib.Path('a.env'), run_on=RunOn.ALL, keep=None)\n"
+        "def train(ctx): ...\n"
+    )
+    assert job.defaults == {
+        "workers": WorkerRange(minimum=1, maximum=3),
+        "checkpoint_every": CheckpointEvery(),
+        "env_file": "a.env",
+        "run_on": RunOn.ALL,
+        "keep": None,
+    }
 
 
 def test_job_made_by_a_call_is_read_in_another_process(read: Read) -> None:

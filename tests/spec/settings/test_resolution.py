@@ -37,19 +37,11 @@ def resolved(
 ) -> ResolvedJob:
     return resolve(
         definition or define(),
-        config=typed(config or {}, where=config_where),
+        config=typed_values(config or {}, where=config_where),
         config_where=config_where,
-        overrides=typed(overrides or {}),
+        overrides=typed_values(overrides or {}),
         now=NOW,
         suffix="1f3a",
-    )
-
-
-def typed(written: Mapping[str, Any], *, where: str = "") -> dict[str, Any]:
-    """Types what a layer says, but for its params, which may be texts still."""
-    params = {"params": written["params"]} if "params" in written else {}
-    return (
-        typed_values({name: written[name] for name in written.keys() - params.keys()}, where=where) | params
     )
 
 

@@ -13,8 +13,11 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.sizes import size_text
+from raydist.spec.params.kept import PARAM_TYPES, PARAMS
 from raydist.spec.plain import as_plain
 
+# They have lines of their own.
+_NOT_OPTIONS = (PARAMS, PARAM_TYPES, "entry_point")
 _ROLE = ("task_type", "num_tasks", "cpus", "gpus")
 _HOST = ("hosts", "cpu", "num_cpus", "memory", "gpus", "system")
 _CHECKPOINT = ("step", "attempt", "epoch", "bytes", "uri")
@@ -69,7 +72,7 @@ def command(run: str, storage: str, is_json: bool) -> None:
 
 
 def _print_sections(told: Mapping[str, Any]) -> None:
-    options = {name: value for name, value in told["spec"].items() if name not in ("params", "entry_point")}
+    options = {name: value for name, value in told["spec"].items() if name not in _NOT_OPTIONS}
     _print_facts("options", {name: value for name, value in options.items() if value not in (None, [], "")})
     plan = told["plan"]
     _print_facts(

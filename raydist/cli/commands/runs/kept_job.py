@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from raydist.errors import MistakeError
 from raydist.spec.duration import write_age
 from raydist.spec.job import MODULE_FLAG
+from raydist.spec.params.kept import kept_params
 from raydist.spec.settings.environment import variable_names
 from raydist.spec.settings.options import OPTIONS, PARAMS
 from raydist.spec.settings.secrecy import REDACTED
@@ -35,13 +36,14 @@ def check_roles(run: str, spec: Mapping[str, Any], *, settings: Mapping[str, Any
         )
 
 
-def lost_secrets(spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each setting of the run that neither its record nor `settings` has.
+def lost_secrets(spec: Mapping[str, Any], *, layers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a sentence for each setting of the run that neither its record nor one of `layers` has.
 
     Args:
-      settings: The options and params of the next run.
+      layers: The options and params of the next run. Only their names are looked at.
     """
     sentences = []
+    settings = set().union(*layers)
     if spec.get("on_end") == REDACTED and "on_end" not in settings:
         sentences.append("the command of --on-end is not kept; give it again")
     if REDACTED in str(spec.get("mlflow")) and "mlflow" not in settings:
@@ -50,14 +52,15 @@ def lost_secrets(spec: Mapping[str, Any], *, settings: Mapping[str, Any]) -> lis
         sentences.append("the credentials in --runtime-env are not kept; give it again")
     if REDACTED in str(spec.get("roles")) and "roles" not in settings:
         sentences.append("the secrets in the commands of roles are not kept; write roles again")
-    given = variable_names([settings])
+    given = variable_names(layers)
     variables = [name for name in _lost_variables(spec) if name not in given]
     if variables:
         file = spec.get("env_file")
         again = "--env" if file is None else f"--env, or with --env-file {file}"
         sentences.append(f"secret variables are not kept; give {', '.join(variables)} with {again}")
     params = spec.get(PARAMS, {})
-    names = [name for name in params if holds_redacted(params[name]) and name not in settings[PARAMS]]
+    given = set().union(*(layer.get(PARAMS, {}) for layer in layers))
+    names = [name for name in params if holds_redacted(params[name]) and name not in given]
     if names:
         sentences.append(f"secrets are not kept; give {', '.join(names)} with -p")
     return sentences
@@ -68,7 +71,7 @@ def kept_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     spec = {_RENAMED.get(name, name): value for name, value in spec.items()}
     taken_over = {option.name for option in OPTIONS} - _NOT_TAKEN_OVER
     # A secret is not kept: the job's own default, or -p, has to give it again.
-    params = {name: value for name, value in spec.get(PARAMS, {}).items() if not holds_redacted(value)}
+    params = {name: value for name, value in kept_params(spec).items() if not holds_redacted(value)}
     options = {name: value for name, value in spec.items() if name in taken_over and value != REDACTED}
     for name in ("mlflow", "runtime_env", "roles"):
         if REDACTED in str(options.get(name)):

@@ -21,6 +21,7 @@ from raydist.errors import MistakeError
 from raydist.runtime.host.software.packages import package_versions
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.entry.job_file import read_job
+from raydist.spec.settings.params import ParamTexts
 from raydist.storage.evidence import read_kept_code
 from raydist.storage.files.redaction import redact
 
@@ -120,7 +121,7 @@ def _run_again(
     return running.run_job(
         kept_job(record.run, record.spec, working_dir=own.get("working_dir")),
         config=kept_settings(record.spec),
-        param_texts=(),
+        params=ParamTexts(),
         options=own,
         is_json=is_json,
     )
@@ -147,7 +148,7 @@ def _kept_code(storage: RunStorage, record: RunRecord) -> bytes | None:
 
 def _notes(record: RunRecord) -> list[str]:
     """Returns what differs from the run that is repeated, as sentences."""
-    notes = lost_secrets(record.spec, settings=kept_settings(record.spec))
+    notes = lost_secrets(record.spec, layers=(kept_settings(record.spec),))
     if record.code is not None and record.code.omitted:
         names = ", ".join(record.code.omitted[:5]) + (", …" if len(record.code.omitted) > 5 else "")
         notes.append(f"the copy of the code is without what .gitignore or --env-file names: {names}")

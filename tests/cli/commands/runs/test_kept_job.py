@@ -22,11 +22,11 @@ def test_param_that_was_redacted_is_not_taken_over() -> None:
 
 
 def test_param_that_was_redacted_is_asked_for() -> None:
-    assert lost_secrets(SPEC, settings=kept_settings(SPEC)) == [
+    assert lost_secrets(SPEC, layers=[kept_settings(SPEC)]) == [
         "secrets are not kept; give api_key, data, mirrors with -p"
     ]
     given = {"params": {"api_key": "k", "data": "d", "mirrors": []}}
-    assert lost_secrets(SPEC, settings=given) == []
+    assert lost_secrets(SPEC, layers=[given]) == []
 
 
 def test_age_has_a_unit_by_which_it_is_read_again() -> None:

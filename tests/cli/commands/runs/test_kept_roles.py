@@ -21,7 +21,7 @@ def test_roles_are_taken_over() -> None:
 def test_roles_with_a_lost_secret_have_to_be_given_again() -> None:
     settings = kept_settings(SECRET)
     assert "roles" not in settings
-    assert lost_secrets(SECRET, settings=settings) == [
+    assert lost_secrets(SECRET, layers=[settings]) == [
         "the secrets in the commands of roles are not kept; write roles again"
     ]
     with pytest.raises(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from raydist.spec.params.kept import keep_params
 from raydist.storage.run_record import RunRecordStore
-from raydist.storage.run_storage import RunStorage
+from raydist.storage.run_storage import RunStorage, open_run
 from tests.cli.conftest import Run
 from tests.support.records import make_record
 
@@ -80,6 +82,20 @@ def test_diff_shows_what_differs_and_with_all_the_rest(raydist: Run, four_runs: 
     everything = raydist("diff", "finished", "failed", "--all", "--storage", uri(four_runs))[1]
     assert any(line.split() == ["options", "workers", "2", "2"] for line in everything.splitlines())
     assert "do not differ" in raydist("diff", "failed", "failed", "--storage", uri(four_runs))[1]
+
+
+def test_infinite_param_is_shown_and_differs_from_its_text(raydist: Run, tmp_path: Path) -> None:
+    for name, params in (("a", {"margin": math.inf}), ("b", {"margin": math.inf}), ("c", {"margin": ".inf"})):
+        storage = open_run(str(tmp_path / "runs"), run=name)
+        RunRecordStore(storage).replace(make_record(storage, state="FAILED", spec=keep_params(params)))
+    place = ("--storage", str(tmp_path / "runs"))
+    assert json.loads(raydist("diff", "a", "b", *place, "--json")[1])["differences"] == []
+    assert [line.split() for line in raydist("diff", "a", "c", *place)[1].splitlines()[1:]] == [
+        ["params", "margin", ".inf", '".inf"']
+    ]
+    assert "margin=.inf\n" in raydist("describe", "a", *place)[1]
+    told = json.loads(raydist("describe", "a", *place, "--json")[1])
+    assert told["spec"] == {"params": {"margin": ".inf"}, "param_types": {"number": [["margin"]]}}
 
 
 @pytest.mark.parametrize(("run", "expected"), [("finished", 0), ("failed", 1)])

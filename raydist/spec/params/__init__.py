@@ -1,0 +1,1 @@
+"""Params of a job as a record of a run keeps them."""
