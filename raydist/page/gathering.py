@@ -95,14 +95,15 @@ def _record(storage: RunStorage, problems: Problems, events: Sequence[Mapping[st
     except StorageError as error:
         problems.add(error)
     content = storage.read_bytes(storage.record)
-    record = {**as_plain(decode_record(b'{"state": "STARTING"}', storage)), "state": None}
+    needed = {"state": RunState.STARTING}  # without which nothing is a record
+    record = {**as_plain(decode_record(json.dumps(needed).encode(), storage)), "state": None}
     try:
         stored = json.loads(content)
     except (ValueError, RecursionError):
         stored = None
     for key, value in stored.items() if isinstance(stored, dict) else ():
         with contextlib.suppress(StorageError):
-            alone = json.dumps({"state": "STARTING", key: value}).encode()
+            alone = json.dumps({**needed, key: value}).encode()
             record[key] = as_plain(decode_record(alone, storage)).get(key)
     if not record["plan"]:
         record["plan"] = next((event for event in events if event.get("event") == "planned"), {})

@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from raydist.spec.run_state import RunState
+from raydist.spec.status import TaskState
+
 Event = Mapping[str, Any]
 
 _WAITING, _STARTING, _TRAINING = "waiting", "starting", "training"
 # What a task's state is called on the timeline; None ends its bar.
 _STAGES: Mapping[str, str | None] = {
-    "PENDING": _WAITING,
-    "STARTING": _STARTING,
-    "RUNNING": _TRAINING,
-    "FINISHED": None,
-    "FAILED": None,
-    "STOPPED": None,
+    TaskState.PENDING.value: _WAITING,
+    TaskState.STARTING.value: _STARTING,
+    TaskState.RUNNING.value: _TRAINING,
+    **{state.value: None for state in TaskState if state.is_terminal},
 }
-_ENDS = ("SUCCEEDED", "FAILED", "CANCELLED")
+_ENDS = tuple(state for state in RunState if state.is_terminal)
 _MARKED = ("task_failed", "task_back", "task_given_up", "restarting", "restarted", "note")
 
 
@@ -81,14 +82,14 @@ class _Story:
     def _take_state(self, event: Event, at_s: float) -> None:
         state, attempt = event.get("state"), event.get("attempt", 0)
         self.ended_s = at_s if state in _ENDS else None  # a resumed run goes on
-        if state == "STARTING":
+        if state == RunState.STARTING:
             if self.attempts:
                 self.attempts[-1].setdefault("to_s", at_s)
             self._end_all(at_s)
             self.attempts.append({"attempt": attempt, "from_s": at_s})
             for task in self.tasks:
                 self._begin(task, _WAITING if self.knows_tasks else _STARTING, at_s, event)
-        elif state == "RUNNING" and not self.knows_tasks:
+        elif state == RunState.RUNNING and not self.knows_tasks:
             for task in self.tasks:
                 self._begin(task, _TRAINING, at_s, event)
         elif state in _ENDS:

@@ -10,7 +10,7 @@ from raydist.errors import ClusterError, MistakeError, RaydistError, StorageErro
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.job import Strategy
 from raydist.spec.result import TaskRecord
-from raydist.spec.tasks import TaskId, TaskType
+from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.storage.profiles import mail
 from raydist.storage.profiles.mail import ProfileAnswer, ProfileRequest
 from raydist.storage.run_record import RunRecord, read_record
@@ -51,7 +51,7 @@ def profile_task(storage: RunStorage, task: TaskId | None, *, steps: int, timeou
             f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; only a live run "
             "can be profiled"
         )
-    entry = _entry_of(record, task or _chief_of(record))
+    entry = _entry_of(record, task or chief_of(entry.task.task_type for entry in record.tasks))
     if entry.pid is None or entry.state.is_terminal:
         raise ClusterError(f"{entry.task} of run {record.run} has no process now; ask again once it has")
     request = ProfileRequest(steps=steps, timeout_s=timeout_s)
@@ -76,12 +76,6 @@ def check_has_steps(task: TaskId, strategy: str) -> None:
         )
     if task.task_type not in (TaskType.CHIEF, TaskType.WORKER):
         raise MistakeError(f"{task} cannot be profiled: it takes no training steps; profile a worker")
-
-
-def _chief_of(record: RunRecord) -> TaskId:
-    chief = TaskId(task_type=TaskType.CHIEF, index=0)
-    has_chief = any(entry.task == chief for entry in record.tasks)
-    return chief if has_chief else TaskId(task_type=TaskType.WORKER, index=0)
 
 
 def _entry_of(record: RunRecord, task: TaskId) -> TaskRecord:

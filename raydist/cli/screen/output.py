@@ -13,6 +13,7 @@ import click
 
 from raydist.cli.screen import guide_pages
 from raydist.errors import RaydistError
+from raydist.spec.run_state import RunState
 from raydist.storage.files.redaction import redact_text
 from raydist.storage.plain_json import dump_plain_json
 
@@ -63,7 +64,13 @@ def print_raydist_error(error: RaydistError, *, is_json: bool) -> int:
 
 
 def print_error(
-    message: str, *, type_name: str, code: int, is_json: bool, state: str = "FAILED", **where: object
+    message: str,
+    *,
+    type_name: str,
+    code: int,
+    is_json: bool,
+    state: RunState = RunState.FAILED,
+    **where: object,
 ) -> int:
     """Prints one error: a sentence to stderr, and with `--json` an object to stdout. Returns `code`."""
     message = redact_text(message)

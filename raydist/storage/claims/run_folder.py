@@ -262,9 +262,9 @@ class RunFolder:
         )
 
     def _goes_on(self, claim: Claim | None, record: RunRecord | None) -> str:
-        run, state = self._storage.run, "STARTING"
+        run, state = self._storage.run, RunState.STARTING
         if record is not None and is_of(claim, record):
-            state = record.state.value
+            state = record.state
         return (
             f"run {run} is still running ({state}), driven by {_who(claim, record)}; "
             f"wait for its end, or stop it first: raydist stop {run}"
