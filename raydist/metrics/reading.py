@@ -37,15 +37,20 @@ COLUMNS = pa.schema(
 )
 
 
-def read_columns(storage: RunStorage, *, scope: Scope) -> pa.Table:
+def read_columns(
+    storage: RunStorage, *, scope: Scope, on_damage: Callable[[StorageError], object] | None = None
+) -> pa.Table:
     """Returns the stored values of one scope, of every attempt and task, with the columns `COLUMNS`.
 
     The rows of one task in one attempt are in the order in which they were reported; one may be there twice.
 
+    Args:
+      on_damage: Takes the error of each damaged file, which is left out; None raises it.
+
     Raises:
       StorageError: Storage cannot be read, or a file of it is damaged.
     """
-    return read_scopes(storage, scopes=(scope,))[scope]
+    return read_scopes(storage, scopes=(scope,), on_damage=on_damage)[scope]
 
 
 def read_scopes(
@@ -113,6 +118,12 @@ def _read_unknown(
             part = _read_group(storage, [f"{storage.metrics}/{name}"], (scope,), on_damage)
             rows += part[scope].to_pylist()
     return NewRows(rows=rows, files=files)
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first sentence of an error, of which pyarrow's have several, on lines of their own too."""
+    first = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    return "".join(each if each.isprintable() else "?" for each in first)
 
 
 class _GoneError(StorageError):
@@ -186,7 +197,7 @@ def _read_file(storage: Storage, key: str) -> pa.Table:
         rows = file.read(columns=_STORED.names, use_threads=False)
         return rows if rows.schema.equals(_STORED) else rows.select(_STORED.names).cast(_STORED)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise _DamagedFileError(f"{storage.uri(key)} is damaged: {error}") from error
+        raise _DamagedFileError(f"{storage.uri(key)} is damaged: {_reason(error)}") from error
 
 
 def _check_words(rows: pa.Table, where: str) -> None:
@@ -196,4 +207,4 @@ def _check_words(rows: pa.Table, where: str) -> None:
         for task in pc.unique(rows["task"]).to_pylist():
             TaskId.parse(task)
     except (SpecError, UnicodeDecodeError) as error:
-        raise _DamagedFileError(f"{where} is damaged: {error}") from error
+        raise _DamagedFileError(f"{where} is damaged: {_reason(error)}") from error

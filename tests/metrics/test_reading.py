@@ -73,6 +73,19 @@ def test_damaged_file_is_named(storage: RunStorage) -> None:
         read_columns(storage, scope=Scope.GLOBAL)
 
 
+@pytest.mark.parametrize("content", [b"no parquet", b"", b"PAR1" * 10, b"PAR1" + b"\0" * 200 + b"PAR1"])
+def test_damage_is_told_in_one_sentence_and_the_rest_is_read(storage: RunStorage, content: bytes) -> None:
+    store(storage, steps=[3])
+    storage.write_bytes(storage.metrics_segment(TASK, attempt=1, seq=0), content)
+    told: list[StorageError] = []
+    assert read_columns(storage, scope=Scope.GLOBAL, on_damage=told.append)["step"].to_pylist() == [3]
+    [sentence] = map(str, told)
+    assert sentence.partition(" is damaged: ")[0].endswith("1-worker-0-000000.parquet")
+    assert "\n" not in sentence
+    assert ". " not in sentence
+    assert not sentence.endswith(".")
+
+
 @pytest.mark.parametrize("column", ["step", "value"])
 def test_file_without_a_column_is_damaged(storage: RunStorage, column: str) -> None:
     import pyarrow as pa

@@ -11,6 +11,7 @@ import click
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import note_damage, open_named, run_argument
 from raydist.cli.screen.curves import charts
+from raydist.errors import StorageError
 from raydist.metrics.records import Scope
 
 if TYPE_CHECKING:
@@ -45,7 +46,12 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     run = opened.run
     note_damage(opened)
     scope = Scope.LOCAL if local else Scope.GLOBAL
-    table = as_table(read_columns(opened, scope=scope))
+    damaged: list[StorageError] = []
+    table = as_table(read_columns(opened, scope=scope, on_damage=damaged.append))
+    if damaged and not table.num_rows:
+        raise damaged[0]
+    for error in damaged:
+        click.echo(f"left out: {error}", err=True)
     if is_json or form == "json":
         _print_blocks(formats.json_blocks(table, run=run))
     elif form == "csv":

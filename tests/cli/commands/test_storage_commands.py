@@ -68,8 +68,28 @@ def test_list_json_names_the_runs(raydist: Run) -> None:
 
 
 def test_list_of_an_empty_storage_says_so(raydist: Run, tmp_path: Path) -> None:
-    code, out, _ = raydist("list", "--storage", str(tmp_path / "other"))
-    assert (code, out) == (0, f"no runs in {tmp_path / 'other'}\n")
+    other = tmp_path / "other"
+    code, out, _ = raydist("list", "--storage", str(other))
+    assert (code, out) == (0, f"no runs in {other}, which does not exist\n")
+    other.mkdir()
+    code, out, _ = raydist("list", "--storage", str(other))
+    assert (code, out) == (0, f"no runs in {other}\n")
+
+
+def test_damaged_metrics_file_is_left_out_and_named(raydist: Run, tmp_path: Path) -> None:
+    _, whole, _ = raydist("metrics", "digits-1", "--format", "csv")
+    [*_, last] = sorted((tmp_path / "raydist_runs/digits-1/metrics").glob("*.parquet"))
+    last.write_bytes(b"no parquet")
+    code, out, err = raydist("metrics", "digits-1", "--format", "csv")
+    assert code == 0
+    assert 1 < out.count("\n") <= whole.count("\n")
+    assert err.startswith(f"left out: {last} is damaged: ")
+    assert err.count("\n") == 1
+    for file in last.parent.glob("*.parquet"):
+        file.write_bytes(b"no parquet")
+    code, out, err = raydist("metrics", "digits-1")
+    assert (code, out) == (4, "")
+    assert err.count("\n") == 1
 
 
 def test_logs_show_the_last_attempt_of_every_task(raydist: Run) -> None:

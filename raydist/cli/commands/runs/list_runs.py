@@ -71,7 +71,9 @@ def command(states: tuple[str, ...], job: str | None, limit: int, storage: str, 
         return
     if not listing.runs:
         asked = " that match" if states or job else ""
-        click.echo(f"no runs{asked} in {opened.uri()}")
+        folder = opened.local_path()
+        why = "" if folder is None or folder.is_dir() else ", which does not exist"
+        click.echo(f"no runs{asked} in {opened.uri()}{why}")
         return
     _print(listing)
 
