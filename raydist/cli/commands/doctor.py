@@ -13,7 +13,7 @@ from raydist.cli.screen import output
 from raydist.errors import RaydistError, StorageError
 from raydist.known_versions import KNOWN
 from raydist.planning.this_machine import this_machine
-from raydist.runtime.host.address import accepts_tcp, running_address, split_address
+from raydist.runtime.host.address import ADDRESS_VARIABLE, accepts_tcp, running_address, split_address
 from raydist.runtime.host.proxies import describe_proxies, proxies_in
 from raydist.runtime.host.software.lost_parts import lost_parts
 from raydist.runtime.host.software.packages import has_metrics_agent
@@ -106,9 +106,9 @@ def _ray() -> dict[str, Any]:
     if address is None:
         return _finding("Ray", "none runs here: each run starts one of its own")
     try:
-        host, port = split_address(address)
+        host, port = split_address(address, name=ADDRESS_VARIABLE)
     except RaydistError as error:
-        return _finding("Ray", f"RAY_ADDRESS: {error}", is_ok=False)
+        return _finding("Ray", str(error), is_ok=False)
     is_up = accepts_tcp(host, port, timeout_s=3.0)
     return _finding("Ray", f"{address} {'answers' if is_up else 'does not answer'}", is_ok=is_up)
 

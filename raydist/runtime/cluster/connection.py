@@ -168,7 +168,8 @@ def _connect(
     target = _resolve(address, environ)
     if target == LOCAL:
         return _start_embedded(embedded, environ)
-    host, port = split_address(target)
+    given_by_variable = target == environ.get(ADDRESS_VARIABLE) and target != address
+    host, port = split_address(target, name=ADDRESS_VARIABLE if given_by_variable else "address")
     if not accepts_tcp(host, port, timeout_s=PROBE_TIMEOUT_S):
         option = "ray-client-server-port" if target.startswith(CLIENT_PREFIX) else "port"
         raise ClusterError(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from raydist.errors import ClusterError
+from raydist.errors import SpecError
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 CLIENT_PREFIX = "ray://"
@@ -31,18 +31,25 @@ def running_address(environ: Mapping[str, str] = os.environ) -> str | None:
     recorded = _recorded_address(environ)
     if recorded is None:
         return None
-    with contextlib.suppress(ClusterError):
+    with contextlib.suppress(SpecError):
         host, port = split_address(recorded)
         return recorded if accepts_tcp(host, port, timeout_s=_PROBE_TIMEOUT_S) else None
     return None
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port of `host:port`, `[ipv6]:port` or `ray://host:port`."""
+def split_address(address: str, *, name: str = "address") -> tuple[str, int]:
+    """Returns host and port of `host:port`, `[ipv6]:port` or `ray://host:port`.
+
+    Args:
+      name: What was set to it, for the message.
+
+    Raises:
+      SpecError: It has another form, or a port that cannot be.
+    """
     bare = address.removeprefix(CLIENT_PREFIX)
     match = re.fullmatch(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^:/\[\]]+)):(?P<port>\d{1,5})/?", bare)
     if match is None or not 0 < int(match["port"]) < 65536:
-        raise ClusterError(f"address is {address!r}; write local, auto, HOST:PORT or ray://HOST:PORT")
+        raise SpecError(f"{name} is {address!r}; write local, auto, HOST:PORT or ray://HOST:PORT")
     return match["six"] or match["host"], int(match["port"])
 
 

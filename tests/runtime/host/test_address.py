@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.errors import ClusterError
+from raydist.errors import SpecError
 from raydist.runtime.host.address import running_address, split_address
 
 
@@ -26,7 +26,7 @@ def test_address_is_split(address: str, expected: tuple[str, int]) -> None:
     "address", ["head", "head:", "head:0", "head:99999", "http://head:1", ":6379", "locl"]
 )
 def test_other_addresses_are_refused_with_the_forms(address: str) -> None:
-    with pytest.raises(ClusterError, match="write local, auto, HOST:PORT or ray://HOST:PORT"):
+    with pytest.raises(SpecError, match="write local, auto, HOST:PORT or ray://HOST:PORT"):
         split_address(address)
 
 
