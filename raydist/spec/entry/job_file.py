@@ -81,6 +81,8 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
     _check_exists(function, source, found.location)
     job = source.jobs.get(function)
     where = f"{found.location}, line {job.line}" if job else found.location
+    if function in source.problems:
+        raise JobFileError(f"{where}: {function} {source.problems[function]}")
     defaults = _literal_defaults(job, found.location) if function in source.functions else None
     if defaults is None:
         entry_point, folder = _entry_point(found, function, asked=asked)
@@ -131,11 +133,18 @@ def _locate(target: str, *, cwd: Path, first: Path) -> _Target:
         raise JobFileError(f"{location or 'the empty path'} is a directory; give a .py file in it")
     if not os.path.exists(file):  # unlike Path.exists, takes a name that is too long
         siblings = os.listdir(file.parent) if os.path.isdir(file.parent) else []
-        near = suggest(file.name, sorted(name for name in siblings if name.endswith(".py")))
+        others = sorted(name for name in siblings if name.endswith(".py") and name != file.name)
+        near = suggest(file.name, others)
         remedy = near if near.startswith("did") else "give path/to/file.py or package.module:function"
-        raise JobFileError(f"there is no job file {location}; {remedy}")
+        if os.path.islink(file):
+            missing = f"{location} is a link to {os.readlink(file)}, which does not exist"
+        else:
+            missing = f"there is no job file {location}"
+        raise JobFileError(f"{missing}; {remedy}")
     if file.suffix not in (".py", SUFFIX):
         raise JobFileError(f"{location} is no Python file; give a file that ends in .py or {SUFFIX}")
+    if not os.path.isfile(file):  # to read a pipe would wait for whoever writes to it
+        raise JobFileError(f"{location} is no regular file; give a file that ends in .py or {SUFFIX}")
     if file.suffix == SUFFIX and function:
         raise JobFileError(f"{location} is a notebook, which runs as a whole; drop :{function}")
     return _Target(location=location, function=function or None, file=file)

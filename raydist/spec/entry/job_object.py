@@ -12,6 +12,7 @@ from typing import Any
 
 from raydist.errors import JobFileError
 from raydist.spec.definition import JobDefinition, TypedOptions
+from raydist.spec.entry.call_check import problem_of_function
 from raydist.spec.entry.job_source import imports_tf_keras
 from raydist.spec.entry.working_dir import existing_folder, module_working_dir
 from raydist.spec.job import EntryPoint
@@ -35,12 +36,14 @@ def define_from_object(
         raise JobFileError(f"the job is {job_or_function!r:.80}; give a function, or one with @raydist.job")
     defaults = job_or_function.defaults if isinstance(job_or_function, Job) else TypedOptions({})
     function = job_or_function.function if isinstance(job_or_function, Job) else job_or_function
+    name = getattr(function, "__name__", type(function).__name__)
+    if (problem := problem_of_function(function)) is not None:
+        raise JobFileError(f"the job {name} {problem}")
     asked_text = working_dir if working_dir is not None else defaults.get("working_dir")
     asked = existing_folder(asked_text, base=Path.cwd()) if asked_text is not None else None
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     path = getattr(module, "__file__", None)
     file = Path(path).absolute() if path else None
-    name = getattr(function, "__name__", type(function).__name__)
     if module and file and _is_importable(module, file) and getattr(module, name, None) is job_or_function:
         entry_point = EntryPoint(module=module.__name__, function=name)
         folder = module_working_dir(module.__name__, file, asked=asked)

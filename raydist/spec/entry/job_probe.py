@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import JobFileError
+from raydist.spec.entry.call_check import problem_of_function
 from raydist.spec.entry.entry_point import load_object
 from raydist.spec.job import EntryPoint
 from raydist.spec.params.kept import PARAM_TYPES, PARAMS, keep_params, kept_params
@@ -35,7 +36,8 @@ def probe_defaults(
       shown: The job as the user wrote it, for messages.
 
     Raises:
-      JobFileError: The file failed when it was run; ends with the last line that it printed.
+      JobFileError: The file failed when it was run, and the message ends with the last line that it printed;
+        or a task could not call the job.
     """
     request = {"file": entry_point.file, "module": entry_point.module, "function": entry_point.function}
     root = str(Path(__file__).parents[3])
@@ -60,7 +62,10 @@ def probe_defaults(
         raise JobFileError(
             f"{shown} failed when it was run for the job's defaults, which are not literals: {last}"
         )
-    written: dict[str, Any] = json.loads(done.stdout)
+    told = json.loads(done.stdout)
+    if told["problem"] is not None:
+        raise JobFileError(f"{shown} {told['problem']}")
+    written: dict[str, Any] = told["arguments"]
     if PARAMS in written:
         written[PARAMS] = kept_params(written)
     written.pop(PARAM_TYPES, None)
@@ -77,8 +82,12 @@ def main() -> None:
     loaded = load_object(EntryPoint(**request), working_dir=Path(working_dir) if working_dir else None)
     if not isinstance(loaded, Job) and not callable(loaded):
         raise JobFileError(f"{request['function']} is of type {type(loaded).__name__}; name a function")
+    told = {
+        "problem": problem_of_function(loaded.function if isinstance(loaded, Job) else loaded),
+        "arguments": _arguments(loaded) if isinstance(loaded, Job) else {},
+    }
     with result:
-        json.dump(_arguments(loaded) if isinstance(loaded, Job) else {}, result)
+        json.dump(told, result)
     # The job file may have started threads that would keep this process alive.
     sys.stderr.flush()
     os._exit(0)

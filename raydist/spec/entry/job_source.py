@@ -6,12 +6,14 @@ A job file may import tensorflow at its top, which takes seconds and would fix t
 from __future__ import annotations
 
 import ast
+import collections
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from raydist.errors import JobFileError
+from raydist.spec.entry.call_check import problem_of_source
 from raydist.spec.entry.notebook import read_cells
 
 
@@ -38,6 +40,8 @@ class JobSource:
     Attributes:
       jobs: Functions decorated with `raydist.job`, by name.
       functions: All functions, by name.
+      problems: Why a task could not call a function, by its name. A function that has other decorators, or
+        whose name is bound again, is not checked, as something else may be called.
       other_names: What else is bound there: assignments, imports.
       is_program: Whether it does anything when it is run, besides defining functions and classes.
     """
@@ -47,6 +51,7 @@ class JobSource:
     other_names: frozenset[str]
     imports_tf_keras: bool
     is_program: bool = False
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_notebook(content: bytes, *, shown: str) -> JobSource:
@@ -112,15 +117,23 @@ def _read_tree(tree: ast.Module) -> JobSource:
 
     jobs: dict[str, FoundJob] = {}
     functions: set[str] = set()
+    bound: collections.Counter[str] = collections.Counter()
+    problems: dict[str, str] = {}
     others: set[str] = set()
     for statement in _top_level(tree.body):
         match statement:
-            case ast.FunctionDef(name=name, decorator_list=decorator_list):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 functions.add(name)
-                for decorator in decorator_list:
+                bound[name] += 1
+                is_plain = True
+                for decorator in statement.decorator_list:
                     call = decorator if isinstance(decorator, ast.Call) else None
                     if is_job(call.func if call else decorator):
                         jobs[name] = _found(name, decorator.lineno, call)
+                    else:
+                        is_plain = False
+                if is_plain and (problem := problem_of_source(statement)) is not None:
+                    problems[name] = problem
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 others.add(name)
                 if any(is_job(node) for node in ast.walk(value) if isinstance(node, ast.expr)):
@@ -135,6 +148,9 @@ def _read_tree(tree: ast.Module) -> JobSource:
         other_names=frozenset(others),
         imports_tf_keras=imports_tf_keras(tree),
         is_program=_is_program(tree),
+        problems={
+            name: problem for name, problem in problems.items() if bound[name] == 1 and name not in others
+        },
     )
 
 
@@ -143,9 +159,10 @@ def _is_program(tree: ast.Module) -> bool:
 
     Imports count where nothing is defined: `main.py` may import what trains.
     """
-    passive = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    passive = (*definitions, ast.Import, ast.ImportFrom, ast.Pass)
     rest = [one for one in tree.body if not isinstance(one, passive)]
-    has_definitions = any(isinstance(one, ast.FunctionDef | ast.ClassDef) for one in tree.body)
+    has_definitions = any(isinstance(one, definitions) for one in tree.body)
     has_imports = any(isinstance(one, ast.Import | ast.ImportFrom) for one in tree.body)
     return any(map(_does_something, rest)) or (has_imports and not has_definitions)
 
