@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -14,8 +16,9 @@ import raydist
 from raydist.cli import command_line
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
-from raydist.errors import RaydistError
+from raydist.errors import MistakeError, RaydistError
 from raydist.runtime.host.sweeping import sweep_host
+from raydist.spec.run_state import RunState
 
 INTERRUPTED = 130
 
@@ -111,7 +114,17 @@ def cli() -> None:
     Example:
       raydist submit jobs/cifar.py --workers 2
     """
+    _check_folder()
     sweep_host()
+
+
+def _check_folder() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise MistakeError(
+            "the current folder was deleted, or cannot be read; change to another folder with cd"
+        ) from error
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -135,7 +148,9 @@ def _run_command(arguments: Sequence[str], *, is_json: bool) -> int:
         return 2
     except click.ClickException as error:
         standard_streams.tolerate_failures()  # the mistake is what is to be told
-        return output.print_error(_usage_sentence(error), type_name="UsageError", code=2, is_json=is_json)
+        return output.print_error(
+            _usage_sentence(error, arguments), type_name="UsageError", code=2, is_json=is_json
+        )
     except standard_streams.OutputError:
         raise
     except RaydistError as error:
@@ -147,15 +162,18 @@ def _run_command(arguments: Sequence[str], *, is_json: bool) -> int:
             type_name="KeyboardInterrupt",
             code=INTERRUPTED,
             is_json=is_json,
-            state="CANCELLED",
+            state=RunState.CANCELLED,
         )
     return code if isinstance(code, int) else 0
 
 
-def _usage_sentence(error: click.ClickException) -> str:
+def _usage_sentence(error: click.ClickException, arguments: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
-    remedy = f" (see `{context.command_path} --help`)" if context else ""
-    return error.format_message().rstrip(".") + remedy
+    # An option without its value is found before click has a context for it.
+    named = [each for each in arguments[:1] if each in COMMANDS]
+    command = context.command_path if context else " ".join(["raydist", *named])
+    sentence = re.sub(r"\s*\n\s*", " ", error.format_message()).rstrip(".")
+    return f"{sentence} (see `{command} --help`)"
 
 
 def main() -> NoReturn:

@@ -85,7 +85,7 @@ class CheckpointEvery:
             return cls()
         if re.fullmatch(r"[0-9]{1,12}", text):
             return cls(count=int(text), unit=CheckpointUnit.STEPS)
-        if re.fullmatch(r"[0-9.]{1,12}[smh]", text):
+        if re.fullmatch(r"\s*[0-9.]{1,12}\s*[smh]\s*", text):
             seconds = parse_duration("checkpoint_every", text)
             if seconds != int(seconds):
                 raise SpecError(f"checkpoint_every is {text!r}; write whole seconds, such as 60s")

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,9 @@ from raydist.spec.settings.options import OPTIONS
         pytest.param(["fly"], "no command 'fly'; write one of submit, plan, list", id="far-command"),
         pytest.param(["submit", "j.py", "--worker", "2"], "--workers", id="near-option"),
         pytest.param(["submit"], "Missing argument 'JOB'", id="no-job"),
+        pytest.param(["download", "r"], "Choose from: checkpoint, export, code (see `", id="no-choice"),
+        pytest.param(["logs", "r", "--tail"], "an argument (see `raydist logs --help`)", id="no-value"),
+        pytest.param(["--fly"], "No such option '--fly' (see `raydist --help`)", id="no-option"),
     ],
 )
 def test_usage_error_is_exit_2_and_one_sentence(
@@ -33,6 +37,24 @@ def test_usage_error_is_exit_2_and_one_sentence(
     assert sentence in captured.err
     assert "Traceback" not in captured.err
     assert captured.err.startswith("raydist: ")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["plan", "job.py"], ["status", "r"], ["submit", "job.py"]], ids=" ".join
+)
+def test_folder_that_was_deleted_is_exit_2(arguments: list[str], tmp_path: Path) -> None:
+    code = (
+        "import os; from raydist.cli import main; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
+        "main.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "raydist: the current folder was deleted, or cannot be read; change to another folder with cd\n"
+    )
 
 
 def test_usage_error_with_json_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,8 @@ class ParamTexts(dict[str, str]):
         for item in written:
             key, equals, value = item.partition("=")
             if not equals or not key:
-                raise SpecError(f"-p {item!r} has no value; write -p KEY=VALUE")
+                lacks = "value" if key else "key"
+                raise SpecError(f"-p {item!r} has no {lacks}; write -p KEY=VALUE")
             texts[key] = value
         return texts
 

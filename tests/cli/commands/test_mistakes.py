@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ Write = Callable[..., Path]
         pytest.param(["broken.py"], ["broken.py, line 6", "fix the syntax error"], id="syntax-error"),
         pytest.param(
             ["job.py", "--", "--epochs", "2"],
-            ["args are '--epochs 2 ", "job.py:train is a job", "(epochs", "-p KEY=VALUE"],
+            ["args are '--epochs 2', but job.py:train is a job", "(epochs", "-p KEY=VALUE"],
             id="arguments-of-a-job",
         ),
         pytest.param(["job.py", "--run-on", "all"], ["run_on is all", "is a job"], id="run-on-of-a-job"),
@@ -33,7 +34,21 @@ Write = Callable[..., Path]
             ["job.py", "-p", "epoch=2"], ["params.epoch", "did you mean epochs?"], id="unknown-param"
         ),
         pytest.param(["job.py", "-p", "epochs=two"], ["params.epochs is 'two'", "3"], id="ill-typed-param"),
-        pytest.param(["job.py", "-p", "epochs"], ["-p KEY=VALUE"], id="param-without-value"),
+        pytest.param(["job.py", "-p", "epochs"], ["no value", "-p KEY=VALUE"], id="param-without-value"),
+        pytest.param(["job.py", "-p", "=3"], ["no key", "-p KEY=VALUE"], id="param-without-key"),
+        pytest.param(["job.py", "-p"], ["'-p'", "`raydist submit --help`"], id="param-without-anything"),
+        pytest.param(
+            ["job.py", "--workers"], ["'--workers'", "`raydist submit --help`"], id="option-without-value"
+        ),
+        pytest.param(
+            ["job.py", "--address", "host:99999"], ["'host:99999'", "HOST:PORT"], id="port-of-the-address"
+        ),
+        pytest.param(["async.py"], ["async.py, line 2", "async", "define it with def"], id="async"),
+        pytest.param(["bare.py"], ["bare.py, line 2: train takes no", "ctx"], id="without-the-context"),
+        pytest.param(
+            ["dangling.py"], ["dangling.py is a link to", "does not exist; give"], id="dangling-link"
+        ),
+        pytest.param(["pipe.py"], ["pipe.py is no regular file"], id="pipe"),
         pytest.param(["job.py", "--workers", "0"], ["workers is 0", "at least 1"], id="no-workers"),
         pytest.param(["job.py", "--workers", "-1"], ["workers is -1", "at least 1"], id="negative-workers"),
         pytest.param(["job.py", "--workers", "4:2"], ["workers is 4:2", "2:4"], id="min-above-max"),
@@ -125,10 +140,15 @@ def test_mistake_is_exit_2_and_one_sentence(
     (tmp_path / "script.py").write_text("print('trains')\n")
     job_file(name="two.py", more="\n\n@raydist.job\ndef other(ctx):\n    pass\n")
     job_file(name="broken.py", more="\nreturn (\n").write_text("\n\n\nimport raydist\n\ndef train(ctx:\n")
+    (tmp_path / "async.py").write_text("import raydist\n@raydist.job(workers=2)\nasync def train(ctx): ...\n")
+    (tmp_path / "bare.py").write_text("import raydist\n@raydist.job\ndef train(): ...\n")
+    (tmp_path / "dangling.py").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "typo.yaml").write_text("address: local\nwokers: 2\n")
     (tmp_path / "shards.yaml").write_text("partitioner: {min_size: 9}\n")
 
-    code, out, err = raydist("submit", *arguments, *([] if "-c" in arguments else ["--address", "local"]))
+    has_address = "-c" in arguments or "--address" in arguments
+    code, out, err = raydist("submit", *([] if has_address else ["--address", "local"]), *arguments)
 
     assert (code, out) == (2, "")
     assert err.startswith("raydist: ")
@@ -169,6 +189,15 @@ def test_what_can_never_fit_is_exit_3(
     for sentence in sentences:
         assert sentence in error["message"]
         assert sentence in err
+
+
+def test_ray_address_that_is_none_is_exit_2(
+    raydist: Run, job_file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "garbage")
+    code, out, err = raydist("submit", str(job_file()))
+    assert (code, out) == (2, "")
+    assert err == "raydist: RAY_ADDRESS is 'garbage'; write local, auto, HOST:PORT or ray://HOST:PORT\n"
 
 
 def test_address_that_does_not_answer_is_exit_3(raydist: Run, job_file: Write) -> None:

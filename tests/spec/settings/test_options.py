@@ -63,6 +63,7 @@ def test_help_ends_with_the_built_in_default() -> None:
         ("ports", "20000-20099", PortRange(low=20000, high=20099)),
         ("checkpoint_every", 100, CheckpointEvery(count=100, unit=CheckpointUnit.STEPS)),
         ("checkpoint_every", "60s", CheckpointEvery(count=60, unit=CheckpointUnit.SECONDS)),
+        ("checkpoint_every", "1 h", CheckpointEvery(count=3600, unit=CheckpointUnit.SECONDS)),
         ("ps", "2", 2),
         ("checkpoint_every", "5m", CheckpointEvery(count=300, unit=CheckpointUnit.SECONDS)),
         ("timeout", "1e3", 1000.0),

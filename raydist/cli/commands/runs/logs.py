@@ -36,7 +36,10 @@ class _SinceType(click.ParamType[float]):
         except (ValueError, OverflowError):
             pass
         try:
-            return time.time() - parse_duration("--since", value)
+            seconds = parse_duration("--since", value)
+            if seconds < 0:
+                raise SpecError(f"--since is {value!r}; write how long ago, such as 5m")
+            return time.time() - seconds
         except SpecError as error:
             raise SpecError(f"{error}, or a time such as 2026-11-21T09:30") from error
 

@@ -93,6 +93,13 @@ def test_time_of_each_line_is_printed(raydist: Run, run: RunStorage) -> None:
     assert (len(date), len(clock), prefix, text) == (10, 8, "[worker/1]", ["three", "✓"])
 
 
+@pytest.mark.parametrize("since", ["-5", "-5m"])
+def test_negative_time_is_exit_2(raydist: Run, run: RunStorage, since: str) -> None:
+    code, _, err = raydist("logs", "digits-1", "--storage", run.uri(), "--since", since)
+    assert code == 2
+    assert f"--since is '{since}'; write how long ago, such as 5m, or a time such as 2026" in err
+
+
 def test_time_that_is_none_is_exit_2(raydist: Run, run: RunStorage) -> None:
     code, _, err = raydist("logs", "digits-1", "--storage", run.uri(), "--since", "yesterday")
     assert code == 2
