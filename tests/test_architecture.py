@@ -148,7 +148,7 @@ ROOMS: dict[str, set[str]] = {
     # Joins what decides with what acts.
     "runs": {
         *("errors", "spec", "planning", "storage", "storage.claims", "storage.profiles", "tracking"),
-        *("controller", "controller.revival", "controller.machine", "controller.report"),
+        *("controller", "controller.revival", "controller.events", "controller.machine", "controller.report"),
         *("runtime.host", "runtime.cluster", "runtime.task", "runtime.group", "runtime.detach"),
     },
     "api": {

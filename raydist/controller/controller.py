@@ -30,6 +30,7 @@ from raydist.controller.events import (
     StartAttempt,
     StartDeadlinePassed,
     StopGroup,
+    StoredCheckpoint,
 )
 from raydist.controller.machine import RunMachine
 from raydist.controller.report import journal
@@ -67,6 +68,7 @@ class Controller:
         places: RunPlaces,
         record: Callable[[RunResult], object],
         on_event: Sink,
+        newest_checkpoint: Callable[[], StoredCheckpoint | None] = lambda: None,
         on_end: Callable[[RunResult], str | None] | None = None,
         more_notes: Callable[[], Sequence[str]] = tuple,
         ray_s: float = 0.0,
@@ -79,6 +81,8 @@ class Controller:
             ClusterError ends the run: another process drives it.
           on_event: Takes what happens, as `journal` describes it. `record` and it may raise
             StorageError, which does not end the run.
+          newest_checkpoint: Returns the newest committed checkpoint on storage, None without one; called once
+            the processes of an attempt are gone. It may raise StorageError: what is known is kept then.
           on_end: Called once, when the run has ended and its last record is written. What it returns, unless
             None, becomes a note.
           more_notes: Returns the sentences that others add to the notes, all so far.
@@ -91,6 +95,7 @@ class Controller:
         self._places = places
         self._record = record
         self._on_event = on_event
+        self._newest_checkpoint = newest_checkpoint
         self._on_end = on_end
         self._more_notes = more_notes
         self._noted: tuple[str, ...] = ()
@@ -129,7 +134,8 @@ class Controller:
                 self._handle(Crashed(error))
             raise
         finally:
-            self._stop_group()
+            if self._group is not None:
+                self._handle(self._end_attempt())
             self._write_last_record()
             self._call_end_hook()
         return self._latest
@@ -171,9 +177,7 @@ class Controller:
                 self._call_group(lambda group: group.command(command, tasks))
             case StopGroup():
                 self._start_deadline_s = self._grace_deadline_s = self._save_deadline_s = None
-                group = self._group
-                problem = self._stop_group()
-                self._handle(GroupStopped(problem, () if group is None else group.explanations()))
+                self._handle(self._end_attempt())
 
     def _start_attempt(self, asked: StartAttempt) -> None:
         self._attempt_started_s = self._room_asked_s = self._clock.now()
@@ -230,9 +234,10 @@ class Controller:
         machine = self._machine
         state, known = machine.state, journal.Known.of(machine)
         self._actions.extend(machine.handle(event))
-        if not isinstance(event, GroupStopped):
-            for told in journal.news_events(machine, known, at_s=self._clock.unix()):
-                self._tell(told)
+        # Of a stopped group only its last checkpoint: each task has ended with it.
+        describe = journal.checkpoint_events if isinstance(event, GroupStopped) else journal.news_events
+        for told in describe(machine, known, at_s=self._clock.unix()):
+            self._tell(told)
         if machine.state is not state:
             name, number = machine.plan.job.name, machine.attempt.number
             logger.info("run %s attempt %d: %s -> %s", name, number, state.name, machine.state.name)
@@ -262,6 +267,23 @@ class Controller:
         if self._save_deadline_s is not None:
             deadlines.append((self._save_deadline_s, SaveDeadlinePassed()))
         return deadlines
+
+    def _end_attempt(self) -> GroupStopped:
+        """Stops the group, if there is one, and returns what is known of its tasks then."""
+        group, problem = self._group, self._stop_group()
+        return GroupStopped(
+            problem,
+            explanations=() if group is None else group.explanations(),
+            statuses=() if group is None else group.last_statuses(),
+            checkpoint=self._stored_checkpoint(),
+        )
+
+    def _stored_checkpoint(self) -> StoredCheckpoint | None:
+        try:
+            return self._newest_checkpoint()
+        except StorageError as error:
+            logger.warning("the newest checkpoint could not be looked up: %s", error)
+            return None
 
     def _stop_group(self) -> str | None:
         """Stops the group, if there is one; returns why it could not be stopped, or None."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import RaydistError
 from raydist.planning.plan import Plan
-from raydist.spec.status import Command
+from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
 
@@ -71,16 +71,28 @@ class CancelRequested:
 
 
 @dataclass(frozen=True)
+class StoredCheckpoint:
+    """The newest committed checkpoint of the run."""
+
+    step: int
+    uri: str
+
+
+@dataclass(frozen=True)
 class GroupStopped:
     """The processes of the attempt are gone.
 
     Attributes:
       problem: Why some of them may still be there; None when all are gone.
       explanations: What became known of failures that were reported before.
+      statuses: What the tasks sent since the last update; they train on until their processes end.
+      checkpoint: What is on storage now; None where there is none, or storage could not be read.
     """
 
     problem: str | None = None
     explanations: tuple[Explanation, ...] = ()
+    statuses: tuple[TaskStatus, ...] = ()
+    checkpoint: StoredCheckpoint | None = None
 
 
 @dataclass(frozen=True)

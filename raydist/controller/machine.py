@@ -154,9 +154,12 @@ class RunMachine:
                 return self._lose_group(error)
             case RunState.STOPPING, GraceDeadlinePassed() | GroupBroken() if is_collecting:
                 return self._judge(self._collateral_cause())
-            case RunState.STOPPING, GroupStopped(problem, explanations) if self._next is not None:
-                self._take_explanations(explanations)
+            case RunState.STOPPING, GroupStopped(problem) if self._next is not None:
+                self._take_last_news(event)
                 return self._leave_attempt(self._next, problem)
+            case _, GroupStopped() if self.state.is_terminal:  # after a crash, or stopped at the second try
+                self._take_last_news(event)
+                return []
             case RunState.STARTING | RunState.RUNNING | RunState.STOPPING, CancelRequested():
                 return self._cancel()
             case RunState.STARTING | RunState.RUNNING | RunState.STOPPING, Crashed(error):
@@ -324,6 +327,15 @@ class RunMachine:
         self._next = following
         return [StopGroup()]
 
+    def _take_last_news(self, stopped: GroupStopped) -> None:
+        # Why the attempt ended is known already: a task that fails as it is stopped changes nothing.
+        statuses = tuple(status for status in stopped.statuses if status.failure is None)
+        self.attempt = self.attempt.updated(GroupUpdate(statuses=statuses))
+        self.reached = self.reached.updated(statuses, chief=self.chief, attempt=self.attempt.number)
+        if stopped.checkpoint is not None:
+            self.reached = self.reached.with_checkpoint(stopped.checkpoint.uri, step=stopped.checkpoint.step)
+        self._take_explanations(stopped.explanations)
+
     def _take_explanations(self, explanations: Sequence[Explanation]) -> None:
         for each in explanations:
             self.deaths = self.deaths.explained(each)
@@ -362,5 +374,5 @@ class RunMachine:
     def _timeout_error(self) -> TrainingError:
         return TrainingError(
             f"the run did not end within {self.plan.job.timeout:g} s (--timeout); "
-            f"it reached step {self.reached.steps}"
+            f"it was at step {self.reached.steps}"
         )

@@ -78,6 +78,9 @@ class TaskGroup(Protocol):
         A call that follows one which Ctrl-C interrupted, waits for no task to end by itself.
         """
 
+    def last_statuses(self) -> tuple[TaskStatus, ...]:
+        """Returns, after `stop`, the newest status of each task that sent one since the last `poll`."""
+
     def explanations(self) -> tuple[Explanation, ...]:
         """Returns, after `stop`, what other hosts told of the tasks that died there."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from raydist.controller.clock import SystemClock
 from raydist.controller.controller import Controller
+from raydist.controller.events import StoredCheckpoint
 from raydist.controller.machine import RunMachine
 from raydist.controller.report.journal import PROGRESS
 from raydist.controller.report.result import RunPlaces
@@ -25,6 +27,7 @@ from raydist.runtime.group.launcher import RayLauncher
 from raydist.runtime.host.software.packages import check_mlflow
 from raydist.spec.job import JobSpec
 from raydist.spec.result import RunResult
+from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.claims.run_folder import RunFolder
 from raydist.storage.evidence import CodeRecord
 from raydist.storage.run_record import RunRecord
@@ -116,11 +119,17 @@ def make_controller(
         places=RunPlaces(storage=folder.uri, task_logs=folder.task_logs),
         record=record,
         on_event=on_event,
+        newest_checkpoint=functools.partial(_newest_checkpoint, plan.job),
         more_notes=lambda: (*tell_notes(), *(() if tracker is None else tracker.notes())),
         on_end=_all(None if tracker is None else tracker.finish, end_hook(plan.job), expiry_hook(plan.job)),
         ray_s=ray_s,
         revival=revival,
     )
+
+
+def _newest_checkpoint(job: JobSpec) -> StoredCheckpoint | None:
+    newest = CheckpointStore(open_run(job.storage, run=job.name)).newest()
+    return None if newest is None else StoredCheckpoint(step=newest.step, uri=newest.uri)
 
 
 def _tracker(job: JobSpec) -> MlflowTracker | None:

@@ -67,7 +67,7 @@ class CheckpointStore:
         files: Mapping[str, bytes | Path],
         info: Mapping[str, Any] | None = None,
     ) -> Checkpoint:
-        """Stores `files` under their names, then the marker; without the marker nobody sees them.
+        """Stores `files` under their names, then the marker; without the marker no reader sees them.
 
         A step that this attempt has committed already is left as it is, so that a save at an
         epoch's end may fall on the step of another save.
@@ -146,6 +146,15 @@ class CheckpointStore:
         found = (self._load_unless_damaged(step, attempt) for step, attempt in self._marked())
         return [checkpoint for checkpoint in found if checkpoint is not None]
 
+    def newest(self) -> Checkpoint | None:
+        """Returns the newest committed checkpoint, None without one; reads its marker, and none of its files.
+
+        Newest as in `latest_whole`. One whose marker is damaged is left out.
+        """
+        by_age = sorted(self._folders(), key=_age)
+        found = (self._load_unless_damaged(step, attempt) for step, attempt in by_age)
+        return next((checkpoint for checkpoint in found if checkpoint is not None), None)
+
     def read(self, checkpoint: Checkpoint) -> dict[str, bytes]:
         """Returns every file's content by name; raises CheckpointError, naming the file, on any damage."""
         return {file.name: b"".join(self._checked_chunks(checkpoint, file)) for file in checkpoint.files}
@@ -200,7 +209,7 @@ class CheckpointStore:
     def prune(self, *, keep: int | None, keep_steps: Collection[int] = ()) -> None:
         """Removes all but the newest `keep` checkpoints and those of `keep_steps`; None keeps every one.
 
-        Newest as `latest_whole` has it: after a damaged step 30 of attempt 0 was skipped for step 20,
+        Newest as in `latest_whole`: after a damaged step 30 of attempt 0 was skipped for step 20,
         attempt 1's step 25 is the newer one. Of earlier attempts also what was never committed is removed.
         """
         by_age = self._marked_by_age()
@@ -221,7 +230,7 @@ class CheckpointStore:
         return sorted((name for name in names if name is not None), reverse=True)
 
     def _marked_by_age(self) -> list[tuple[int, int]]:
-        return sorted(self._marked(), key=lambda name: (name[1], name[0]), reverse=True)
+        return sorted(self._marked(), key=_age)
 
     def _marked(self) -> list[tuple[int, int]]:
         return [
@@ -282,6 +291,12 @@ class CheckpointStore:
 
     def _file_key(self, step: int, attempt: int, name: str) -> str:
         return f"{self._storage.checkpoint(step=step, attempt=attempt)}/{name}"
+
+
+def _age(name: tuple[int, int]) -> tuple[int, int]:
+    """Sorts (step, attempt) by age, the newest first: by the attempt, then by the step."""
+    step, attempt = name
+    return -attempt, -step
 
 
 def _size(source: bytes | Path) -> int:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from raydist.controller.controller import GRACE_S, POLL_S, ROOM_EVERY_S, SAVE_S, Controller
+from raydist.controller.events import StoredCheckpoint
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import Explanation
 from raydist.errors import ClusterError, RaydistError, StorageError
@@ -21,7 +23,9 @@ from tests.support.fakes import (
     FakeLauncher,
     FakeTaskGroup,
     Moment,
+    make_failure,
     make_plan,
+    make_status,
     task,
 )
 
@@ -39,6 +43,7 @@ class Run:
         ray_s: float = 0.0,
         on_end: Callable[[RunResult], str | None] | None = None,
         more_notes: Callable[[], tuple[str, ...]] = tuple,
+        newest_checkpoint: Callable[[], StoredCheckpoint | None] = lambda: None,
     ):
         plan = plan or make_plan()
         self.clock = FakeClock()
@@ -55,6 +60,7 @@ class Run:
             on_event=self.events.append,
             on_end=on_end,
             more_notes=more_notes,
+            newest_checkpoint=newest_checkpoint,
             ray_s=ray_s,
         )
 
@@ -268,6 +274,64 @@ def test_ctrl_c_cancels_the_run_and_stops_the_group(script: Script) -> None:
     assert (result.state, result.exit_code, result.error) == (RunState.CANCELLED, 130, None)
     assert run.launcher.groups[0].num_stops == 1
     assert run.records[-1]["state"] == "CANCELLED"
+
+
+def train_on_while_stopped(group: FakeTaskGroup) -> None:
+    """The chief has reported step 40, and reports step 50 once it is asked to stop."""
+    group.advance_all(40, checkpoint="/c/step-40")
+    group.last = (make_status("worker/0", step=50, checkpoint="/c/step-48", metrics={"loss": 0.5}),)
+
+
+def cannot_be_read() -> StoredCheckpoint:
+    raise StorageError("the server is away")
+
+
+def end_by_a_mistake(group: FakeTaskGroup) -> None:
+    group.fail_task("worker/1", FailureKind.MISTAKE)
+
+
+def end_by_a_bug(group: FakeTaskGroup) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("end", [press_ctrl_c, end_by_a_mistake, end_by_a_bug])
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        (lambda: StoredCheckpoint(step=56, uri="/c/step-56"), (56, "/c/step-56")),
+        (lambda: StoredCheckpoint(step=48, uri="/c/step-48"), (50, "/c/step-48")),
+        (cannot_be_read, (50, "/c/step-48")),
+    ],
+    ids=["committed-since", "reported", "away"],
+)
+def test_result_says_what_the_tasks_did_until_they_were_gone(
+    end: Moment, stored: Callable[[], StoredCheckpoint], expected: tuple[int, str]
+) -> None:
+    run = Run([train, train_on_while_stopped, end], newest_checkpoint=stored)
+    with contextlib.suppress(ZeroDivisionError):
+        run.controller.run()
+    result = run.controller.status()
+    assert (result.steps, result.checkpoint) == expected
+    assert result.metrics == {"loss": 0.5}
+    assert run.records[-1] == result.as_dict()
+    assert [event["checkpoint"] for event in run.of("checkpoint")][-1] == expected[1]
+
+
+def test_resumed_run_that_is_stopped_before_it_trains_keeps_its_checkpoint() -> None:
+    stored = StoredCheckpoint(step=48, uri="/c/step-48")
+    run = Run([place, press_ctrl_c], first_attempt=1, newest_checkpoint=lambda: stored)
+    result = run.controller.run()
+    assert (result.state, result.steps, result.checkpoint) == (RunState.CANCELLED, 48, "/c/step-48")
+
+
+def test_task_that_fails_as_it_is_stopped_changes_no_state() -> None:
+    def fail_late(group: FakeTaskGroup) -> None:
+        failure = make_failure("worker/1", FailureKind.COLLATERAL)
+        group.last = (make_status("worker/1", TaskState.FAILED, failure=failure),)
+        raise KeyboardInterrupt
+
+    result = Run([train, fail_late]).controller.run()
+    assert [one.state for one in result.tasks] == [TaskState.STOPPED] * 2
 
 
 def test_ctrl_c_while_the_group_is_made_cancels_the_run() -> None:

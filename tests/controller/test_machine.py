@@ -233,7 +233,7 @@ def test_start_timeout_names_the_silent_task_before_those_that_wait_for_it() -> 
 def test_run_timeout_is_final(events: list[Event]) -> None:
     machine = machine_after(*events, RunDeadlinePassed(), GroupStopped())
     assert machine.state is RunState.FAILED
-    assert error_of(machine) == "the run did not end within 60 s (--timeout); it reached step 0"
+    assert error_of(machine) == "the run did not end within 60 s (--timeout); it was at step 0"
 
 
 @pytest.mark.parametrize(

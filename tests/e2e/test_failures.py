@@ -123,16 +123,21 @@ def test_same_command_with_resume_auto_begins_goes_on_and_ends(
 def test_ctrl_c_stops_the_run_and_leaves_nothing(
     raydist: Raydist, running_ray: RunningRay, slow_job: str, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
-    process = start_raydist(
-        running_ray, tmp_path, "submit", slow_job, "--name", "stopped", "-p", "epochs=500", "--json"
-    )
-    wait_until(lambda: status_of(tmp_path, "stopped")["steps"] >= 2, timeout_s=240)
+    quick = ("-p", "epochs=20000", "-p", "pause_s=0.002")  # several checkpoints while its tasks are stopped
+    process = start_raydist(running_ray, tmp_path, "submit", slow_job, "--name", "stopped", *quick, "--json")
+    wait_until(lambda: status_of(tmp_path, "stopped")["steps"] >= 50, timeout_s=240)
     pids = [task["pid"] for task in status_of(tmp_path, "stopped")["tasks"]]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert Ended(code=130, out=out, err=err).json["state"] == "CANCELLED"
-    assert raydist("status", "stopped", "--json").json["state"] == "CANCELLED"
+    told = Ended(code=130, out=out, err=err).json
+    assert told["state"] == "CANCELLED"
+    stored = raydist("status", "stopped", "--json").json
+    assert [stored[key] for key in ("state", "checkpoint")] == ["CANCELLED", told["checkpoint"]]
+    newest = raydist("checkpoints", "stopped", "--json").json["checkpoints"][0]
+    assert Path(told["checkpoint"]).is_dir()
+    assert told["checkpoint"] == newest["uri"]
+    assert told["steps"] == stored["steps"] >= newest["step"]
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s=15)
 
 

@@ -218,6 +218,19 @@ def test_what_a_chief_that_was_cut_off_commits_late_is_not_gone_on_from(store: C
     newest = store.latest_whole().checkpoint
     assert newest is not None
     assert (newest.step, newest.attempt) == (25, 1)
+    assert store.newest() == newest
+
+
+def test_newest_is_read_from_the_markers_alone(store: CheckpointStore, local_storage: RunStorage) -> None:
+    assert store.newest() is None
+    store.commit(step=10, attempt=0, files=FILES)
+    store.commit(step=20, attempt=0, files=FILES)
+    _remove(local_storage, f"{local_storage.checkpoint(step=20, attempt=0)}/weights.npz")
+    store.commit(step=30, attempt=0, files=FILES)
+    _truncate(local_storage, local_storage.checkpoint_marker(step=30, attempt=0))
+    newest = store.newest()
+    assert newest is not None
+    assert newest.step == 20
 
 
 def test_marker_without_files_is_skipped(store: CheckpointStore, local_storage: RunStorage) -> None:

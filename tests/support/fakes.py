@@ -111,6 +111,7 @@ class FakeTaskGroup:
         self.replaced: list[str] = []
         self.num_stops = 0
         self.explained: tuple[Explanation, ...] = ()
+        self.last: tuple[TaskStatus, ...] = ()
         self.stop_problems: collections.deque[BaseException] = collections.deque()
         self.names = [str(each) for each in tasks]
         self._script = collections.deque(script)
@@ -153,6 +154,9 @@ class FakeTaskGroup:
         self.num_stops += 1
         if self.stop_problems:
             raise self.stop_problems.popleft()
+
+    def last_statuses(self) -> tuple[TaskStatus, ...]:
+        return self.last
 
     def explanations(self) -> tuple[Explanation, ...]:
         return self.explained

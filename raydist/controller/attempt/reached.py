@@ -54,6 +54,10 @@ class Reached:
                 reached = dataclasses.replace(reached, evaluation=found)
         return reached
 
+    def with_checkpoint(self, uri: str, *, step: int) -> Reached:
+        """Returns it with the newest checkpoint on storage, which was committed after `step` steps."""
+        return dataclasses.replace(self, checkpoint=uri, steps=max(self.steps, step))
+
     def _told_by_chief(self, status: TaskStatus, attempt: int) -> Reached:
         repeated = max(status.steps_repeated, self.repeated.get(attempt, 0))
         return dataclasses.replace(

@@ -59,10 +59,8 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
     failures = [failure for failure in machine.attempt.failures if failure not in known.failures]
     failures += [death.failure for death in new]
     restarts = [each for each in machine.restarts if each not in known.restarts]
-    checkpoint = machine.reached.checkpoint
-    checkpoints = [] if checkpoint in (None, known.checkpoint) else [checkpoint]
     return [
-        *(_event("checkpoint", machine, at_s, checkpoint=each) for each in checkpoints),
+        *checkpoint_events(machine, known, at_s=at_s),
         *(_task_event(machine, status, at_s) for status in _changed(known.attempt, machine.attempt)),
         *(_failure_event(machine, failure, at_s) for failure in failures),
         *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
@@ -70,6 +68,14 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
         *(note_event(machine, note, at_s=at_s) for note in machine.notes[len(known.notes) :]),
         *(_straggler_event(machine, one, at_s) for one in machine.pace.noted[len(known.stragglers) :]),
     ]
+
+
+def checkpoint_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[str, Any]]:
+    """Returns the event of the newest checkpoint, if it is not `known` yet."""
+    checkpoint = machine.reached.checkpoint
+    if checkpoint in (None, known.checkpoint):
+        return []
+    return [_event("checkpoint", machine, at_s, checkpoint=checkpoint)]
 
 
 def state_event(machine: RunMachine, *, at_s: float, error: RunError | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
 from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.group.extra_roles import ExtraActors
-from raydist.runtime.group.mailbox import Mailbox
+from raydist.runtime.group.mailbox import Departed, Mailbox
 from raydist.runtime.group.remains import Remains, Remnant
 from raydist.runtime.host.post_mortem import Finding
 from raydist.runtime.host.salvage import wait_until_gone
@@ -25,7 +25,7 @@ from raydist.runtime.task.actor import TaskActor
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
 from raydist.spec.extra_roles.role import AnyTask
-from raydist.spec.status import Command
+from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import Resources, TaskId, TaskType
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class ActorSet:
 
     Attributes:
       extras: The actors of the extra roles, which share the placement group.
+      last_statuses: Once they are stopped, the newest status of each task.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ActorSet:
         self._remains = Remains(home=home)
         self.mailbox_name = f"raydist-mailbox-{uuid.uuid4().hex}"
         self.handles: dict[TaskId, Any] = {}
+        self.last_statuses: tuple[TaskStatus, ...] = ()
 
     @classmethod
     def create(
@@ -251,18 +253,19 @@ class ActorSet:
         ]
 
     def _ask_to_depart(self, tasks: list[TaskId]) -> tuple[TaskId, ...]:
-        """Returns the tasks that obeyed; before they train nobody listens, and they are just killed."""
+        """Returns the tasks that obeyed. Before they train no command reaches them: they are just killed."""
         if self._mailbox is None:
             return ()
         self.command(Command.STOP, tasks)
         try:
-            departed: tuple[TaskId, ...] = ray.get(
+            departed: Departed = ray.get(
                 self._mailbox.wait_departed.remote(tasks, timeout_s=_PATIENCE_S), timeout=_PATIENCE_S + 1
             )
         except RayError as error:
             logger.debug("the mailbox does not answer: %s", error)
             return ()
-        return departed
+        self.last_statuses = departed.statuses
+        return departed.tasks
 
     def _kill_tasks(self) -> None:
         deaths = [handle.linger.remote() for handle in self.handles.values()]

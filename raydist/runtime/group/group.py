@@ -38,7 +38,7 @@ from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
 from raydist.runtime.task.runner import runner_of
 from raydist.spec.job import Strategy
-from raydist.spec.status import Command, TaskState
+from raydist.spec.status import Command, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.storage.proof import StorageProof
 
@@ -221,7 +221,7 @@ class RayTaskGroup:
 
     def stop(self) -> None:
         """Ends every process, the placement group and the scratch folders. Idempotent."""
-        self._is_stopped = True  # nothing is taken in from here on
+        self._is_stopped = True  # nothing is awaited from here on
         if not self._is_ended:
             # Only then is it done: a stop that Ctrl-C cut off is taken up again by the next.
             away = self._reach.unanswered()
@@ -229,6 +229,12 @@ class RayTaskGroup:
             self._witness.close()
             self._actors.stop(self._ledger.hellos, self._ledger.lost, away)
             self._is_ended = True
+
+    def last_statuses(self) -> tuple[TaskStatus, ...]:
+        """Returns, after `stop`, the newest status of each task that sent one since the last `poll`."""
+        for status in self._actors.last_statuses:
+            self._ledger.told(status)
+        return self._ledger.take_update().statuses
 
     def explanations(self) -> tuple[Explanation, ...]:
         """Returns, after `stop`, what other hosts told of the tasks that died there."""

@@ -26,6 +26,14 @@ class News:
     statuses: tuple[TaskStatus, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Departed:
+    """The tasks that obeyed STOP and can be killed, and the newest status of every task."""
+
+    tasks: tuple[TaskId, ...] = ()
+    statuses: tuple[TaskStatus, ...] = ()
+
+
 class Mailbox:
     """An async actor without CPUs, one per attempt.
 
@@ -89,16 +97,20 @@ class Mailbox:
         await self._wait_until(lambda: key in self._parcels, wait_s)
         return self._parcels.get(key)
 
-    async def depart(self, task: TaskId) -> None:
-        """Says that a task obeyed STOP: its log is stored, its files are gone, it can be killed."""
+    async def depart(self, status: TaskStatus) -> None:
+        """Takes the last status of a task that obeyed STOP: its log is stored, its files are gone."""
+        await self._put(status)
         async with self._changed:
-            self._departed.add(task)
+            self._departed.add(status.task)
             self._changed.notify_all()
 
-    async def wait_departed(self, tasks: Sequence[TaskId], *, timeout_s: float) -> tuple[TaskId, ...]:
-        """Returns those of `tasks` that departed, once all have or the time is up."""
+    async def wait_departed(self, tasks: Sequence[TaskId], *, timeout_s: float) -> Departed:
+        """Waits until all of `tasks` have departed, or the time is up."""
         await self._wait_until(lambda: self._departed.issuperset(tasks), timeout_s)
-        return tuple(task for task in tasks if task in self._departed)
+        return Departed(
+            tasks=tuple(task for task in tasks if task in self._departed),
+            statuses=tuple(status for _, status in self._statuses.values()),
+        )
 
     def _is_newest(self, status: TaskStatus) -> bool:
         return status.incarnation >= self._incarnations.get(status.task, 0)

@@ -257,7 +257,7 @@ class TaskActor:
                 self._take(command)
             if Command.STOP in commands:
                 self._clean_up()
-                mailbox.depart.remote(self._setup.task)
+                mailbox.depart.remote(self._status())
                 time.sleep(_KILL_GRACE_S)
                 _exit_now(0)
 

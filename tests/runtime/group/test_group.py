@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +102,17 @@ def test_worker_of_parameter_servers_ends_at_once_by_sigterm(start: Start, wait_
     failure = drive.statuses["worker/1"].failure
     assert failure is not None
     assert failure.kind is FailureKind.LOST
+
+
+def test_stop_hands_over_what_the_tasks_did_since_the_last_poll(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(steps=100_000))
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+    known = {task: drive.statuses[task].step for task in BOTH}
+    time.sleep(0.7)  # longer than two pushes are apart
+    drive.group.stop()
+    last = {str(status.task): status for status in drive.group.last_statuses()}
+    assert all(last[task].step > known[task] for task in BOTH)
+    assert [last[task].state for task in BOTH] == [TaskState.RUNNING] * 2
 
 
 def test_stacks_are_dumped_before_the_stop_that_follows(start: Start, wait_until: WaitUntil) -> None:

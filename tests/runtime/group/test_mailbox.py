@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raydist.runtime.group import mailbox as mailbox_module
-from raydist.runtime.group.mailbox import Mailbox, News
+from raydist.runtime.group.mailbox import Departed, Mailbox, News
 from raydist.spec import Command, TaskId, TaskState, TaskStatus
 
 W0, W1 = TaskId.parse("worker/0"), TaskId.parse("worker/1")
@@ -98,15 +98,17 @@ def test_orders_wait_for_their_task_and_are_handed_out_once() -> None:
 
 
 def test_departures_are_waited_for_until_all_are_gone() -> None:
-    async def scenario(mailbox: Mailbox) -> tuple[Any, Any]:
-        await mailbox.depart(W1)
+    async def scenario(mailbox: Mailbox) -> tuple[Departed, Departed]:
+        await mailbox.depart(status(W1, 8))
         some = await mailbox.wait_departed([W0, W1], timeout_s=0.01)
         waiting = asyncio.create_task(mailbox.wait_departed([W0, W1], timeout_s=60))
         await asyncio.sleep(0)
-        await mailbox.depart(W0)
+        await mailbox.depart(status(W0, 9))
         return some, await waiting
 
-    assert run(scenario) == ((W1,), (W0, W1))
+    some, all_ = run(scenario)
+    assert some == Departed(tasks=(W1,), statuses=(status(W1, 8),))
+    assert all_ == Departed(tasks=(W0, W1), statuses=(status(W1, 8), status(W0, 9)))
 
 
 def test_last_words_of_a_process_that_was_replaced_are_ignored() -> None:
