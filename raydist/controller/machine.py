@@ -44,7 +44,7 @@ from raydist.planning.resources.memory import describe_growth
 from raydist.spec.best import Best
 from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
-from raydist.spec.status import AttemptEnd, Command, FailureKind, TaskFailure, TaskState
+from raydist.spec.status import AttemptEnd, Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.stragglers.watch import StragglerWatch
 
@@ -208,7 +208,7 @@ class RunMachine:
     def _take_statuses(self, update: GroupUpdate) -> None:
         before, at_s = self.attempt, self._news_at_s
         self.attempt = before.updated(update)
-        self.reached = self.reached.updated(update.statuses, chief=self.chief, attempt=before.number)
+        self._update_reached(update.statuses)
         self.deaths = self.deaths.updated(before, self.attempt, at_s=at_s)
         self.restarts = resumed(self.restarts, self.attempt.statuses.get(self.chief), at_s=at_s)
         self.pace = self.pace.updated(self.attempt.statuses.values())
@@ -217,6 +217,14 @@ class RunMachine:
             self.attempt = self.attempt.without(
                 servers(self.plan.strategy, self.plan.tasks, is_script=is_script)
             )
+
+    def _update_reached(self, statuses: Sequence[TaskStatus]) -> None:
+        self.reached = self.reached.updated(
+            statuses,
+            chief=self.chief,
+            attempt=self.attempt.number,
+            keep_best=self.plan.job.keep_best,
+        )
 
     @property
     def _is_trained(self) -> bool:
@@ -331,7 +339,7 @@ class RunMachine:
         # Why the attempt ended is known already: a task that fails as it is stopped changes nothing.
         statuses = tuple(status for status in stopped.statuses if status.failure is None)
         self.attempt = self.attempt.updated(GroupUpdate(statuses=statuses))
-        self.reached = self.reached.updated(statuses, chief=self.chief, attempt=self.attempt.number)
+        self._update_reached(statuses)
         if stopped.checkpoint is not None:
             self.reached = self.reached.with_checkpoint(stopped.checkpoint.uri, step=stopped.checkpoint.step)
         self._take_explanations(stopped.explanations)

@@ -233,8 +233,8 @@ class JobSpec:
         starts it if there is none.
       checkpoint_every: When to save.
       keep: Checkpoints to keep, the newest ones; None keeps all.
-      keep_best: Metric whose best checkpoint is kept too, `val_accuracy`; the lowest for names with
-        `loss` or `error`, else the highest.
+      keep_best: Metric whose best checkpoint of each `ctx.fit` is kept too, `val_accuracy`. `NAME:max` or
+        `NAME:min` says which values are better, where the metric's name does not say it.
       export: Whether the model of `ctx.fit` is exported at its end, the best one with `keep_best`.
       partitioner: How parameter_server cuts large variables into shards; None leaves them whole.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.

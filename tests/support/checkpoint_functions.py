@@ -301,7 +301,7 @@ def restored_differently(ctx: Any, *, way: str) -> None:
     ctx.fit(model, data, epochs=ctx.attempt + 1)
 
 
-def trained_for_export(ctx: Any, *, kind: str = "dense") -> dict[str, Any]:
+def trained_for_export(ctx: Any, *, kind: str = "dense", num_fits: int = 1) -> dict[str, Any]:
     """Trains, and returns what the model predicts; the export has to predict the same."""
     import tensorflow as tf
 
@@ -353,7 +353,8 @@ def trained_for_export(ctx: Any, *, kind: str = "dense") -> dict[str, Any]:
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile("sgd", loss, metrics=[score])
 
-    ctx.fit(model, lambda: data().repeat(), epochs=3, steps_per_epoch=6)
+    for _ in range(num_fits):
+        ctx.fit(model, lambda: data().repeat(), epochs=3, steps_per_epoch=6)
     # Read as whole arrays, because Keras's predict is not for ParameterServer.
     arrays = [np.asarray(part.read_value()) for part in variables.variables_of("model", model)]
     x = np.linspace(-1, 1, 24).reshape(4, 6).astype("float32")

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from raydist.spec.tasks import TaskId
-from raydist.storage.checkpoint_marker import Checkpoint
+from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
+from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_storage import open_run
+from raydist.training.reporting.progress import TaskProgress
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 FUNCTIONS = "tests.support.train_functions"
@@ -208,6 +210,37 @@ def test_best_step_knows_which_way_is_better(metric: str | None, expected: int |
         for step, loss, right in [(40, nan, nan), (30, 0.5, 0.7), (20, 0.4, 0.8), (10, 0.6, 0.9)]
     ]
     assert best_step(committed, metric) == expected
+
+
+def test_best_step_is_kept_of_each_fit_and_of_those_whose_markers_name_none() -> None:
+    from raydist.training.checkpointing.checkpoints import best_steps
+
+    values = [(1, 3.27, {}), (2, 3.1, {}), (3, 3.0, {"fit": 0}), (4, 3.2, {"fit": 0}), (5, 3.46, {"fit": 1})]
+    committed = [
+        Checkpoint(step=step, attempt=0, uri="", files=(), info={"metrics": {"loss": loss}, **fit})
+        for step, loss, fit in values
+    ]
+    assert best_steps(committed, "loss") == {2, 3, 5}
+    assert best_steps(committed, None) == set()
+
+
+def test_best_files_are_those_of_the_fit_also_where_the_markers_do_not_name_it(tmp_path: Path) -> None:
+    from raydist.training.checkpointing.checkpoints import TaskCheckpoints
+
+    store, chief = CheckpointStore(open_run(str(tmp_path), run="r")), TaskId.parse("worker/0")
+    for step, fit, loss in [(1, 0, 3.27), (2, 0, 3.1), (3, 1, 3.46), (4, 1, 3.68)]:
+        files = {STATE_FILE: encode_state({"fit": fit, "step": step})}
+        info = {"metrics": {"loss": loss}, **({"fit": fit} if step == 4 else {})}
+        store.commit(step=step, attempt=0, files=files, info=info)
+    progress = TaskProgress(chief)
+    checkpoints = TaskCheckpoints(
+        store, attempt=0, is_chief=True, keep=3, keep_best="loss", progress=progress
+    )  # fmt: skip
+    found = [checkpoints.best_files(fit=fit) for fit in range(3)]
+    assert [files and decode_state(files[STATE_FILE])["step"] for files in found] == [2, 3, None]
+    assert progress.status().notes == (
+        "no checkpoint of this ctx.fit has the metric of --keep-best loss, so its last weights are exported",
+    )
 
 
 def test_storage_that_fails_does_not_hide_what_the_train_function_raised(tmp_path: Path) -> None:

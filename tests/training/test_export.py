@@ -72,13 +72,15 @@ def test_export_has_the_final_weights(cluster: Cluster, options: dict[str, str],
             np.testing.assert_array_equal(seen[f"arr_{number}"], weight)
 
 
-def test_best_model_is_exported_with_keep_best(tmp_path: Path) -> None:
-    options = {"keep_best": "score"}
-    run_function(TARGET, Cluster(strategy="mirrored", devices=2), storage=tmp_path, job_options=options)
+def test_best_model_of_the_last_fit_is_exported_with_keep_best(tmp_path: Path) -> None:
+    options = {"keep_best": "score:max", "keep": 1}  # falls with each epoch of both fits
+    where = Cluster(strategy="mirrored", devices=2)
+    [task] = run_function(TARGET, where, storage=tmp_path, job_options=options, num_fits=2)
+    assert [note for note in task.values["notes"] if "export" in note] == []
     seen = load(tmp_path, keras="3")
     checkpoints = {path.name for path in (tmp_path / "test/checkpoints").iterdir()}
-    assert checkpoints == {"step-6-a0", "step-12-a0", "step-18-a0"}
-    best = tmp_path / "test/checkpoints/step-6-a0"
+    assert checkpoints == {"step-6-a0", "step-24-a0", "step-36-a0"}  # the best of each fit, and the newest
+    best = tmp_path / "test/checkpoints/step-24-a0"
     index = json.loads((best / "variables.json").read_text())
     with np.load(best / "variables.npz") as arrays:
         weights = [arrays[entry["key"]] for entry in index if entry["key"].startswith("model/")]
@@ -146,7 +148,7 @@ def test_subclassed_model_predicts_the_same_outside_of_the_strategy(
 
 
 def test_best_subclassed_model_without_config_is_exported(tmp_path: Path) -> None:
-    options = {"keep_best": "score"}  # falls with each epoch, and among scores the highest is best
+    options = {"keep_best": "score:max"}  # falls with each epoch, and among scores the highest is best
     [chief] = run_function(TARGET, Cluster(), storage=tmp_path, kind="no config", job_options=options)
     seen = load(tmp_path, keras="3", program=SUBCLASSED)
     assert np.abs(seen["served"] - chief.arrays["predicted"]).max() > 1e-3

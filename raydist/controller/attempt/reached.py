@@ -38,8 +38,14 @@ class Reached:
     def steps_repeated(self) -> int:
         return sum(self.repeated.values())
 
-    def updated(self, statuses: Sequence[TaskStatus], *, chief: TaskId, attempt: int) -> Reached:
-        """Returns it with what the tasks of attempt number `attempt` tell."""
+    def updated(
+        self, statuses: Sequence[TaskStatus], *, chief: TaskId, attempt: int, keep_best: str | None
+    ) -> Reached:
+        """Returns it with what the tasks of attempt number `attempt` report.
+
+        Args:
+          keep_best: As in the job.
+        """
         reached = self
         for status in statuses:
             reached = dataclasses.replace(
@@ -48,7 +54,7 @@ class Reached:
                 notes=tuple(dict.fromkeys([*reached.notes, *status.notes])),
             )
             if status.task == chief:
-                reached = reached._told_by_chief(status, attempt)
+                reached = reached._reported_by_chief(status, attempt, keep_best)
             elif status.task.task_type is TaskType.EVALUATOR and status.metrics:
                 found = Evaluation(step=status.step, lag_steps=status.lag_steps, metrics=status.metrics)
                 reached = dataclasses.replace(reached, evaluation=found)
@@ -58,12 +64,12 @@ class Reached:
         """Returns it with the newest checkpoint on storage, which was committed after `step` steps."""
         return dataclasses.replace(self, checkpoint=uri, steps=max(self.steps, step))
 
-    def _told_by_chief(self, status: TaskStatus, attempt: int) -> Reached:
+    def _reported_by_chief(self, status: TaskStatus, attempt: int, keep_best: str | None) -> Reached:
         repeated = max(status.steps_repeated, self.repeated.get(attempt, 0))
         return dataclasses.replace(
             self,
             metrics=status.metrics or self.metrics,
-            best=better(self.best, status.best),
+            best=better(self.best, status.best, keep_best=keep_best),
             checkpoint=status.checkpoint or self.checkpoint,
             repeated={**self.repeated, attempt: repeated},
         )

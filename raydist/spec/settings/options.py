@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raydist.errors import SpecError
+from raydist.spec.best import check_keep_best
 from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, WorkerRange
 from raydist.spec.near import suggest
 from raydist.spec.partitioner import FORMS, Partitioner
@@ -279,9 +280,10 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="keep_best",
         metavar="METRIC",
-        summary="Also keep the best checkpoint by this metric, such as val_accuracy, and save at the end of "
-        "each epoch. Lowest is best if the name contains loss or error, else highest; none when omitted.",
-        parser=values.optional(values.text, none="none"),
+        summary="Also keep the best checkpoint of each ctx.fit by this metric, such as val_accuracy, and "
+        "save each epoch. For a metric that is not one of Keras's write NAME:max or NAME:min; none when "
+        "omitted.",
+        parser=values.optional(values.Parser(check_keep_best, str), none="none"),
     ),
     Option(
         name="export",

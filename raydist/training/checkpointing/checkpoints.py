@@ -194,7 +194,7 @@ class TaskCheckpoints:
         metrics = dict(history[-1]) if history and not step_in_epoch else {}
         position = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "fit": fit}
         files = {STATE_FILE: encode_state({**position, "history": list(history), **state})}
-        info = {"epoch": epoch, "metrics": metrics}
+        info = {"epoch": epoch, "fit": fit, "metrics": metrics}
 
         def upload() -> None:
             if arrays:
@@ -210,14 +210,25 @@ class TaskCheckpoints:
         self._uploads.wait()
 
     def best_files(self, *, fit: int) -> dict[str, bytes] | None:
-        """Returns the best checkpoint's files by the metric to keep; None without one of this `fit`."""
-        self.finish()
-        committed = self._store.committed()
-        step = best_step(committed, self._keep_best)
-        if step is None:
+        """Returns the files of this fit's best checkpoint by the metric to keep, None where it has none.
+
+        A note says so where a metric was to be kept.
+        """
+        if self._keep_best is None:
             return None
-        files = self._store.read(next(checkpoint for checkpoint in committed if checkpoint.step == step))
-        return files if decode_state(files[STATE_FILE])["fit"] == fit else None
+        self.finish()
+        # The markers of an older raydist do not name the fit.
+        candidates = [one for one in self._store.committed() if one.info.get("fit", fit) == fit]
+        while (step := best_step(candidates, self._keep_best)) is not None:
+            files = self._store.read(next(one for one in candidates if one.step == step))
+            if decode_state(files[STATE_FILE])["fit"] == fit:
+                return files
+            candidates = [one for one in candidates if one.step != step]
+        self._progress.note(
+            f"no checkpoint of this ctx.fit has the metric of --keep-best {self._keep_best}, so its last "
+            "weights are exported"
+        )
+        return None
 
     def check(self) -> None:
         """Raises what kept a checkpoint from being stored, at the first step after."""
@@ -230,22 +241,28 @@ class TaskCheckpoints:
     def _commit(self, files: Mapping[str, bytes], *, step: int, info: Mapping[str, Any]) -> None:
         self._before_commit()
         checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info=info)
-        best_so_far = best_step(self._store.committed(), self._keep_best)
-        self._store.prune(keep=self._keep, keep_steps=() if best_so_far is None else (best_so_far,))
+        self._store.prune(keep=self._keep, keep_steps=best_steps(self._store.committed(), self._keep_best))
         self._progress.committed(checkpoint.uri)
         logger.info("committed %s", checkpoint.uri)
 
 
-def best_step(committed: Sequence[Checkpoint], metric: str | None) -> int | None:
-    """Returns the step with the best value of `metric`; None where no checkpoint has it.
+def best_steps(committed: Sequence[Checkpoint], keep_best: str | None) -> set[int]:
+    """Returns the best step of each `ctx.fit`; those whose markers do not name it count as one."""
+    fits = {checkpoint.info.get("fit") for checkpoint in committed}
+    steps = (best_step([one for one in committed if one.info.get("fit") == fit], keep_best) for fit in fits)
+    return {step for step in steps if step is not None}
 
-    The least is best for names with `loss` or `error` in them, the most for all others. Among equals
-    the earliest is. A value that is no finite number is never best.
+
+def best_step(committed: Sequence[Checkpoint], keep_best: str | None) -> int | None:
+    """Returns the step with the best value of the metric of `keep_best`; None where no checkpoint has it.
+
+    Among equals the earliest is. A value that is no finite number is never best.
     """
-    if metric is None:
+    if keep_best is None:
         return None
+    metric, _ = best.parse_keep_best(keep_best)
     found = ((checkpoint.info.get("metrics", {}).get(metric), checkpoint.step) for checkpoint in committed)
-    return best.best_step(found, metric)
+    return best.best_step(found, keep_best)
 
 
 def _names(workers: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from tests.support.fakes import make_status, task
 
 
 def reached_after(*statuses: TaskStatus, attempt: int = 0, before: Reached | None = None) -> Reached:
-    return (before or Reached()).updated(statuses, chief=task("chief/0"), attempt=attempt)
+    return (before or Reached()).updated(statuses, chief=task("chief/0"), attempt=attempt, keep_best=None)
 
 
 def test_repeated_steps_are_summed_over_attempts() -> None:

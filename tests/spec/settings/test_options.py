@@ -188,7 +188,7 @@ def test_text_and_typed_values_become_the_fields_type(name: str, written: object
             "min_size:BYTES,max_shards:N or fixed_shards:N",
         ),
         ("name", Path("r"), None),
-        ("keep_best", "", "keep_best is ''; write some text"),
+        ("keep_best", "", "keep_best is ''; write the name of a metric, such as val_accuracy"),
         ("address", "head", "address is 'head'; write local, auto, host:port, or ray://host:port"),
         ("name", "a/b", None),
         ("name", "..", None),
