@@ -317,7 +317,7 @@ def _claim(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 
 
 def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHook | None) -> RunHandle:
-    """Checks here all that can be, so that a person hears of it, and gives the run to the cluster."""
+    """Checks here all that can be, so that errors are shown at once, and gives the run to the cluster."""
     job, tell = request.job, GuardedHook(on_event or _tell_nobody)
     if _will_be_embedded(job.address) or _is_embedded_here():
         raise SpecError(_EMBEDDED_CANNOT_DETACH)

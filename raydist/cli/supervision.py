@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from raydist.cli.screen import output, run_end
 from raydist.errors import ClusterError, RaydistError
-from raydist.watch.messages import Heard
+from raydist.watch.messages import DriverFacts
 from raydist.watch.supervisor import DriverEnd, fork_driver
 
 Command = Callable[[Sequence[str]], int]
@@ -27,22 +27,22 @@ def run_supervised(arguments: Sequence[str], command: Command) -> int:
 
 
 def _exit_code(end: DriverEnd, *, is_json: bool) -> int:
-    if end.heard.exit_code is not None:
-        return end.heard.exit_code
+    if end.facts.exit_code is not None:
+        return end.facts.exit_code
     try:
-        return _settle(end.heard, end.code, is_json=is_json)
+        return _settle(end.facts, end.code, is_json=is_json)
     except RaydistError as error:
         return output.print_raydist_error(error, is_json=is_json)
 
 
-def _settle(heard: Heard, code: int, *, is_json: bool) -> int:
+def _settle(facts: DriverFacts, code: int, *, is_json: bool) -> int:
     """Clears up after a driver that died, tells how its run ended, and returns the exit code."""
     from raydist.watch.aftermath import describe_death, settle
 
     how = describe_death(code)
-    if heard.is_over:
+    if facts.is_over:
         raise ClusterError(f"{how} once the run was over; `raydist list` shows how that ended")
-    result = None if heard.run is None else settle(heard.run, how=how)
+    result = None if facts.run is None else settle(facts.run, how=how)
     if result is None:
         raise ClusterError(f"{how}; nothing of it was recorded yet: give the command again")
     if is_json:

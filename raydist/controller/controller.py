@@ -141,7 +141,7 @@ class Controller:
         return self._latest
 
     def record_acceptance(self) -> None:
-        """Writes the record before `run`; raises StorageError: nobody accepts what cannot be recorded."""
+        """Writes the record before `run`; raises StorageError where it cannot: no such run is accepted."""
         self._record(self._latest)
 
     def request_stop(self) -> None:
@@ -236,8 +236,8 @@ class Controller:
         self._actions.extend(machine.handle(event))
         # Of a stopped group only its last checkpoint: each task has ended with it.
         describe = journal.checkpoint_events if isinstance(event, GroupStopped) else journal.news_events
-        for told in describe(machine, known, at_s=self._clock.unix()):
-            self._tell(told)
+        for fact in describe(machine, known, at_s=self._clock.unix()):
+            self._tell(fact)
         if machine.state is not state:
             name, number = machine.plan.job.name, machine.attempt.number
             logger.info("run %s attempt %d: %s -> %s", name, number, state.name, machine.state.name)

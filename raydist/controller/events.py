@@ -1,4 +1,4 @@
-"""What a RunMachine is told (events), and what it asks for (actions)."""
+"""What a RunMachine takes in (events), and what it asks for (actions)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StartDeadlinePassed:
 
 @dataclass(frozen=True)
 class GraceDeadlinePassed:
-    """The time to hear of further failures after a collateral one is over."""
+    """The time that further failures get to be reported after a collateral one is over."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class AwaitCheckpoint:
 
 @dataclass(frozen=True)
 class StopGroup:
-    """End the attempt's processes, then tell GroupStopped."""
+    """End the attempt's processes; GroupStopped follows."""
 
 
 Action = StartAttempt | AwaitCollateral | ReplaceTask | SendCommand | AwaitCheckpoint | StopGroup

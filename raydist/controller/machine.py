@@ -88,7 +88,7 @@ class RunMachine:
         self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
         self._saving: Saving | None = None
         self._room = 0  # for so many workers, as far as is known
-        # The incarnation of the evaluator that was told that training is done.
+        # The incarnation of the evaluator that has got FINISH, since training is done.
         self._finishing_incarnation: int | None = None
 
     @classmethod
@@ -237,7 +237,7 @@ class RunMachine:
         return [ReplaceTask(task) for task in tasks]
 
     def _finish_evaluator(self) -> list[Action]:
-        """Tells the evaluator, and each process that takes its place, that training is done."""
+        """Sends FINISH to the evaluator, and to each process that takes its place, once training is done."""
         status = self.attempt.statuses.get(_EVALUATOR)
         if not self._is_trained or status is None or status.state is not TaskState.RUNNING:
             return []
@@ -285,12 +285,12 @@ class RunMachine:
             return self._judge(find_root_cause(self.attempt))
         if self.state is RunState.STOPPING:
             return []
-        # A consequence can be heard of before its cause, because a death is found by another path.
+        # A consequence can be reported before its cause, because a death is found by another path.
         self.state = RunState.STOPPING
         return [AwaitCollateral()]
 
     def _collateral_cause(self) -> RootCause:
-        """The root cause where nobody has told it: a task that went silent is a better one than none."""
+        """The root cause where no task reported it: one without heartbeats is a better cause than none."""
         cause, suspect = find_root_cause(self.attempt), self._watchdog.suspect()
         if suspect is None or cause.failure.kind is not FailureKind.COLLATERAL:
             return cause

@@ -17,7 +17,7 @@ class Revival:
     Attributes:
       first_attempt: Number of the attempt to begin with; those before have gone with the controller.
       reached: What the run had reached.
-      notes: What the run had to say so far, and that its controller died, which no budget pays for.
+      notes: The notes of the run so far, and that its controller died, which no budget pays for.
       history: What ended the attempts that the budget has paid for.
       timings: Seconds to the end of each phase that the run got to, `total` left out.
       spent_s: Seconds since the run was submitted.
@@ -32,7 +32,7 @@ class Revival:
 
     @classmethod
     def of(cls, last: RunResult, *, history: Sequence[AttemptEnd], spent_s: float) -> Revival:
-        """Takes what run.json said last."""
+        """Takes the last run.json."""
         lost, number = last.attempts - 1, last.attempts
         note = (
             f"attempt {lost} was lost with the run's controller, whose process died; the run was "

@@ -16,10 +16,10 @@ class GroupUpdate:
     """What became known since the last poll.
 
     Attributes:
-      statuses: The newest status of each task that said something, a dead one's failure included
+      statuses: The newest status of each task that sent one, a dead one's failure included
         (state FAILED with `failure` set; a process that vanished has FailureKind.LOST).
       all_placed: Whether every task has had a process.
-      all_addressed: Whether every task was told the addresses of the others; a task that dies from here
+      all_addressed: Whether every task has the addresses of the others; a task that dies from here
         on can be replaced.
       notes: Sentences about extra roles, all so far.
       timings: Seconds since the attempt's start by phase (`placement`, `tasks_ready`), once known.
@@ -34,7 +34,7 @@ class GroupUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What a dead task's host told once its death had been reported.
+    """What a dead task's host found once the death had been reported.
 
     Attributes:
       before: The message of its failure as it was reported.
@@ -68,7 +68,7 @@ class TaskGroup(Protocol):
         """Starts a new process for a task that died, and returns before it is placed.
 
         It takes the dead one's place: the same resources and assignment, and the same host and port where
-        they can be had. Its statuses have the next `incarnation`; nothing is heard of the one before.
+        they can be had. Its statuses have the next `incarnation`; statuses of the one before are ignored.
         One that comes up at another address, which its peers cannot reach, stays STARTING.
         """
 
@@ -82,7 +82,7 @@ class TaskGroup(Protocol):
         """Returns, after `stop`, the newest status of each task that sent one since the last `poll`."""
 
     def explanations(self) -> tuple[Explanation, ...]:
-        """Returns, after `stop`, what other hosts told of the tasks that died there."""
+        """Returns, after `stop`, what other hosts reported of the tasks that died there."""
 
 
 class Launcher(Protocol):

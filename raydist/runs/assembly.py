@@ -162,5 +162,5 @@ def _all(
 
 
 def planned_event(plan: Plan, *, ray: str) -> dict[str, Any]:
-    """Returns the event that tells what is going to be launched, and on which Ray."""
+    """Returns the event of what is going to be launched, and on which Ray."""
     return {"event": "planned", "at_s": time.time(), "ray": ray, **describe_plan(plan)}

@@ -48,7 +48,7 @@ class AttachedRun:
         """Waits for the run's end; returns False where it goes on for `timeout_s`, None waiting for ever.
 
         Raises:
-          ClusterError: Nobody drives the run any more.
+          ClusterError: No process drives the run any more.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         asked_at_s = -math.inf
@@ -63,10 +63,10 @@ class AttachedRun:
         return True
 
     def request_stop(self) -> None:
-        """Asks whoever drives the run to stop it; harmless when it has ended.
+        """Asks the process that drives the run to stop it; harmless when it has ended.
 
         Raises:
-          MistakeError: Nobody drives it, or a process of another host.
+          MistakeError: No process drives it, or one of another host.
           ClusterError: The Ray that it is in cannot be reached, or its controller does not answer.
         """
         record = self._record()

@@ -21,7 +21,7 @@ _POLL_S = 0.1
 class Fault(enum.Enum):
     """What is done to a task."""
 
-    KILL = "kill"  # SIGKILL: it dies without a word
+    KILL = "kill"  # SIGKILL: it dies without an error
     TERM = "term"  # SIGTERM, as a host sends it that is about to be taken away
     STOP = "stop"  # SIGSTOP: it hangs
 

@@ -47,7 +47,7 @@ _REVIVAL_POLL_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What the controller's actor is made with. Ray keeps it, so each incarnation of the actor has it.
+    """What the controller's actor is made with. Ray keeps it for each incarnation of the actor.
 
     Attributes:
       code_digest: SHA-256 of the code that travels with the run, None without any; it comes by itself, and is
@@ -57,7 +57,7 @@ class Launch:
       submitted_at_s: Unix time.
       versions: Of what has to be the same everywhere, on the submitter's host.
       traced: Where the code comes from.
-      task_runner: As `RayTaskGroup.start` has it.
+      task_runner: As in `RayTaskGroup.start`.
       datasets: What `serialize` returned; unpickled by an incarnation that drives the run.
     """
 
@@ -142,7 +142,7 @@ class DetachedController:
         if record is None:
             self._begin_run(may_have_begun=is_revived)
             return
-        self._answer.set_result(None)  # to a submitter who has not heard it from the incarnation before
+        self._answer.set_result(None)  # to a submitter without an answer from the incarnation before
         owner = self._launch.owner
         if record.state.is_terminal:
             folder.remove_code(owner=owner)

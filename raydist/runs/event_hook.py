@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 class GuardedHook:
-    """Calls a function with each event; what it raises is told once and harms nothing."""
+    """Calls a function with each event; what it raises is reported once and harms nothing."""
 
     def __init__(self, call: Callable[[Mapping[str, Any]], object]) -> None:
         self._call = call

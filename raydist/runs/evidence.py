@@ -1,4 +1,4 @@
-"""Evidence: gathers what a run's record says of its code, versions and hosts."""
+"""Evidence: gathers what a run's record contains of its code, versions and hosts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Evidence:
         self._copying: threading.Thread | None = None
 
     def take(self, hello: Hello) -> None:
-        """Takes what a task said of its host, the chief also of what is installed there."""
+        """Takes what a task reports of its host, the chief also of what is installed there."""
         if hello.machine is not None:
             self._environment = self._environment.with_host(hello.host, hello.host_name, hello.machine)
         self._versions = hello.packages or self._versions

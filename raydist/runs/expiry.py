@@ -17,7 +17,7 @@ _MAX_NAMED = 5
 
 
 def expiry_hook(job: JobSpec) -> Callable[[], str | None] | None:
-    """Returns what deletes the expired runs and tells what it has done; None where none are to be deleted."""
+    """Returns what deletes the expired runs and reports that; None where none are to be deleted."""
     age_s = job.keep_runs
     if age_s is None:
         return None

@@ -1,4 +1,4 @@
-"""RunHandle: a run that goes on, in a thread of this process or beyond it, and how its end is told."""
+"""RunHandle: a run that goes on, in a thread of this process or beyond it, and how its end is reported."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RunHandle:
                 handle.result(timeout="1m")
 
         Raises:
-          MistakeError: Nobody drives the run any more, or a process of another host does.
+          MistakeError: No process drives the run any more, or one of another host does.
           ClusterError: The Ray of a detached run cannot be reached.
         """
         self._home.request_stop()
@@ -135,7 +135,7 @@ class ThreadedRun:
         return self._controller.status()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Waits as RunHome has it; raises here what the controller should not have met."""
+        """Waits as in RunHome; raises here what the controller should not have met."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             return False

@@ -14,7 +14,7 @@ PUBLISH_EVERY_S = 5.0
 
 
 class GaugeSink(Protocol):
-    """Where gauges go, as raydist.runtime.cluster.ray_gauges has it."""
+    """Where gauges go, as in raydist.runtime.cluster.ray_gauges."""
 
     def declare(self, name: str, summary: str, *, labels: tuple[str, ...]) -> None: ...
 
@@ -22,7 +22,7 @@ class GaugeSink(Protocol):
 
 
 class RunGauges:
-    """Publishes the gauges of one run; whoever drives the run calls it, so that a step costs nothing more."""
+    """Publishes the gauges of one run, in the process that drives it, so that steps cost no more."""
 
     def __init__(self, machine: RunMachine, sink: GaugeSink, *, clock: Clock) -> None:
         self._machine = machine

@@ -1,4 +1,4 @@
-"""What a task tells the controller, and what the controller tells it."""
+"""What a task reports to the controller, and what the controller asks of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FailureKind(enum.Enum):
     MISTAKE = "MISTAKE"  # a MistakeError: asking again cannot help
     STORAGE = "STORAGE"  # a StorageError
     COLLATERAL = "COLLATERAL"  # raised because a peer failed
-    LOST = "LOST"  # the process died without a word
+    LOST = "LOST"  # the process died without an error
     START = "START"  # it did not start in time
     STALLED = "STALLED"  # no task went on for too long
 
@@ -46,11 +46,11 @@ class TaskFailure:
       error_type: Class name of the exception, or of what ended the process.
       message: One sentence or more; never a traceback.
       traceback: The Python traceback of the user's code; None for mistakes and dead processes.
-      log_end: The last lines of the log of a process that died without a word; None for any other.
+      log_end: The last lines of the log of a process that died without an error; None for any other.
       step: The step that the task had completed when it failed.
       at_s: Unix time, seconds.
       is_out_of_memory: Whether the process was killed because memory ran out.
-      peak_memory_bytes: The most memory that the process had, as it last told; None where it told none.
+      peak_memory_bytes: The most memory that the process had, by its last status; None where that had none.
     """
 
     task: TaskId
@@ -67,7 +67,7 @@ class TaskFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupLoss:
-    """Nothing could be heard of an attempt's tasks any more."""
+    """The tasks of an attempt could not be reached any more."""
 
     kind: None = None  # in run.json it tells this from a TaskFailure
     message: str
@@ -107,9 +107,9 @@ class TaskPace:
         holds the wait for slower tasks; None where it is not measured.
       cpu_s: CPU time of the task's process, of all its threads.
       run_delay_s: Time that its threads were ready to run while the CPUs ran something else, summed over the
-        threads; None where Linux does not tell.
+        threads; None where Linux does not show it.
       other_cpu_s: CPU time of everything else on the host, time stolen by other virtual machines included;
-        None where Linux does not tell.
+        None where Linux does not show it.
       num_cpus: CPUs of the host.
       host: IP address of the host within TensorFlow's cluster; None where links are not measured.
       links: One to each other host that the task has connections with.
@@ -154,7 +154,7 @@ class TaskStatus:
         measures none.
       worker_paces: The chief of parameter servers: the pace of each worker, whose `at_s` counts the seconds
         that it was busy; empty before the first closure.
-      peak_memory_bytes: The most memory that the process has had resident; None where Linux does not tell.
+      peak_memory_bytes: The most memory that the process has had resident; None where Linux does not show it.
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
       incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.

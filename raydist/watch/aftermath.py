@@ -19,7 +19,7 @@ from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
 from raydist.watch.messages import DrivenRun
 
-# Ray's core worker leaves with this, without a word (core_worker.cc, `QuickExit`).
+# Ray's core worker leaves with this, without a message (core_worker.cc, `QuickExit`).
 _RAYS_EXIT_CODE = 1
 
 
@@ -27,7 +27,7 @@ def describe_death(code: int | None) -> str:
     """Returns how the driver died, as the beginning of a sentence.
 
     Args:
-      code: Its exit code, minus the signal that killed it; None where nobody knows.
+      code: Its exit code, minus the signal that killed it; None where it is not known.
     """
     if code is None:
         return "the process that drove the run died, as it does when Ray's raylet, agent or head process ends"

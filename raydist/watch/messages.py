@@ -1,4 +1,4 @@
-"""What a driver tells whoever watches over it: JSON lines through a pipe."""
+"""What a driver sends to the process that watches over it: JSON lines through a pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DrivenRun:
     Attributes:
       storage: The storage that holds the runs, absolute.
       owner: Marks what the run's tasks leave on their hosts (runtime.host.leftovers).
-      driver: The process, as raydist.spec.process describes it and run.json has it.
+      driver: The process, as raydist.spec.process describes it and run.json contains it.
       session: The embedded Ray's folder; None for a Ray that is not the run's own.
     """
 
@@ -28,8 +28,8 @@ class DrivenRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
-    """What a driver has told so far.
+class DriverFacts:
+    """What a driver has sent so far.
 
     Attributes:
       run: The run that it drives; None before it begins, and once it is over.
@@ -46,15 +46,15 @@ class Heard:
         return self.has_begun and self.run is None
 
     @classmethod
-    def of(cls, data: bytes) -> Heard:
+    def of(cls, data: bytes) -> DriverFacts:
         """Reads what came through the pipe; a line that was cut off is left out."""
-        heard = cls()
+        facts = cls()
         for line in data.splitlines(keepends=True):
             if line.endswith(b"\n"):
-                heard = heard._with(json.loads(line))
-        return heard
+                facts = facts._with(json.loads(line))
+        return facts
 
-    def _with(self, message: Mapping[str, Any]) -> Heard:
+    def _with(self, message: Mapping[str, Any]) -> DriverFacts:
         if "exit_code" in message:
             return dataclasses.replace(self, exit_code=message["exit_code"])
         run = None if message["run"] is None else DrivenRun(**message["run"])

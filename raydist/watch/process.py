@@ -8,7 +8,7 @@ import signal
 import sys
 
 from raydist.errors import StorageError
-from raydist.watch.messages import Heard
+from raydist.watch.messages import DriverFacts
 
 # How late the death of a driver is noticed whose other children still hold the pipe.
 _POLL_S = 1.0
@@ -20,14 +20,14 @@ def main() -> None:
     """Waits for the driver's end, and clears up where that was a death."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the driver's to obey
         signal.signal(number, signal.SIG_IGN)
-    heard = _wait_for_end(driver=int(sys.argv[1]))
-    if heard.run is None:
+    facts = _wait_for_end(driver=int(sys.argv[1]))
+    if facts.run is None:
         return
     signal.alarm(_CLEAR_UP_S)
     from raydist.watch.aftermath import describe_death, settle
 
     try:
-        result = settle(heard.run, how=describe_death(None))
+        result = settle(facts.run, how=describe_death(None))
     except StorageError as error:
         print(f"raydist: {describe_death(None)}; its last record is not written: {error}", file=sys.stderr)
         return
@@ -35,21 +35,21 @@ def main() -> None:
         print(f"raydist: run {result.run} ({result.storage}): {result.error.message}", file=sys.stderr)
 
 
-def _wait_for_end(*, driver: int) -> Heard:
-    """Returns what the driver had told when its run was over, or when it died."""
-    told = b""
+def _wait_for_end(*, driver: int) -> DriverFacts:
+    """Returns what the driver had sent when its run was over, or when it died."""
+    received = b""
     poller = select.poll()
     poller.register(0, select.POLLIN)
-    while not Heard.of(told).is_over:
-        is_gone = os.getppid() != driver  # before reading: what it told last is in the pipe by then
+    while not DriverFacts.of(received).is_over:
+        is_gone = os.getppid() != driver  # before reading: what it sent last is in the pipe by then
         if poller.poll(0 if is_gone else _POLL_S * 1000):
             chunk = os.read(0, 1 << 16)
             if not chunk:
                 break
-            told += chunk
+            received += chunk
         elif is_gone:
             break
-    return Heard.of(told)
+    return DriverFacts.of(received)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from raydist.watch import watcher
-from raydist.watch.messages import Heard
+from raydist.watch.messages import DriverFacts
 from raydist.watch.watcher import Watcher
 
 _FIRST_FREE_FD = 3
@@ -28,7 +28,7 @@ class DriverEnd:
       code: Its exit code; minus the signal that killed it.
     """
 
-    heard: Heard
+    facts: DriverFacts
     code: int
 
 
@@ -42,7 +42,7 @@ def fork_driver() -> Watcher | DriverEnd:
     alive_out, alive_in = _pipe()
     receipts_out, receipts_in = _pipe()
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed by whoever started this process
+        if stream is not None:  # closed by the parent process
             stream.flush()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     child = os.fork()
@@ -51,7 +51,7 @@ def fork_driver() -> Watcher | DriverEnd:
         os.close(alive_out)
         os.close(receipts_in)
         code = _wait(child, receipts_out)
-        return DriverEnd(heard=Heard.of(_read_all(facts_out)), code=code)
+        return DriverEnd(facts=DriverFacts.of(_read_all(facts_out)), code=code)
     os.close(facts_out)
     os.close(alive_in)
     _send_receipts(receipts_in)
@@ -76,7 +76,7 @@ def _pipe() -> tuple[int, int]:
 def _send_receipts(pipe: int) -> None:
     """Has Python write the number of each signal into the pipe at once, whatever the main thread does.
 
-    This process keeps the other end open too: Python reports an error for a pipe that nobody reads.
+    This process keeps the other end open too: Python reports an error for a pipe without a reader.
     """
     os.set_blocking(pipe, False)
     signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
@@ -130,13 +130,13 @@ def _note_receipts(pipe: int, received: dict[int, float]) -> None:
 def _read_all(pipe: int) -> bytes:
     """Reads what is in the pipe; a process that the child has started may hold its other end."""
     os.set_blocking(pipe, False)
-    told = b""
+    received = b""
     try:
         while chunk := os.read(pipe, 1 << 16):
-            told += chunk
+            received += chunk
     except BlockingIOError:
         pass
-    return told
+    return received
 
 
 def _stop_with_parent(pipe: int) -> None:

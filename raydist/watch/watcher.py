@@ -1,4 +1,4 @@
-"""The driver's side: how it comes to be watched over, and what it tells."""
+"""The driver's side: how it comes to be watched over, and what it sends."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _supervisor: int | None = None
 
 
 class Watcher:
-    """Whoever watches over this process. A watcher that has died is missed by nobody."""
+    """The process that watches over this one. If it has died, nothing else changes."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
     def begin(self, run: DrivenRun) -> None:
-        """Tells what this process drives from now on."""
-        self._tell(messages.begun(run))
+        """Sends what this process drives from now on."""
+        self._send(messages.begun(run))
 
     def end(self) -> None:
-        """Tells that the run is over and that nothing of it is left."""
-        self._tell(messages.over())
+        """Sends that the run is over and that nothing of it is left."""
+        self._send(messages.over())
 
     def exit(self, exit_code: int) -> None:
-        """Tells what the command ends with, whatever becomes of the process from here on."""
-        self._tell(messages.exiting(exit_code))
+        """Sends what the command ends with, whatever becomes of the process from here on."""
+        self._send(messages.exiting(exit_code))
 
-    def _tell(self, message: bytes) -> None:
+    def _send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):
             os.write(self._pipe, message)
 
@@ -73,7 +73,7 @@ def watched() -> Iterator[Watcher]:
 
 
 def supervised_by(pipe: int) -> Watcher:
-    """Says that this process was started by a supervisor, which reads from that pipe."""
+    """Notes that this process was started by a supervisor, which reads from that pipe."""
     global _supervisor
     _supervisor = pipe
     return Watcher(pipe)

@@ -76,7 +76,7 @@ def test_silent_worker_ends_the_attempt_like_a_dead_one() -> None:
     run = Run()
     assert run.fall_silent("worker/0") == [StopGroup()]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
-    assert "worker/1 failed first (attempt 0): SilentTask: it has said nothing" in run.machine.notes[0]
+    assert "worker/1 failed first (attempt 0): SilentTask: it has sent no heartbeat" in run.machine.notes[0]
 
 
 def test_silent_worker_of_parameter_servers_is_replaced() -> None:

@@ -176,7 +176,7 @@ def test_worker_that_hangs_in_the_kernel_is_found(
     os.kill(pid, signal.SIGSTOP)
     result = runs.end(process)
     check(result, undisturbed)
-    assert any("worker/1" in note and "said nothing for" in note for note in result["notes"]), result["notes"]
+    assert any("worker/1" in note and "no heartbeat for" in note for note in result["notes"]), result["notes"]
     assert not Path(f"/proc/{pid}").exists()
 
 

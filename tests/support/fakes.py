@@ -142,7 +142,7 @@ class FakeTaskGroup:
         self.commands.append((command, tuple(tasks)))
 
     def replace(self, task: TaskId) -> None:
-        """The task's next process has said nothing yet."""
+        """The task's next process has sent no status yet."""
         name = str(task)
         self.replaced.append(name)
         incarnation = self._known[name].incarnation + 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raydist.runs.attached import AttachedRun
 
 _ADDRESS = find_option("address")
-# A controller that was brought back since has not heard that its run is to stop.
+# A controller that was brought back since does not know that its run is to stop.
 _ASK_AGAIN_S = 10.0
 
 

@@ -1,1 +1,1 @@
-"""The tasks of an attempt: what they tell, which are replaced, whether they go on and have succeeded."""
+"""The tasks of an attempt: what they report, which are replaced, whether they go on and have succeeded."""

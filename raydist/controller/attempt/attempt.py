@@ -19,10 +19,10 @@ class Attempt:
     """The tasks of one attempt. Immutable, so that another thread may read it while the run goes on.
 
     Attributes:
-      statuses: The newest status of each task that has said something, of its newest incarnation.
+      statuses: The newest status of each task that has sent one, of its newest incarnation.
       is_placed: Whether every task has had a process.
-      is_addressed: Whether every task has been told the addresses of the others.
-      addresses: The address that each task's peers were told.
+      is_addressed: Whether every task has the addresses of the others.
+      addresses: The address that each task's peers connect to.
       absent: How the tasks died whose replacements are not in service yet.
       dismissed: The tasks whose end does not matter any more: given up, or not needed for what is left.
     """
@@ -62,7 +62,7 @@ class Attempt:
         )
 
     def failed(self, failure: TaskFailure) -> Attempt:
-        """Returns the attempt as it is once one of its tasks is held for dead."""
+        """Returns the attempt as it is once one of its tasks is declared lost."""
         task = failure.task
         status = self.statuses[task]
         failure = dataclasses.replace(failure, step=status.step)
@@ -83,7 +83,7 @@ class Attempt:
 
     def _is_news(self, status: TaskStatus) -> bool:
         # How a process ended does not change when it goes away afterwards, or when an older push arrives
-        # late; only a death without a word may still be explained.
+        # late; only a death without an error may still be explained.
         known = self.statuses.get(status.task)
         if known is None or status.incarnation > known.incarnation:
             return True
@@ -99,9 +99,9 @@ class Attempt:
         return status.state in (TaskState.RUNNING, TaskState.FINISHED) or self._has_moved(status)
 
     def _has_moved(self, status: TaskStatus) -> bool:
-        # Nobody dials an evaluator.
-        dialled = self.addresses.get(status.task) if status.task.task_type is TaskType.WORKER else None
-        return None not in (dialled, status.address) and status.address != dialled
+        # No task connects to an evaluator.
+        expected = self.addresses.get(status.task) if status.task.task_type is TaskType.WORKER else None
+        return None not in (expected, status.address) and status.address != expected
 
     @property
     def states(self) -> dict[TaskId, TaskState]:
@@ -126,18 +126,18 @@ class Attempt:
 
     @property
     def moved(self) -> tuple[TaskId, ...]:
-        """The workers that came back at another address than the one that their peers dial."""
+        """The workers that came back at another address than the one that their peers connect to."""
         statuses = (self.statuses[task] for task in self.needed if task in self.statuses)
         return tuple(status.task for status in statuses if self._has_moved(status))
 
     @property
     def told_to_leave(self) -> tuple[TaskId, ...]:
-        """The tasks whose processes have been told to end, those that have ended included."""
+        """The tasks whose processes have to end, those that have ended included."""
         return tuple(task for task, status in self.statuses.items() if status.leaving is not None)
 
     @property
     def leaving(self) -> tuple[TaskId, ...]:
-        """The tasks that are needed, have been told to end, and live still."""
+        """The tasks that are needed, have to end, and live still."""
         alive = {task for task in self.needed if not self.state_of(task).is_terminal}
         return tuple(task for task in self.told_to_leave if task in alive)
 
@@ -161,7 +161,7 @@ class Attempt:
 
     @property
     def furthest_behind(self) -> tuple[TaskId, ...]:
-        """The tasks that the others wait for: those that never spoke, else those that do not train yet."""
+        """The tasks that the others wait for: those without a status, else those that do not train yet."""
         for state in _BEFORE_SERVICE:
             behind = tuple(task for task in self.needed if self.state_of(task) is state)
             if any(task.task_type in (TaskType.WORKER, TaskType.PS) for task in behind):

@@ -55,7 +55,7 @@ class Death:
 
     @property
     def is_told(self) -> bool:
-        """Whether there is anything to tell beside the death itself."""
+        """Whether there is anything to report beside the death itself."""
         return self.is_given_up or self.back_after_s is not None
 
     def explained(self, explanation: Explanation) -> Death:
@@ -186,8 +186,8 @@ def replace_dead(
 def is_outlived(failure: TaskFailure, *, strategy: Strategy, attempt: Attempt) -> bool:
     """Whether the attempt can go on while the dead task is replaced.
 
-    TensorFlow's coordinator gives a dead worker's steps to others and dials its address again, and nobody
-    waits for an evaluator. A ps has taken its variables with it. Before all addresses are known there is
+    TensorFlow's coordinator gives a dead worker's steps to others and connects to its address again, and no
+    task waits for an evaluator. A ps has taken its variables with it. Before all addresses are known there is
     no place in TensorFlow's cluster that a new process could take.
     """
     return (

@@ -23,10 +23,10 @@ def has_succeeded(strategy: Strategy, states: Mapping[TaskId, TaskState]) -> boo
 
 
 def servers(strategy: Strategy, tasks: Iterable[TaskId], *, is_script: bool = False) -> tuple[TaskId, ...]:
-    """Returns those of `tasks` that nobody needs once the chief has returned, however they end.
+    """Returns those of `tasks` that are not needed once the chief has returned, however they end.
 
     A data worker is none of them: other workers may still read from it. The evaluator of a script is one:
-    nobody can tell the script that training is done.
+    the script cannot learn that training is done.
     """
     if strategy is not Strategy.PARAMETER_SERVER:
         return ()

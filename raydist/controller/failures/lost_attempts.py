@@ -68,7 +68,7 @@ class LostAttempts:
     def with_silence(
         self, error: RaydistError, attempt: Attempt
     ) -> tuple[LostAttempts, NextAttempt | RunError]:
-        """Takes in an attempt that no task has ended: nothing can be heard of it, or an extra role failed.
+        """Takes in an attempt that no task has ended: its tasks cannot be reached, or an extra role failed.
 
         Returns what follows too.
         """

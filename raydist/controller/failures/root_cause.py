@@ -11,7 +11,7 @@ from raydist.errors import StartTimeoutError
 from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId, TaskType
 
-# What TensorFlow says in a task whose peer failed; the error's class varies (TF_NOTES.md 4.5).
+# TensorFlow's messages in a task whose peer failed; the error's class varies (TF_NOTES.md 4.5).
 _ABORT_MARKERS: tuple[str, ...] = (
     "Collective ops is aborted by",
     "[type.googleapis.com/tensorflow.CoordinationServiceError",
@@ -26,7 +26,7 @@ _PEER_GONE = (
     "PSUnavailableError",
     "UnavailableError",
 )
-# A user's own download may say these too, so they count only in an error of TensorFlow's.
+# A user's own download may raise these too, so they count only in an error of TensorFlow's.
 _MARKERS_BY_ERROR: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (
         (*_PEER_GONE, "InternalError", "UnknownError"),
@@ -101,7 +101,7 @@ def find_root_cause(attempt: Attempt) -> RootCause:
 
 
 def is_decisive(failure: TaskFailure) -> bool:
-    """Whether `failure` explains itself, so that nothing is gained by hearing of others."""
+    """Whether `failure` explains itself, so that further failures would add nothing."""
     return kind_of(failure) not in (FailureKind.COLLATERAL, FailureKind.START)
 
 

@@ -1,4 +1,4 @@
-"""What to say when an attempt is not training by its start deadline."""
+"""The error when an attempt is not training by its start deadline."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run tells of itself: its events and its result."""
+"""The events of a run, and its result."""

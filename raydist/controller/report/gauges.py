@@ -1,4 +1,4 @@
-"""What Prometheus is told of a run: gauges, each with its labels. `GAUGES` is all that there can be."""
+"""The gauges of a run for Prometheus, each with its labels. `GAUGES` is all that there can be."""
 
 from __future__ import annotations
 

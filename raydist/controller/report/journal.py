@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: dicts of plain values, for the events log and for the screen.
+"""The events of a run while it goes on: dicts of plain values, for the events log and for the screen.
 
 `event` says which. Kept are `state`; `task`, for each change of a task's state; `task_failed`; for a task
 that died and its attempt went on, `task_back` or `task_given_up`; `restarting`, and once the next attempt
@@ -22,13 +22,13 @@ from raydist.spec.status import TaskFailure, TaskState, TaskStatus
 
 PROGRESS = "progress"
 # A worker under ParameterServer may die and come back for days: of its later processes in an attempt only
-# the deaths are told.
+# the deaths are events.
 MAX_TOLD_INCARNATIONS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What has been told of a run already."""
+    """What the events of a run have contained already."""
 
     attempt: Attempt
     failures: tuple[TaskFailure, ...]

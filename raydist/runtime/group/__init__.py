@@ -1,1 +1,1 @@
-"""The tasks of an attempt, started, heard, replaced and stopped together."""
+"""The tasks of an attempt, started, watched, replaced and stopped together."""

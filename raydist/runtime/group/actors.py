@@ -130,8 +130,8 @@ class ActorSet:
         Everything is asked for at once: no answer is worth a round trip while the task is missed.
 
         Args:
-          dead: What the dead one had said; None where it died before.
-          address: The one that its peers dial; None where they need none.
+          dead: The hello of the dead one; None where it died before.
+          address: The one that its peers connect to; None where they need none.
           is_host_gone: Whether the host does not answer any more, so that another one is looked for.
         """
         killed, before = self.handles[task], self._setups[task]
@@ -195,7 +195,7 @@ class ActorSet:
         """Ends everything: asks those that are not lost, waits, kills, salvages.
 
         Args:
-          away: Tasks on hosts that do not answer. They end by themselves, and nobody waits for that.
+          away: Tasks on hosts that do not answer. They end by themselves, and are not waited for.
         """
         departed: list[TaskId] = []
         # Any call to a Ray that was shut down would start a new one.

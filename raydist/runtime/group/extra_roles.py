@@ -63,7 +63,7 @@ class ExtraActors:
         return len(self._hellos) == len(self._setups)
 
     def hosts(self) -> dict[str, str]:
-        """Returns what tells the tasks where the roles are: each role's hosts by its variable's name."""
+        """Returns each role's hosts by the name of the variable that the tasks find them in."""
         found: dict[str, list[str]] = {}
         for task, setup in self._setups.items():
             found.setdefault(setup.role.hosts_variable, []).append(self._hellos[task].host)
@@ -113,8 +113,8 @@ class ExtraActors:
     def stop(self) -> None:
         """Ends every command with its children, as far as Ray reaches them, and then their actors."""
         ready, _ = ray.wait(list(self._starts), num_returns=len(self._starts), timeout=0)
-        told = {*self._hellos, *(self._starts[ref] for ref in ready)}
-        stops = {self._handles[task].stop.remote(): task for task in told}
+        reached = {*self._hellos, *(self._starts[ref] for ref in ready)}
+        stops = {self._handles[task].stop.remote(): task for task in reached}
         if stops:
             ended, _ = ray.wait(list(stops), num_returns=len(stops), timeout=GRACE_S + _STOP_EXTRA_S)
             for ref in ended:
@@ -155,8 +155,8 @@ class ExtraActors:
             self.notes = (*self.notes, f"{what}, before the run did")
             return
         lines = end.log_end.splitlines()[-_NUM_LINES:]
-        told = f"the end of its log: {' | '.join(lines)}" if lines else "it printed nothing"
-        raise TaskFailedError(f"{what}; {told}", task=str(task))
+        output = f"the end of its log: {' | '.join(lines)}" if lines else "it printed nothing"
+        raise TaskFailedError(f"{what}; {output}", task=str(task))
 
     def _get(self, task: ExtraTask, ref: Any) -> Any:
         try:

@@ -44,11 +44,11 @@ from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
 
-# How often a group that is not placed yet looks whether it is: placing itself tells nobody.
+# How often a group that is not placed yet looks whether it is: Ray sends no event for it.
 _PLACEMENT_POLL_S = 0.25
 # The mailbox opens this part of the import's time after it: about when the first step is done.
 _MAILBOX_DELAY = 0.5
-# A task speaks twice a second; one that did not for so long is looked at from outside.
+# A task sends its status twice a second; after so long without one its process is looked at from outside.
 _SILENCE_S = 2.0
 # How soon it is looked again while an answer is awaited.
 _LOOK_AGAIN_S = 0.2
@@ -114,7 +114,7 @@ class RayTaskGroup:
             clears up (runtime.host.leftovers); None for a controller whose death is its run's end.
           runner: `package.module:Class` of every task's TaskRunner; None for raydist's own.
           datasets: The `ray.data.Dataset`s to stream to the workers, by name.
-          on_hello: Called with what each task says once its process is up, replaced ones included.
+          on_hello: Called with the hello of each task once its process is up, replaced ones included.
         """
         started_at_s = clock()
         owner = owner or new_owner()
@@ -189,7 +189,7 @@ class RayTaskGroup:
                 break
         update = self._ledger.take_update()
         notes = self._actors.extras.notes
-        # A task can be replaced once the extra roles are there too, whose hosts it is told.
+        # A task can be replaced once the extra roles are there too, whose hosts it gets.
         return dataclasses.replace(update, all_addressed=bool(self._assignments), notes=notes)
 
     def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None:
@@ -201,7 +201,7 @@ class RayTaskGroup:
             self._actors.command(command, tasks or self._plan.tasks)
 
     def replace(self, task: TaskId) -> None:
-        """Starts a new process for a task that died, at the address that its peers dial."""
+        """Starts a new process for a task that died, at the address that its peers connect to."""
         if self._is_stopped:
             return
         dead, away = self._ledger.hellos.get(task), self._reach.unanswered()
@@ -212,7 +212,7 @@ class RayTaskGroup:
         hello, run = self._actors.replace(
             task,
             dead,
-            address=_dialled_address(assignment),
+            address=_peer_address(assignment),
             run=(assignment, self._code, self._actors.mailbox_name),
             is_host_gone=task in away,
         )
@@ -233,11 +233,11 @@ class RayTaskGroup:
     def last_statuses(self) -> tuple[TaskStatus, ...]:
         """Returns, after `stop`, the newest status of each task that sent one since the last `poll`."""
         for status in self._actors.last_statuses:
-            self._ledger.told(status)
+            self._ledger.received(status)
         return self._ledger.take_update().statuses
 
     def explanations(self) -> tuple[Explanation, ...]:
-        """Returns, after `stop`, what other hosts told of the tasks that died there."""
+        """Returns, after `stop`, what other hosts reported of the tasks that died there."""
         return self._witness.explanations(self._actors.findings())
 
     def _wait(self, deadline: float) -> None:
@@ -268,7 +268,7 @@ class RayTaskGroup:
             self._ask_for_news()
 
     def _look_at_nodes(self) -> None:
-        """Notes the tasks on nodes that Ray was told to drain: they are about to be taken away."""
+        """Notes the tasks on nodes that Ray has to drain: they are about to be taken away."""
         now = time.monotonic()
         if not self._can_see_nodes or now - self._looked_at_s < _NODES_POLL_S:
             return
@@ -282,8 +282,10 @@ class RayTaskGroup:
         """Finds the tasks whose process or host is gone without Ray's knowing of it yet."""
         for task, loss in self._reach.look(self._ledger.suspects(silence_s=_SILENCE_S)).items():
             hello = self._ledger.hellos[task]
-            tell = functools.partial(unreachable_task, hello, loss, peak=self._ledger.peak_memory_bytes(task))
-            self._ledger.failed(tell() if loss is Loss.HOST else self._witness.tell(hello, tell))
+            describe = functools.partial(
+                unreachable_task, hello, loss, peak=self._ledger.peak_memory_bytes(task)
+            )
+            self._ledger.failed(describe() if loss is Loss.HOST else self._witness.describe(hello, describe))
 
     def _take(self, ref: Any) -> None:
         if ref == self._news:
@@ -318,7 +320,7 @@ class RayTaskGroup:
         self._run_once_all_are_up()
 
     def _read_hello(self, ref: Any, task: TaskId) -> Hello:
-        """Returns what a task said.
+        """Returns the hello of a task.
 
         Raises:
           RayActorError: It died. OutOfMemoryError: Ray's memory monitor killed it.
@@ -381,7 +383,7 @@ class RayTaskGroup:
         """Decides when the mailbox opens, once the tasks run and have imported TensorFlow.
 
         One process more that starts beside the import and the first trace makes both later on a host
-        with few cores, and until then there is little to tell: deaths show in the tasks' own refs.
+        with few cores, and until then there is little to report: deaths show in the tasks' own refs.
         """
         if self._runs and not self._warm_ups:
             now = time.monotonic()
@@ -391,25 +393,25 @@ class RayTaskGroup:
         hello = self._ledger.hellos.get(task)
         pid, host = (hello.pid, hello.host) if hello else (None, None)
         try:
-            self._ledger.told(ray.get(ref))
+            self._ledger.received(ray.get(ref))
         except RayTaskError as error:
             raise ClusterError(f"{task} on {host}: {error.cause}", task=str(task)) from error
         except RayError as error:  # by most of Ray's other ones too, a process was killed: OutOfMemoryError
             peak = self._ledger.peak_memory_bytes(task)
-            tell = functools.partial(lost_task, task, error, pid=pid, host=host, peak=peak)
-            self._ledger.failed(tell() if hello is None else self._witness.tell(hello, tell))
+            describe = functools.partial(lost_task, task, error, pid=pid, host=host, peak=peak)
+            self._ledger.failed(describe() if hello is None else self._witness.describe(hello, describe))
 
     def _take_news(self, ref: Any) -> None:
         self._news = None
         try:
             news: News = ray.get(ref)
         except RayError:
-            # The tasks find the mailbox dead as well and end, which their own refs tell.
+            # The tasks find the mailbox dead as well and end, which their own refs show.
             logger.warning("attempt %d: the mailbox died", self._attempt)
             return
         self._news_seq = news.seq
         for status in news.statuses:
-            self._ledger.told(status)
+            self._ledger.received(status)
             if status.state is TaskState.RUNNING:
                 self._reach.renew(status.task)
         self._ask_for_news()
@@ -418,10 +420,10 @@ class RayTaskGroup:
         self._news = self._actors.wait_news(self._news_seq, timeout_s=_NEWS_TIMEOUT_S)
 
 
-def _dialled_address(assignment: TaskAssignment) -> str | None:
-    """The address that the task's peers were told; None for an evaluator, which nobody dials."""
-    told = [address for _, addresses in assignment.cluster_spec.jobs for address in addresses]
-    return assignment.address if assignment.address in told else None
+def _peer_address(assignment: TaskAssignment) -> str | None:
+    """The address that the task's peers connect to; None for an evaluator, which has no peers."""
+    known = [address for _, addresses in assignment.cluster_spec.jobs for address in addresses]
+    return assignment.address if assignment.address in known else None
 
 
 def _check_addresses_differ(addresses: Iterable[str]) -> None:

@@ -73,7 +73,7 @@ class RayLauncher:
         return room_beside(plan, self._free(plan))
 
     def _free(self, plan: Plan) -> Inventory:
-        """Returns what nobody has taken, less what Ray Data needs where it reads for the run."""
+        """Returns what is free, less what Ray Data needs where it reads for the run."""
         free = probe_free(self._connection)
         return less_data_room(free, plan.all_roles) if self._datasets else free
 

@@ -16,8 +16,8 @@ class Ledger:
     """Keeps the newest status of each task; a process's terminal one is final. Knows nothing of Ray's calls.
 
     Attributes:
-      hellos: What the task's newest process said when it came up.
-      all_addressed: Whether all tasks have come up, so that each can be told the addresses of the others.
+      hellos: What the task's newest process sent when it came up.
+      all_addressed: Whether all tasks have come up, so that each can be given the addresses of the others.
     """
 
     def __init__(self, tasks: Iterable[TaskId], *, started_at_s: float, clock: Callable[[], float]) -> None:
@@ -28,7 +28,7 @@ class Ledger:
         self._news: dict[TaskId, TaskStatus] = {}
         self._timings: dict[str, float] = {}
         self._drained: set[TaskId] = set()
-        self._heard_at_s: dict[TaskId, float] = {}
+        self._received_at_s: dict[TaskId, float] = {}
         self.hellos: dict[TaskId, Hello] = {}
         self.all_addressed = False
 
@@ -47,18 +47,18 @@ class Ledger:
         return {failure.task for failure in failures if failure and failure.kind is FailureKind.LOST}
 
     def suspects(self, *, silence_s: float) -> frozenset[TaskId]:
-        """Returns those that may have died: tasks not heard of for so long, or all once one has failed."""
+        """Returns tasks that may have died: without a status for `silence_s`, or all once one has failed."""
         states = {task: self._statuses[task].state for task in self.hellos}
         has_failed = TaskState.FAILED in states.values()
         oldest_s = self._clock() - silence_s
         return frozenset(
             task
             for task, state in states.items()
-            if not state.is_terminal and (has_failed or self._heard_at_s[task] < oldest_s)
+            if not state.is_terminal and (has_failed or self._received_at_s[task] < oldest_s)
         )
 
     def peak_memory_bytes(self, task: TaskId) -> int | None:
-        """Returns the most memory that the task's process had, as it last told."""
+        """Returns the most memory that the task's process had, by its last status."""
         status = self._statuses.get(task)
         return None if status is None else status.peak_memory_bytes
 
@@ -67,7 +67,7 @@ class Ledger:
 
     def greeted(self, hello: Hello) -> None:
         self.hellos[hello.task] = hello
-        self.told(
+        self.received(
             TaskStatus(
                 task=hello.task,
                 state=TaskState.STARTING,
@@ -99,9 +99,9 @@ class Ledger:
         """Notes that the task's host is about to be taken away."""
         if task not in self._drained:
             self._drained.add(task)
-            self.told(self._statuses[task])
+            self.received(self._statuses[task])
 
-    def told(self, status: TaskStatus) -> None:
+    def received(self, status: TaskStatus) -> None:
         known = self._statuses.get(status.task)
         if known is not None and (status.incarnation < known.incarnation or known.state.is_terminal):
             return
@@ -110,7 +110,7 @@ class Ledger:
         if status.task in self._drained:
             status = dataclasses.replace(status, leaving="its host is drained")
         self._statuses[status.task] = self._news[status.task] = status
-        self._heard_at_s[status.task] = self._clock()
+        self._received_at_s[status.task] = self._clock()
         if len(self._statuses) == len(self._tasks) and not self._any_awaited():
             self._mark("tasks_ready")
 
@@ -123,7 +123,7 @@ class Ledger:
             host=hello.host if hello else "",
         )
         failure = dataclasses.replace(failure, step=known.step)
-        self.told(dataclasses.replace(known, state=TaskState.FAILED, failure=failure, at_s=failure.at_s))
+        self.received(dataclasses.replace(known, state=TaskState.FAILED, failure=failure, at_s=failure.at_s))
 
     def take_update(self) -> GroupUpdate:
         """Returns what is new since the last call."""

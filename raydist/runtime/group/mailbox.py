@@ -14,7 +14,7 @@ from raydist.spec.tasks import TaskId
 
 # News of many tasks is gathered this long, so that a large run does not keep the controller busy.
 _GATHER_S = 0.1
-# And progress this long: each task tells it at its own moment, so that two would wake it 4 times a second.
+# And progress this long: the tasks send it at different times, so that two would wake it 4 times a second.
 _GATHER_PROGRESS_S = 0.5
 
 
@@ -38,7 +38,7 @@ class Mailbox:
     """An async actor without CPUs, one per attempt.
 
     A busy plain actor cannot be called, and a task cannot call a driver: both sides call this one.
-    Its death tells the tasks that their run is gone.
+    The tasks take its death for the end of their run.
     """
 
     def __init__(self) -> None:
@@ -59,14 +59,14 @@ class Mailbox:
         return tuple(self._commands.pop(status.task, ())) if self._is_newest(status) else ()
 
     async def command(self, command: Command, tasks: Sequence[TaskId]) -> None:
-        """Leaves a command for each of `tasks`, those included that have not said anything yet."""
+        """Leaves a command for each of `tasks`, those included that have sent no status yet."""
         async with self._changed:
             for task in tasks:
                 self._commands.setdefault(task, []).append(command)
             self._changed.notify_all()
 
     async def replace(self, task: TaskId, *, incarnation: int) -> None:
-        """Forgets the task's dead process: its last words, and the commands that it has not taken."""
+        """Forgets the task's dead process: its last status, and the commands that it has not taken."""
         self._incarnations[task] = incarnation
         self._statuses.pop(task, None)
         self._commands.pop(task, None)
@@ -74,7 +74,7 @@ class Mailbox:
     async def wait_news(self, since: int, *, timeout_s: float) -> News:
         """Returns the newest status of each task that pushed one after `since`, once there is any.
 
-        What only tells progress is gathered for half a second; anything else comes at once.
+        Statuses with nothing but progress are gathered for half a second; anything else comes at once.
         """
         if not await self._wait_until(lambda: self._seq > since, timeout_s):
             return News(seq=since)

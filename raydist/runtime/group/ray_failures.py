@@ -26,11 +26,11 @@ _NO_MODULE = re.compile(r"No module named '(\w+)'")
 _ERROR_LINE = re.compile(r"\s*(?:ERROR: |[\w.]+(?:Error|Exception): )")
 _MAX_SETUP_PROBLEM = 500
 
-# Ray's page for every process that died without a word, in a sentence.
+# Ray's page for every process that died without an error, as one sentence.
 _PREAMBLE = re.compile(r"^The actor is dead because its worker process has died\. .*Worker exit detail: ")
 _ADVICE = re.compile(r"Some common causes include: .*")
-# What Ray says of each process that closed its sockets without telling Ray why.
-_UNTOLD = re.compile(r"connection error code 2|actor \S+ is unavailable")
+# What Ray reports of each process that closed its sockets without giving Ray a reason.
+_UNEXPLAINED = re.compile(r"connection error code 2|actor \S+ is unavailable")
 _SHORT_ADVICE = "Common causes: the kernel's OOM killer, ray stop --force, a crash such as SIGSEGV"
 
 
@@ -43,10 +43,10 @@ def lost_task(
     peak: int | None = None,
     finding: Finding | None = None,
 ) -> TaskFailure:
-    """Describes a process that died without a word, or that could not be used.
+    """Describes a process that died without an error, or that could not be used.
 
     Args:
-      peak: The most memory that it had, in bytes, as it last told.
+      peak: The most memory that it had, in bytes, by its last status.
       finding: What its host knows of the death, which goes before what Ray guesses.
     """
     process = f"its process{f' {pid}' if pid else ''}{f' on {host}' if host else ''}"
@@ -55,7 +55,7 @@ def lost_task(
         message = str(error)
     elif is_out_of_memory:
         message = f"{process} was killed by Ray's memory monitor: {_shortage(str(error), pid)} {MORE_MEMORY}"
-    elif finding is not None and _UNTOLD.search(str(error)):
+    elif finding is not None and _UNEXPLAINED.search(str(error)):
         message, is_out_of_memory = f"{process} {finding.how}", finding.is_out_of_memory
     else:
         message = f"{process} died: {describe_cause(error)}"
@@ -98,7 +98,7 @@ def _peak(num_bytes: int | None) -> str:
 
 
 def _shortage(text: str, pid: int | None) -> str:
-    """Returns what Ray's page on a killed process says of the host's memory, and of the process's own."""
+    """Returns how much memory the host and the process used, from Ray's page on a killed process."""
     host, own = _HOST_MEMORY.search(text), re.search(rf"pid={pid}, actual memory used=(\S+?),", text)
     whole = f"{host[1]} of {host[2]} on its host were used" if host else "the memory of its host ran out"
     return f"{whole}, {own[1]} by this process" if own else whole
@@ -107,7 +107,7 @@ def _shortage(text: str, pid: int | None) -> str:
 def raise_if_host_cannot(task: AnyTask, error: BaseException) -> None:
     """Raises the ClusterError or StorageError that `hello` ended with; returns for a process that died.
 
-    A host without raydist cannot even read the actor's class, which Ray tells in words only.
+    A host without raydist cannot even read the actor's class, which Ray reports as text only.
     """
     text = str(error)
     host = next(iter(_IP_PATTERN.findall(text)), "unknown")

@@ -31,7 +31,7 @@ class Remnant:
     """A process that has died, or was killed.
 
     Attributes:
-      hello: What it said when it came up; None where it never did.
+      hello: What it sent when it came up; None where it never did.
     """
 
     setup: TaskSetup
@@ -42,7 +42,7 @@ class Remains:
     """Stores the end of each dead process's log and deletes its scratch folder, on its own host.
 
     Attributes:
-      findings: What other hosts told of their processes, by node and pid.
+      findings: What other hosts reported of their processes, by node and pid.
     """
 
     def __init__(self, *, home: str | None) -> None:
@@ -89,14 +89,14 @@ class Remains:
             self.findings[remnant.hello.node_id, remnant.hello.pid] = finding
 
     def _within_reach(self, away: list[Remnant]) -> list[Remnant]:
-        """Returns those on hosts whose Ray still runs; elsewhere nobody could gather them."""
+        """Returns those on hosts whose Ray still runs; elsewhere they cannot be gathered."""
         if not away or self._home is None:  # from outside, hosts need not answer
             return away
         gone = unreachable_hosts()
         return [each for each in away if each.hello is None or each.hello.host not in gone]
 
     def _is_away(self, remnant: Remnant) -> bool:
-        # One that never told may have died between making its folder and telling: here it is looked for,
+        # One without a hello may have died between making its folder and sending it: here it is looked for,
         # on another host it is swept by the next task.
         return remnant.hello is not None and remnant.hello.node_id != self._home
 

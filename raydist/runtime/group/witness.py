@@ -1,4 +1,4 @@
-"""Witness: holds on to the tasks' processes of this host, to tell how one of them ended."""
+"""Witness: holds on to the tasks' processes of this host, to find out how one of them ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raydist.spec.status import TaskFailure
 from raydist.spec.tasks import TaskId
 
 # Describes a death, with `finding=` what is known of it; None where nothing is.
-Tell = Callable[..., TaskFailure]
+Describe = Callable[..., TaskFailure]
 
 # Ray announces a death as soon as the process closes its sockets; freeing its memory may take longer.
 _DEATH_S = 0.2
@@ -27,7 +27,7 @@ class Witness:
         self._home = home
         self._held: dict[TaskId, PidFd] = {}
         # The deaths on other hosts, as they were described.
-        self._elsewhere: list[tuple[Hello, TaskFailure, Tell]] = []
+        self._elsewhere: list[tuple[Hello, TaskFailure, Describe]] = []
 
     def hold(self, hello: Hello) -> None:
         """Begins to watch a task's process, or the one in its place."""
@@ -36,20 +36,20 @@ class Witness:
         if pidfd is not None:
             self._held[hello.task] = pidfd
 
-    def tell(self, hello: Hello, tell: Tell) -> TaskFailure:
+    def describe(self, hello: Hello, describe: Describe) -> TaskFailure:
         """Describes a death with what this host knows of it; another host's comes with `explanations`."""
         if hello.node_id == self._home:
-            return tell(finding=self._examine(hello))
-        failure = tell(finding=None)
-        self._elsewhere.append((hello, failure, tell))
+            return describe(finding=self._examine(hello))
+        failure = describe(finding=None)
+        self._elsewhere.append((hello, failure, describe))
         return failure
 
     def explanations(self, findings: Mapping[tuple[str, int], Finding]) -> tuple[Explanation, ...]:
         """Describes the deaths on other hosts anew, with what was found there, by node and pid."""
         found = ((each, findings.get((each[0].node_id, each[0].pid))) for each in self._elsewhere)
         return tuple(
-            _explanation(hello.task, failure, tell(finding=finding))
-            for (hello, failure, tell), finding in found
+            _explanation(hello.task, failure, describe(finding=finding))
+            for (hello, failure, describe), finding in found
             if finding is not None
         )
 

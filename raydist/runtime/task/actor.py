@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 _exit_now = os._exit
 PUSH_INTERVAL_S = 0.5
-# The run waits for a process that takes the place of a dead one to say that it serves.
+# The run waits for the first status of a process that takes the place of a dead one.
 _QUICK_PUSH_INTERVAL_S = 0.05
 # Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
 _EXCHANGE_TIMEOUT_S = 15.0
@@ -57,7 +57,7 @@ _KILL_GRACE_S = 5.0
 _PARENT_POLL_S = 0.2
 # How long a task whose run is gone may take to store its log and to clear up.
 _EXIT_S = 5.0
-# A dead process gives its port up before Ray tells of its death, but for children that hold it too.
+# A dead process gives its port up before Ray reports its death, but for children that hold it too.
 _PORT_TIMEOUT_S = 2.0
 
 
@@ -146,11 +146,11 @@ class TaskActor:
 
     @property
     def _is_in_place(self) -> bool:
-        """Whether it has got what it needs, at the address that its peers dial."""
+        """Whether it has got what it needs, at the address that its peers connect to."""
         return self._address is not None and self._setup.address in (None, self._address)
 
     def warm_up(self) -> None:
-        """Imports the runner, and with it TensorFlow; what goes wrong is told by `run`."""
+        """Imports the runner, and with it TensorFlow; what goes wrong is reported by `run`."""
         if not self._is_in_place:
             return
         try:
@@ -206,8 +206,8 @@ class TaskActor:
         if set_fence(self._scratch.path, port, hosts=hosts):
             print(f"raydist: only {', '.join(hosts)} may reach port {port} of {self._setup.task}", flush=True)
             return
-        told = [address for _, addresses in assignment.cluster_spec.jobs for address in addresses]
-        ports = {split_address(address)[1] for address in told}
+        known = [address for _, addresses in assignment.cluster_spec.jobs for address in addresses]
+        ports = {split_address(address)[1] for address in known}
         # The same sentence from all tasks, so that it is shown once.
         sentence = advice(ports=ports or {port}, hosts=hosts)
         self._notes = tuple(dict.fromkeys([*self._notes, sentence]))
@@ -248,7 +248,7 @@ class TaskActor:
                     self._exit()
                 continue
             except ray.exceptions.RayError:
-                # The mailbox lives as long as the run: without it nobody waits for this task any more.
+                # The mailbox lives as long as the run: without it this task is not needed any more.
                 self._exit()
             if self._is_profile_asked:
                 self._is_profile_asked = False
@@ -264,7 +264,7 @@ class TaskActor:
     def _end_with_node(self) -> None:
         """Ends this process once Ray's daemon on this host, which has started it, is gone.
 
-        Ray ends it too, after a second, but then nobody could clear up after it any more.
+        Ray ends it too, after a second, but then its files would stay.
         """
         parent = os.getppid()
         while os.getppid() == parent:
@@ -324,14 +324,14 @@ class TaskActor:
         )
 
     def _describe(self, error: BaseException, kind: FailureKind) -> TaskFailure:
-        told = self._secrets.hide("".join(traceback.format_exception(error)))
-        logger.error("%s: %s failed\n%s", self._setup.task, self._setup.runner, told)
+        text = self._secrets.hide("".join(traceback.format_exception(error)))
+        logger.error("%s: %s failed\n%s", self._setup.task, self._setup.runner, text)
         return TaskFailure(
             task=self._setup.task,
             kind=kind,
             error_type=type(error).__name__,
             message=self._secrets.hide(f"{error}") or type(error).__name__,
-            traceback=None if isinstance(error, RaydistError) else told,
+            traceback=None if isinstance(error, RaydistError) else text,
             at_s=time.time(),
         )
 

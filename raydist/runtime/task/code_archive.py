@@ -146,7 +146,7 @@ def _read_patterns(ignore_file: Path) -> list[GitIgnoreSpecPattern]:
 def parse_patterns(
     text: str, on_error: Callable[[int, str, ValueError], None] = lambda number, line, error: None
 ) -> list[GitIgnoreSpecPattern]:
-    """Returns the patterns of a .gitignore's text; `on_error` is told of lines that are none."""
+    """Returns the patterns of a .gitignore's text; `on_error` gets the lines that are none."""
     patterns = []
     for number, line in enumerate(text.splitlines(), start=1):
         # To pathspec `data/**` also matches the folder `data/`; to git only its content, like `data/**/*`.

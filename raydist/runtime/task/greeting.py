@@ -1,4 +1,4 @@
-"""What a task is told before the tasks' addresses are known, and what it answers."""
+"""What a task gets before the tasks' addresses are known, and what it answers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from raydist.storage.proof import StorageProof
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSetup:
-    """What a task is told before the tasks' addresses are known.
+    """What a task gets before the tasks' addresses are known.
 
     Attributes:
       runner: `package.module:Class` of the TaskRunner.
       scratch_prefix: What the names of its processes' scratch folders begin with; unique on every host.
       tpu_name: TPU to connect to; None without one.
-      may_vanish: Whether training goes on without it, so that it ends at once when it is told to.
+      may_vanish: Whether training goes on without it, so that it ends at once by SIGTERM.
       proof: What the host has to find on storage; None checks nothing.
-      address: `ip:port` that the task's peers dial already, since this process takes the place of a dead
-        one; None where any will do.
+      address: `ip:port` that the task's peers connect to already, since this process takes the place of a
+        dead one; None where any will do.
       env: The job's own variables.
-      tells_packages: Whether it tells what is installed on its host; one task does, for all.
+      tells_packages: Whether its hello has what is installed on its host; one task does it for all.
     """
 
     task: TaskId
@@ -54,14 +54,14 @@ class TaskSetup:
         return f"{self.scratch_prefix}-{self.incarnation}"
 
     def for_next_life(self, *, address: str | None) -> TaskSetup:
-        """Returns what the process is told that takes this one's place."""
+        """Returns the set-up of the process that takes this one's place."""
         log = dataclasses.replace(self.log, incarnation=self.incarnation + 1)
         return dataclasses.replace(self, log=log, address=address)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """What a task says once its process is up.
+    """What a task sends once its process is up.
 
     Attributes:
       address: `ip:port` of the leased port, an IPv6 address in brackets.
@@ -70,7 +70,7 @@ class Hello:
       oom: What the kernel's OOM killer had done by then; None where the kernel does not show it.
       host_name: The name that the host has for itself.
       machine: What the host is made of.
-      packages: Versions of all that is installed; empty unless it was asked to tell them.
+      packages: Versions of all that is installed; empty unless it was asked for them.
     """
 
     task: TaskId

@@ -29,7 +29,7 @@ CONCURRENCY = 2
 
 @dataclass(frozen=True, kw_only=True)
 class RoleSetup:
-    """What the actor of an extra role is told.
+    """What the actor of an extra role is started with.
 
     Attributes:
       scratch_name: Name of its scratch folder; unique on every host.
@@ -44,7 +44,7 @@ class RoleSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class RoleHello:
-    """What an extra role's task says once its command runs.
+    """What an extra role's task sends once its command runs.
 
     Attributes:
       host: The node's address as Ray knows it.

@@ -41,7 +41,7 @@ def start_servers(assignment: TaskAssignment, *, worker_port: int) -> list[Any]:
             dispatcher_address=assignment.data_service,
             port=worker_port,
             protocol="grpc",
-            # Both are localhost otherwise, which training tasks on other hosts cannot dial.
+            # Both are localhost otherwise, which training tasks on other hosts cannot connect to.
             worker_address=f"{host}:{worker_port}",
             data_transfer_address=f"{host}:%dts_port%",
         )

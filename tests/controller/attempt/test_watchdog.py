@@ -60,7 +60,7 @@ def test_task_that_stops_speaking_is_found() -> None:
     failure = watch.watchdog.silent()
     assert failure is not None
     assert (failure.kind, failure.error_type) == (FailureKind.LOST, "SilentTask")
-    assert "said nothing for 60 s" in failure.message
+    assert "sent no heartbeat for 60 s" in failure.message
 
 
 def test_word_in_between_begins_the_silence_anew() -> None:

@@ -29,7 +29,7 @@ def make_ledger(clock: FakeClock) -> Ledger:
     ledger = Ledger([FIRST, SECOND], started_at_s=0.0, clock=clock.now)
     for task in (FIRST, SECOND):
         ledger.greeted(hello(task))
-        ledger.told(running(task))
+        ledger.received(running(task))
     return ledger
 
 
@@ -37,7 +37,7 @@ def test_task_is_suspected_once_it_has_been_silent() -> None:
     clock = FakeClock()
     ledger = make_ledger(clock)
     clock.advance(1.5)
-    ledger.told(running(FIRST))
+    ledger.received(running(FIRST))
     assert ledger.suspects(silence_s=2.0) == set()
     clock.advance(1.0)
     assert ledger.suspects(silence_s=2.0) == {SECOND}
@@ -53,7 +53,7 @@ def test_all_others_are_suspected_once_one_has_failed() -> None:
 def test_task_that_has_ended_may_be_silent() -> None:
     clock = FakeClock()
     ledger = make_ledger(clock)
-    ledger.told(dataclasses.replace(running(FIRST), state=TaskState.FINISHED))
+    ledger.received(dataclasses.replace(running(FIRST), state=TaskState.FINISHED))
     clock.advance(60)
     assert ledger.suspects(silence_s=2.0) == {SECOND}
 
@@ -64,7 +64,7 @@ def test_process_that_is_to_take_a_place_is_not_suspected_before_it_is_up() -> N
     ledger.failed(unreachable_task(hello(FIRST), Loss.HOST))
     ledger.replaced(FIRST)
     clock.advance(60)
-    ledger.told(running(SECOND))
+    ledger.received(running(SECOND))
     assert ledger.suspects(silence_s=2.0) == set()
 
 
