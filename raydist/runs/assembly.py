@@ -63,7 +63,7 @@ def make_controller(
       traced: Where `code` comes from.
       driver: Who drives the run, as raydist.spec.process describes it.
       tell: Called with each event, as raydist.controller.report.journal describes them.
-      tell_notes: Returns what `tell` has for the run's notes so far.
+      tell_notes: Returns the sentences of `tell` for the run's notes so far.
       ray_s: Seconds that the call had taken already, when Ray was connected.
       revival: Where to continue a run whose controller died; None for a new run.
       owner, runner, datasets: As for `RayTaskGroup.start`.

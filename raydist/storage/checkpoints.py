@@ -100,11 +100,11 @@ class CheckpointStore:
         return self._load(step, attempt)
 
     def _check_fits(self, step: int, attempt: int, files: Mapping[str, bytes | Path]) -> None:
-        """Raises StorageError where it cannot fit, before it has filled the disk of everybody else."""
+        """Raises StorageError where it cannot fit, before it has filled a disk that others use too."""
         try:
             free_bytes = self._free_bytes(step, attempt)
             fits = free_bytes is None or free_bytes >= sum(map(_size, files.values()))
-        except (StorageError, OSError):  # the writing tells, if it is not over by then
+        except (StorageError, OSError):  # writing raises it, if it is not over by then
             return
         if not fits:
             raise StorageError(self._full_disk_sentence(step, attempt, files, free_bytes or 0))
@@ -115,7 +115,7 @@ class CheckpointStore:
     def _describe_full_disk(
         self, error: StorageError, step: int, attempt: int, files: Mapping[str, bytes | Path]
     ) -> str | None:
-        """Returns what to tell of a checkpoint that does not fit; None where that is not the cause."""
+        """Returns the message about a checkpoint that does not fit; None where that is not the cause."""
         if not is_full_disk(error.__cause__):
             return None
         free_bytes = (self._free_bytes(step, attempt) or 0) + self._stored_bytes(step, attempt)
@@ -184,7 +184,7 @@ class CheckpointStore:
         """Returns the newest checkpoint without damage, and the damaged ones that are newer.
 
         Newest means the highest attempt, then the highest step: what a chief that was cut off commits after
-        the next attempt has is a branch that nobody goes on from. A storage that cannot be read is a
+        the next attempt has is a branch that no attempt continues. A storage that cannot be read is a
         StorageError, not damage.
 
         Args:

@@ -117,16 +117,16 @@ class Deaths:
 
     def sentences(self) -> tuple[str, ...]:
         """Returns a sentence for each death; one about all the rest where they are many."""
-        told = tuple(death.sentence() for death in self.all[:MAX_TOLD_DEATHS])
+        sentences = tuple(death.sentence() for death in self.all[:MAX_TOLD_DEATHS])
         rest = self.all[MAX_TOLD_DEATHS:]
         if not rest:
-            return told
+            return sentences
         counts = Counter(death.task for death in rest)
         named = ", ".join(f"{task}: {counts[task]}" for task in sorted(counts, key=str))
         num_back = sum(death.back_after_s is not None for death in rest)
         given_up = "".join(f"; {task} was given up" for task in counts if task in self.given_up)
         return (
-            *told,
+            *sentences,
             f"tasks died {len(rest)} more times ({named}) and came back {num_back} times{given_up}",
         )
 

@@ -45,7 +45,7 @@ class HostFacts:
       hostname: Its own name.
       versions: Of raydist, TensorFlow, Keras, Ray and Python; `none` where one is not installed.
       lost: What raydist cannot do with these versions, a sentence each.
-      gpus: Each GPU and its driver, as `nvidia-smi` tells.
+      gpus: Each GPU and its driver, as `nvidia-smi` reports.
       devices: What TensorFlow has; empty where it could not be asked, with the reason as `device_error`.
       disks: Those that a task needs.
       proxies: Names of the variables that are set.

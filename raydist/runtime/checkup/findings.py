@@ -160,7 +160,7 @@ def _ports(host: str, facts: HostFacts) -> Finding:
     if not facts.public_addresses:
         return Finding(host=host, what="exposure", text="no public address of its own")
     addresses = ", ".join(facts.public_addresses)
-    remedy = "close them to others by a firewall, `raydist guide security` tells why"
+    remedy = "close them to others by a firewall, `raydist guide security` explains why"
     if facts.task_ports:
         ports = ", ".join(map(str, facts.task_ports))
         return bad(

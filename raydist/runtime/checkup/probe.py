@@ -54,7 +54,7 @@ def versions_here() -> dict[str, str]:
 
 
 def look(proof: StorageProof) -> HostFacts:
-    """Returns what this host tells; takes some seconds, for TensorFlow and the storage.
+    """Returns what this host reports; takes some seconds, for TensorFlow and the storage.
 
     Args:
       proof: What the driver has left on the storage.

@@ -1,4 +1,4 @@
-"""Connection: joins a running Ray, or starts an embedded one, and says in time why it cannot."""
+"""Connection: joins a running Ray, or starts an embedded one, and reports in time why it cannot."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def _gcs_address() -> str:
 
 
 def _agree_on_authentication(target: str, environ: MutableMapping[str, str]) -> None:
-    """Sends a token exactly where the cluster wants one, so that nobody has to set RAY_AUTH_MODE.
+    """Sends a token exactly where the cluster wants one, so that RAY_AUTH_MODE need not be set.
 
     A driver is called back by the cluster and refuses calls without its token, so in token mode on
     a cluster without authentication every actor would die as if its driver were gone.

@@ -24,7 +24,7 @@ def check_datasets(datasets: object) -> dict[str, Any]:
             f"datasets is {type(datasets).__name__}; give a dict of names and datasets, such as "
             '{"train": ray.data.read_parquet(...)}'
         )
-    # Nobody can have one without that module.
+    # No process can have one without that module.
     data: Any = sys.modules.get("ray.data")
     for name, dataset in datasets.items():
         if not isinstance(name, str):

@@ -33,7 +33,7 @@ def probe_inventory(connection: Connection, *, environ: Mapping[str, str] = os.e
 
 
 def probe_free(connection: Connection) -> Inventory:
-    """Returns the alive nodes with what nobody has taken of them; none that are about to go away."""
+    """Returns the alive nodes with what is free of them; none that are about to go away."""
     inventory, free = probe_inventory(connection), ray_internals.free_resources()
     going = ray_internals.draining_nodes()
     hosts = [

@@ -1,7 +1,7 @@
 """Everything that raydist uses of Ray beside its public API; tests/compat runs it with Ray 2.46 to 2.60.
 
 Each function says what it takes from Ray and why the public API cannot do it, and works without it where a
-version has no such part. `missing_parts` tells what is lost then.
+version has no such part. `missing_parts` returns what is lost then.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def session_path() -> str:
     node = _part(_NODE)
     if node is None:
         raise ClusterError(
-            f"Ray {ray.__version__} does not tell where an embedded Ray keeps its files; install ray<2.61, "
+            f"Ray {ray.__version__} does not show where an embedded Ray keeps its files; install ray<2.61, "
             "or start one with `ray start --head` and give --address auto"
         )
     return str(node.get_session_dir_path())
@@ -228,7 +228,7 @@ def free_resources() -> dict[str, dict[str, float]]:
 
 
 def draining_nodes() -> frozenset[str]:
-    """Returns the ids of the nodes that are about to be taken away, which ray.nodes() does not tell."""
+    """Returns the ids of the nodes that are about to be taken away, which ray.nodes() does not return."""
     state = _part(_STATE)
     return frozenset(state.get_draining_nodes() if hasattr(state, "get_draining_nodes") else ())
 

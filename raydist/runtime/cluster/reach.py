@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 from raydist.runtime.host.address import split_address
 from raydist.spec.tasks import TaskId
 
-# A host is given up when it has not answered for so long; TensorFlow's own heartbeats take 20 s.
+# A host is given up when it has not answered for this long; TensorFlow's own heartbeats take 20 s.
 GONE_AFTER_S = 8.0
 _MIN_TRIES = 3
 # One try: the kernel itself asks again after 1 s.
@@ -34,7 +34,7 @@ class Outcome(enum.Enum):
     """What became of one try to connect."""
 
     ACCEPTED = "ACCEPTED"
-    REFUSED = "REFUSED"  # the host is up, but nobody listens there
+    REFUSED = "REFUSED"  # the host is up, but no process listens there
     NONE = "NONE"
 
 

@@ -19,7 +19,7 @@ def signal_task(pid: int, number: int, *, host: str, address: str | None) -> Non
 
     Args:
       host: Its address as Ray knows it.
-      address: The Ray cluster, as JobSpec has it; asked only where `host` is not this one.
+      address: The Ray cluster, as in JobSpec; asked only where `host` is not this one.
 
     Raises:
       ClusterError: The process is no task any more, or its host cannot be reached.

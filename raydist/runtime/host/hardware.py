@@ -13,7 +13,7 @@ _GIB = 2**30
 
 
 def read_machine(proc: Path = Path("/proc")) -> Machine:
-    """Returns what the host's kernel and drivers tell; takes about a millisecond."""
+    """Returns what the host's kernel and drivers report; takes about a millisecond."""
     return Machine(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_found(r"model name\s*:\s*(.+)", proc / "cpuinfo"),
@@ -24,7 +24,7 @@ def read_machine(proc: Path = Path("/proc")) -> Machine:
 
 
 def peak_memory_bytes(proc: Path = Path("/proc")) -> int | None:
-    """Returns the most memory that this process has had resident; None where the kernel does not tell."""
+    """Returns the most memory that this process has had resident; None where the kernel does not show it."""
     kilobytes = _found(r"VmHWM:\s*(\d+) kB", proc / "self/status")
     return None if kilobytes is None else int(kilobytes) * 1024
 

@@ -105,7 +105,7 @@ class LogCapture:
         tick_at_s = time.monotonic() + FIRST_TICK_AFTER_S
         never = threading.Event()
         while not never.wait(TIMES_EVERY_S):
-            with contextlib.suppress(OSError):  # a full disk, which the upload tells
+            with contextlib.suppress(OSError):  # a full disk, which the upload reports
                 self._times.note()
             if time.monotonic() >= tick_at_s:
                 self._upload(is_final=False)

@@ -1,4 +1,4 @@
-"""What a host tells of a task's process that died without a word: how it ended, and its last lines."""
+"""What a host knows of a task's process that died without an error: how it ended, and its last lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Salvage: what a task that died without a word leaves on its host."""
+"""Salvage: what a task that died without an error leaves on its host."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def salvage(
 ) -> Finding | None:
     """Uploads the rest of a killed task's log and deletes its scratch folder; runs on the task's host.
 
-    Returns what the folder tells of the process's end; None where it was gone already, or the process alive.
+    Returns what the folder shows of the process's end; None where it was gone already, or the process alive.
 
-    Waits until the process is really gone, which is a moment after Ray says so, and kills it where
+    Waits until the process is really gone, which is a moment after Ray reports it, and kills it where
     Ray did not. A folder that the task has removed itself is fine.
 
     Args:
-      pid: The task's process; None where it never told.
-      oom: As `post_mortem.examine` has it.
+      pid: The task's process; None where it sent no hello.
+      oom: As in `post_mortem.examine`.
     """
     if not scratch_path.exists():
         return None

@@ -83,7 +83,7 @@ def spool_path(scratch_path: Path) -> Path:
 
 
 def owner_pid(scratch_path: Path) -> int | None:
-    """Returns the process that made the folder; None where it died before it could tell."""
+    """Returns the process that made the folder; None where it died before it wrote that."""
     try:
         return int((scratch_path / _LOCK_NAME).read_text())
     except (FileNotFoundError, ValueError):
@@ -128,7 +128,7 @@ def _last_write_s(path: Path) -> float:
 def hold_lock(path: Path) -> int:
     """Takes the lock that a file is, for as long as this process lives or the descriptor is open.
 
-    The file appears under its name once it is locked: if nobody holds it, its owner is dead.
+    The file appears under its name once it is locked: if no process holds it, its owner is dead.
     """
     aside = path.with_name(f".{path.name}-{os.getpid()}")
     lock_fd = _open_lock(aside)
@@ -140,7 +140,7 @@ def hold_lock(path: Path) -> int:
 
 @contextmanager
 def locked_by_nobody(path: Path) -> Iterator[bool]:
-    """Tells whether no process held the lock; if so, this one holds it inside."""
+    """Yields whether no process held the lock; if so, this one holds it inside."""
     lock_fd = _open_lock(path)
     try:
         yield _try_lock(lock_fd)

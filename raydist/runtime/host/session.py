@@ -58,7 +58,7 @@ def _is_rays(command: list[bytes]) -> bool:
 
 
 def _writes_below(folder: str, fd: Path) -> bool:
-    """Whether a descriptor, as /proc/PID/fd has it, is open for writing on a file of that folder."""
+    """Whether a descriptor of /proc/PID/fd is open for writing on a file of that folder."""
     try:
         if not os.readlink(fd).startswith(folder):
             return False

@@ -1,7 +1,7 @@
-"""How a process ended that is not a child of this one, as the kernel tells it.
+"""How a process ended that is not a child of this one, as the kernel reports it.
 
 Ray's raylet, whose children the tasks are, has the kernel forget how they end. Linux 6.15 and later keep it
-for whoever holds a pidfd of the process (PIDFD_GET_INFO); on older ones nobody can know.
+for each holder of a pidfd of the process (PIDFD_GET_INFO); older ones do not show it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PidFd:
     def exit_code(self) -> int | None:
         """Returns the exit code of a process that has ended, minus the signal that killed it.
 
-        None where the kernel does not tell.
+        None where the kernel does not show it.
         """
         deadline = time.monotonic() + _REAPED_WITHIN_S
         while (code := _exit_code(self._fd)) is None and time.monotonic() < deadline:

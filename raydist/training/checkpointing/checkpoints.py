@@ -51,7 +51,7 @@ class TaskCheckpoints:
         """Takes what the chief keeps.
 
         Args:
-          before_commit: Stores what a run that goes on from the checkpoint will not tell again.
+          before_commit: Stores what a run that continues from the checkpoint will not report again.
           gather: Returns the numbers of every worker that restores, in their order: a collective. None
             where there is but one.
         """

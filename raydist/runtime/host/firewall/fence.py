@@ -1,7 +1,7 @@
 """Fence: firewall rules on this host for the port of one task, removed when the task ends.
 
-Their names are written to the task's scratch folder before they are set. Whoever deletes that folder, the
-task itself or the process that cleans up after a killed task, removes them first.
+Their names are written to the task's scratch folder before they are set. The process that deletes that folder
+removes them first: the task itself, or the one that cleans up after a killed task.
 """
 
 from __future__ import annotations
