@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside import progress_of
 from tests.support.train_functions import dense_model, examples
 
 COUNT = 50  # no multiple of 16: the last batch is uneven
@@ -69,7 +70,29 @@ def evaluated(ctx: Any, *, way: str) -> dict[str, Any]:
     model = made(ctx)
     whole = ctx.evaluate(model, data_as(way))
     part = ctx.evaluate(model, data_as(way), steps=2)
-    return {"whole": whole, "part": part}
+    beyond = ctx.evaluate(model, data_as(way), steps=6)  # it has 4
+    return {"whole": whole, "part": part, "beyond": beyond, **_evaluated_by_keras(ctx, model)}
+
+
+def _evaluated_by_keras(ctx: Any, model: Any) -> dict[str, Any]:
+    if ctx.coordinator is not None:
+        return {}
+    x, y = examples(COUNT)
+    values = model.evaluate(x, y, batch_size=16, steps=6, verbose=0, return_dict=True)
+    return {"by_keras": values}
+
+
+def validated_beyond_the_end(ctx: Any, *, way: str) -> dict[str, Any]:
+    """Validates on more steps than there are; returns the validation's loss, and that of the whole data."""
+    model = made(ctx)
+    history = ctx.fit(
+        model, data_as("batches"), epochs=1, validation_data=data_as(way), validation_steps=9, verbose=0
+    )
+    return {
+        "validated": history.history["val_loss"][0],
+        "whole": ctx.evaluate(model, data_as(way))["loss"],
+        "notes": list(progress_of(ctx).status().notes),
+    }
 
 
 def predicted(ctx: Any) -> dict[str, Any]:

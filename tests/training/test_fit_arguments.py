@@ -18,6 +18,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         for name in ("weighted_classes", "later_epochs", "evaluated")
         for way in ("function", "batches")
     },
+    "validated": (f"{FUNCTIONS}:validated_beyond_the_end", {"way": "batches"}),
     "predicted": (f"{FUNCTIONS}:predicted", {}),
 }
 SLOW = pytest.mark.slow  # the same again in another way
@@ -66,6 +67,23 @@ class TestAsOnOneDevice:
         for task in tasks:
             for name in ("whole", "part"):
                 assert task.values[name] == pytest.approx(expected.values[name], abs=1e-5)
+
+    @pytest.mark.parametrize("way", ["function", "batches"])
+    def test_evaluation_of_more_steps_than_there_are_is_that_of_keras(
+        self, cluster: Cluster, way: str
+    ) -> None:
+        expected, tasks = both(f"evaluated, {way}", cluster)
+        for task in tasks:
+            assert task.values["beyond"] == pytest.approx(expected.values["by_keras"], abs=1e-5)
+
+    def test_validation_of_more_steps_than_there_are_counts_each_example_once(self, cluster: Cluster) -> None:
+        _, tasks = both("validated", cluster)
+        for task in tasks:
+            assert task.values["validated"] == pytest.approx(task.values["whole"], abs=1e-5)
+            [note] = [note for note in task.values["notes"] if note.startswith("validation_steps is")]
+            assert note.endswith(
+                "is 9, and validation_data has 4 batches of 16: 4 steps evaluate each example once"
+            )
 
     def test_prediction_has_each_row_once_and_in_order(self, cluster: Cluster) -> None:
         expected, tasks = both("predicted", cluster)

@@ -19,7 +19,7 @@ from raydist.training.parameter_server.feeds import StepFeed
 from raydist.training.parameter_server.local_metrics import LocalMetrics
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset
-from raydist.training.trainers.evaluation import with_batches
+from raydist.training.trainers import evaluation
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import EvaluateRequest
 
@@ -40,23 +40,24 @@ class WorkerEvaluation:
         sources: SharedSources,
         metrics: LocalMetrics | None = None,
         num_steps: int | None = None,
+        names: tuple[str, str] = evaluation.OF_VALIDATION,
     ) -> None:
         """Takes what is evaluated.
 
         Args:
           data: As `validation_data` of TrainContext.fit; finite, unless `num_steps` are taken.
-          metrics: Those of `model`; None for a model that nobody has built yet.
+          metrics: Those of `model`; None for a model that is not built yet.
+          names: What `num_steps` and `data` are called in the call.
         """
-        self._num_steps = num_steps
+        self._num_steps = evaluation.num_steps(data, num_steps, names=names)
+        _, self._name = names
         self._coordinator = run.coordinator
         self._strategy = run.strategy
         self._model = model
         self._test_step = adapter_of(model).converted(model, model.test_step)
         self._num_shards = run.assignment.num_workers
         self._shards: Sequence[tuple[Any, tuple[tf.Tensor, ...]]] | None = None
-        self._data = (
-            data if isinstance(data, Batches) else train_data.checked_function(data, "validation_data")
-        )
+        self._data = data if isinstance(data, Batches) else train_data.checked_function(data, self._name)
         self._sources = sources
         if metrics is None:
             adapter_of(model).build(model, self._element_spec())
@@ -67,7 +68,7 @@ class WorkerEvaluation:
             return StepFeed(self._data, self._sources.publish(self._data)).element_spec
         is_sharding = train_data.takes_input_context(self._data)
         own = (tf.distribute.InputContext(self._num_shards, 0, self._num_shards),) if is_sharding else ()
-        return checked_dataset(self._data(*own), "validation_data").element_spec
+        return checked_dataset(self._data(*own), self._name).element_spec
 
     def run(self) -> dict[str, float]:
         """Returns the metrics' values over all examples."""
@@ -93,23 +94,23 @@ class WorkerEvaluation:
         takes_context = train_data.takes_input_context(data)
         num_steps = self._num_steps
         # Made once outside of a graph, where its size can be asked.
-        made = checked_dataset(data(contexts[0]) if takes_context else data(), "validation_data")
+        made = checked_dataset(data(contexts[0]) if takes_context else data(), self._name)
         if num_steps is None:
-            _check_finite(made)
+            _check_finite(made, self._name)
             num_steps = -1  # `take` then takes all
         if takes_context:
             return [(self._closure(functools.partial(_taken, data, own, num_steps)), ()) for own in contexts]
         closure = self._closure(lambda index: data().take(num_steps).shard(num_shards, index))
         with tf_private.traced_for_workers(self._strategy):
-            check_made_inside(closure.get_concrete_function(tf.TensorSpec([], tf.int64)), "validation_data")
+            check_made_inside(closure.get_concrete_function(tf.TensorSpec([], tf.int64)), self._name)
         return [(closure, (tf.constant(index, tf.int64),)) for index in range(num_shards)]
 
     def _shards_of_steps(self, recipe: Batches) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
         """Each worker's part is some of the steps of one epoch."""
         feed = StepFeed(recipe.for_epochs(None), self._sources.publish(recipe))
         closure = self._closure(feed.dataset)
-        num_steps = self._num_steps or recipe.steps_per_epoch
-        ends = [num_steps * index // self._num_shards for index in range(self._num_shards + 1)]
+        assert self._num_steps is not None  # of batches of raydist.data it is known
+        ends = [self._num_steps * index // self._num_shards for index in range(self._num_shards + 1)]
         return [
             (closure, feed.arguments(first, end - first))
             for first, end in itertools.pairwise(ends)
@@ -147,8 +148,15 @@ class WorkerEvaluation:
 def evaluate(run: TaskRun, request: EvaluateRequest, *, sources: SharedSources) -> dict[str, float]:
     """Returns the metrics over the data, which the workers share."""
     adapters.check(request.model, run.strategy)
-    request = with_batches(request)
-    return WorkerEvaluation(run, request.model, request.data, sources=sources, num_steps=request.steps).run()
+    request = evaluation.with_batches(request)
+    return WorkerEvaluation(
+        run,
+        request.model,
+        request.data,
+        sources=sources,
+        num_steps=request.steps,
+        names=evaluation.OF_EVALUATE,
+    ).run()
 
 
 def _taken(
@@ -161,9 +169,8 @@ def _taken(
     return function(context).take(base + (context.input_pipeline_id < extra))
 
 
-def _check_finite(dataset: tf.data.Dataset) -> None:
+def _check_finite(dataset: tf.data.Dataset, name: str) -> None:
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise UnsupportedError(
-            "validation_data never ends, and is to be evaluated as a whole; give it without repeat(), "
-            "or with take(n)"
+            f"{name} never ends, and is to be evaluated as a whole; give it without repeat(), or with take(n)"
         )

@@ -13,18 +13,22 @@ from raydist.errors import UnsupportedError
 from raydist.training.cluster.kinds import is_parameter_server
 from raydist.training.input import arrays, recipes, train_data
 from raydist.training.keras_patches import adapters
+from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import floats
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import EvaluateRequest
+
+OF_EVALUATE = ("steps", "data of ctx.evaluate")
+OF_VALIDATION = ("validation_steps", "validation_data")
 
 
 def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, float]:
     """Returns the metrics over the data, each example counted once; every task calls it."""
     model = request.model
     adapters.check(model, run.strategy)
-    data, steps = with_batches(request).data, request.steps
+    data = with_batches(request).data
+    steps = num_steps(data, request.steps)
     if isinstance(data, Batches):
-        steps = steps or data.steps_per_epoch  # tf_keras wants the number of steps of a distributed dataset
         dataset = recipes.parts_of_workers(data.for_epochs(None), run.strategy)
     else:
         dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard)
@@ -57,6 +61,27 @@ def with_batches(request: EvaluateRequest) -> EvaluateRequest:
         return request
     floatx = adapters.adapter_of(request.model).library.backend.floatx()
     return dataclasses.replace(request, data=arrays.batches_of(request.data, floatx=floatx))
+
+
+def num_steps(data: Any, asked: int | None, *, names: tuple[str, str] = OF_EVALUATE) -> int | None:
+    """Returns how many global batches an evaluation takes; None for all of data that end by themselves.
+
+    Batches of raydist.data are read without an end, because tf_keras wants the number of steps of a
+    distributed dataset: more steps than those of one epoch would count examples twice.
+
+    Args:
+      asked: The argument of the call; None for all.
+      names: What `asked` and `data` are called in the call.
+    """
+    if not isinstance(data, Batches):
+        return asked
+    whole = data.steps_per_epoch
+    if asked is not None and asked > whole:
+        reporter.note(
+            f"{names[0]} is {asked}, and {names[1]} has {whole} batches of {data.global_batch_size}: "
+            f"{whole} steps evaluate each example once"
+        )
+    return min(asked or whole, whole)
 
 
 def verbosity(run: TaskRun, asked: int | str | None, *, default: int) -> int | str:

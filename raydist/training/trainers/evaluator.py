@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.input import resume, train_data
@@ -40,10 +39,7 @@ class EvaluatorTrainer:
             )
         adapter = adapters.adapter_of(model)
         adapters.check(model, run.strategy)
-        # tf_keras wants the number of steps of a distributed dataset.
-        num_steps = request.validation_steps
-        if isinstance(data, Batches) and num_steps is None:
-            num_steps = data.steps_per_epoch
+        num_steps = evaluation.num_steps(data, request.validation_steps, names=evaluation.OF_VALIDATION)
         dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard)
         adapter.build(model, resume.element_spec(dataset))  # or nothing could be restored
         history = adapter.library.callbacks.History()

@@ -152,8 +152,9 @@ class SynchronousTrainer:
         if self._run.assignment.job.evaluator:
             return None, None  # the evaluator evaluates, beside the training
         if isinstance(data, Batches):
-            # Without an end, because Keras is told the number of steps; each validation begins anew.
-            return recipes.parts_of_workers(data.for_epochs(None), strategy), steps or data.steps_per_epoch
+            # Keras gets the number of steps, so the data need no end; each validation begins anew.
+            steps = evaluation.num_steps(data, steps, names=evaluation.OF_VALIDATION)
+            return recipes.parts_of_workers(data.for_epochs(None), strategy), steps
         if isinstance(data, tf.data.Dataset) or callable(data):
             data = train_data.read(data, strategy, auto_shard=self._run.auto_shard)
         return data, steps
