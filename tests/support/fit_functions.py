@@ -113,6 +113,48 @@ def weighted_by_keras(ctx: Any) -> dict[str, Any]:
     return {"weights": flat(model)}
 
 
+def classes_left_out(ctx: Any) -> dict[str, Any]:
+    """Trains with weights for some of the classes: through Keras with arrays, through ctx.fit in two ways."""
+    x, y = examples(COUNT)
+    found = {}
+    for name, weight in {"first": {0: 1.0, 1: 2.0}, "one": {1: 5.0}}.items():
+        model = made(ctx)
+        model.fit(x, y, batch_size=16, shuffle=False, class_weight=weight, verbose=0)
+        found[f"{name} by Keras"] = flat(model)
+        for way in ("dataset", "batches"):
+            model = made(ctx)
+            ctx.fit(model, data_as(way), epochs=1, class_weight=weight, verbose=0)
+            found[f"{name} of {way}"] = flat(model)
+    return found
+
+
+def weights_of_labels(ctx: Any) -> dict[str, Any]:
+    """Returns the weights of labels of every form, by raydist's function and by Keras's for arrays."""
+    import tensorflow as tf
+    from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+
+    from raydist.training.keras_patches.keras3 import class_weights
+
+    numbers = examples(COUNT)[1]
+    forms = {
+        "int64": numbers,
+        "uint8": numbers.astype("uint8"),
+        "float": numbers.astype("float32"),
+        "bool": numbers > 0,
+        "column": numbers[:, None],
+        "one-hot": np.eye(3, dtype="float32")[numbers],
+    }
+    found = {}
+    for name, labels in forms.items():
+        for weight in ({0: 1.0, 1: 2.0}, {1: 5.0}, {2: 0.2, 0: 7.0}, {-1: 3.0, 4: 2.0}):
+            data = tf.data.Dataset.from_tensor_slices((labels, labels)).batch(16)
+            parts = [part.numpy() for _, _, part in data.map(class_weights.of_batches(weight))]
+            key = f"{name} {weight}"
+            found[f"{key} found"] = np.concatenate(parts)
+            found[f"{key} expected"] = class_weight_to_sample_weights(labels, weight)
+    return found
+
+
 def components_of_other_sizes(ctx: Any, *, is_known: bool) -> dict[str, Any]:
     """Batches of graphs: as many labels as graphs, and other numbers of nodes."""
     import tensorflow as tf

@@ -101,6 +101,24 @@ def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> N
     np.testing.assert_allclose(found.arrays["weights"], plain.arrays["weights"], atol=1e-6)
 
 
+def test_class_without_a_weight_weighs_1_as_in_keras_3() -> None:
+    calls: dict[str, tuple[str, dict[str, Any]]] = {
+        name: (f"{FUNCTIONS}:{name}", {}) for name in ("classes_left_out", "weights_of_labels")
+    }
+    found = run_in_turn(calls, Cluster())
+    [trained], [labels] = found["classes_left_out"], found["weights_of_labels"]
+    for name in ("first", "one"):
+        expected = trained.arrays[f"{name} by Keras"]
+        for way in ("dataset", "batches"):
+            np.testing.assert_allclose(trained.arrays[f"{name} of {way}"], expected, atol=1e-6)
+    assert len(labels.arrays) == 48
+    for key, weights in labels.arrays.items():
+        if key.endswith(" found"):
+            expected = labels.arrays[key.replace(" found", " expected")]
+            assert weights.dtype == expected.dtype
+            np.testing.assert_array_equal(weights, expected, err_msg=key)
+
+
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 def test_run_that_began_at_a_later_epoch_resumes(keras: str, tmp_path: Path) -> None:
     target, where = f"{FUNCTIONS}:later_epochs", Cluster(strategy="mirrored", devices=2, keras=keras)

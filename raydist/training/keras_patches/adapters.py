@@ -44,7 +44,10 @@ class KerasAdapter(Protocol):
         """
 
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
-        """Returns a function of `(x, y)` that adds the weight of each label, as this Keras's `fit` does."""
+        """Returns a function of `(x, y)` that adds the weight of each label, as this Keras's `fit` does.
+
+        A class that is left out weighs 1.0 in Keras 3; tf_keras refuses it.
+        """
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         """Returns the states of generators in a model's layers that the model does not list."""

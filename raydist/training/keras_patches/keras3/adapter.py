@@ -10,10 +10,9 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
-from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 from raydist.training.input.resume import Start
-from raydist.training.keras_patches.keras3 import build, serving, trainer
+from raydist.training.keras_patches.keras3 import build, class_weights, serving, trainer
 from raydist.training.stepping.fit_session import FitSession
 
 
@@ -39,8 +38,7 @@ class Keras3:
             session.first = first
 
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
-        function: Callable[..., Any] = tf_dataset_adapter.make_class_weight_map_fn(class_weight)
-        return function
+        return class_weights.of_batches(class_weight)
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         return []  # its layers list their generators among the model's variables
