@@ -120,10 +120,16 @@ class TrainContext(Protocol):
         Example:
             print(ctx.evaluate(model, test_data)["loss"])
 
-        Every task calls it. `data` are as `train_data` of `fit`; arrays are `(x, y)`.
+        Every task calls it. `data` are as `train_data` of `fit`; arrays are `(x, y)` or
+        `(x, y, sample_weight)`. A `PyDataset` is read in order, and a generator until it ends. Under
+        parameter_server `data` are arrays, batches of raydist.data, or a function that returns a
+        `tf.data.Dataset`.
 
         Args:
-          steps: Global batches to take; None for all.
+          steps: Global batches to take; None for all. More than there are evaluate each example once.
+
+        Raises:
+          UnsupportedError: The data are of another kind.
         """
 
     def predict(self, model: Any, data: Any, *, steps: int | None = None) -> Any:
@@ -133,10 +139,14 @@ class TrainContext(Protocol):
             labels = ctx.predict(model, images).argmax(axis=-1)
 
         Every task calls it. `data` are a `tf.data.Dataset` batched with the global batch size, a function
-        that returns one, or an array.
+        without arguments that returns one, or the model's inputs as arrays or tensors: one, or a list,
+        tuple or dict of several.
 
         Args:
           steps: Global batches to take; None for all.
+
+        Raises:
+          UnsupportedError: The data are of another kind, such as batches of raydist.data, or have no rows.
         """
 
     def callbacks(self) -> list[Any]:

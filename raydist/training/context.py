@@ -16,10 +16,15 @@ from raydist.train_context import TrainContext
 from raydist.training.cluster import data_service
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
-from raydist.training.trainers import evaluation
 from raydist.training.trainers.run_callbacks import callbacks_of
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest, Trainer
+from raydist.training.trainers.trainer import (
+    EvaluateRequest,
+    FitRequest,
+    LoopRequest,
+    PredictRequest,
+    Trainer,
+)
 
 
 class TaskContext(TrainContext):
@@ -109,7 +114,7 @@ class TaskContext(TrainContext):
 
     def predict(self, model: Any, data: Any, *, steps: int | None = None) -> Any:
         with naming_mistakes():
-            return evaluation.predict(self._run, model, data, steps=steps)
+            return self._trainer.predict(PredictRequest(model=model, data=data, steps=steps))
 
     def callbacks(self) -> list[Any]:
         if self._is_evaluator:

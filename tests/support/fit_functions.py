@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
+from tests.support.given_functions import STEPS, py_dataset
 from tests.support.inside import progress_of
 from tests.support.train_functions import dense_model, examples
 
@@ -46,11 +48,15 @@ def weighted_classes(ctx: Any, *, way: str) -> dict[str, Any]:
 
 def later_epochs(ctx: Any, *, way: str, epochs: int = 6) -> dict[str, Any]:
     """Trains from epoch 2 on, and validates every second one on some of the steps."""
-    model = made(ctx)
+    import tensorflow as tf
+
+    model, seen = made(ctx), []
+    watch = tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
     history = ctx.fit(
         model,
         data_as(way),
         epochs=epochs,
+        callbacks=[[watch]],  # Keras takes them nested
         steps_per_epoch=4,
         initial_epoch=2,
         validation_data=data_as(way),
@@ -61,6 +67,7 @@ def later_epochs(ctx: Any, *, way: str, epochs: int = 6) -> dict[str, Any]:
     return {
         "weights": flat(model),
         "epochs": history.epoch,
+        "seen": seen,
         "step": ctx.step,
         "validations": np.array(history.history["val_loss"]),
     }
@@ -72,6 +79,24 @@ def evaluated(ctx: Any, *, way: str) -> dict[str, Any]:
     part = ctx.evaluate(model, data_as(way), steps=2)
     beyond = ctx.evaluate(model, data_as(way), steps=6)  # it has 4
     return {"whole": whole, "part": part, "beyond": beyond, **_evaluated_by_keras(ctx, model)}
+
+
+def evaluated_of_python(ctx: Any) -> dict[str, Any]:
+    """Evaluates a PyDataset and generators, which parameter_server refuses."""
+    model = made(ctx)
+    if ctx.coordinator is not None:
+        return {"py dataset": _refusal(ctx.evaluate, model, py_dataset())}
+    batches = [py_dataset()[number] for number in range(STEPS)]
+    return {
+        "whole": ctx.evaluate(model, data_as("arrays")),
+        "part": ctx.evaluate(model, data_as("batches"), steps=2),
+        "py dataset": ctx.evaluate(model, py_dataset()),
+        "py dataset, part": ctx.evaluate(model, py_dataset(), steps=2),
+        "generator": ctx.evaluate(model, iter(batches)),
+        "generator, part": ctx.evaluate(model, itertools.cycle(batches), steps=2),
+        "number": _refusal(ctx.evaluate, model, 3),
+        "empty": _refusal(ctx.evaluate, model, iter(())),
+    }
 
 
 def _evaluated_by_keras(ctx: Any, model: Any) -> dict[str, Any]:
@@ -98,12 +123,43 @@ def validated_beyond_the_end(ctx: Any, *, way: str) -> dict[str, Any]:
 def predicted(ctx: Any) -> dict[str, Any]:
     import tensorflow as tf
 
+    import raydist.data
+
     model = made(ctx)
-    x, _ = examples(COUNT)
-    by_array = ctx.predict(model, x)
+    x, y = examples(COUNT)
     by_data = ctx.predict(model, tf.data.Dataset.from_tensor_slices(x).batch(16))
-    np.testing.assert_allclose(by_array, by_data, atol=1e-6)
-    return {"outputs": by_data}
+    pairs = raydist.data.from_arrays((x, y)).batches(global_batch_size=16, shuffle=False)
+    for same in (x, x.astype("float64"), tf.constant(x), [x], pairs.for_epochs(1).dataset()):
+        np.testing.assert_allclose(ctx.predict(model, same), by_data, atol=1e-6)
+    np.testing.assert_allclose(
+        ctx.predict(_of_two_inputs(ctx), {"left": x, "right": tf.constant(x)}), 2 * x, atol=1e-6
+    )
+    np.testing.assert_allclose(ctx.predict(_of_two_inputs(ctx), [x, x]), 2 * x, atol=1e-6)
+    mistakes = {
+        "batches": data_as("batches"),
+        "no rows": x[:0],
+        "no batches": tf.data.Dataset.from_tensor_slices(x).batch(16).take(0),
+        "context": lambda input_context: data_as("dataset"),
+        "number": 3,
+    }
+    return {"outputs": by_data, **{name: _refusal(ctx.predict, model, one) for name, one in mistakes.items()}}
+
+
+def _of_two_inputs(ctx: Any) -> Any:
+    import tensorflow as tf
+
+    keras = tf.keras
+    with ctx.strategy.scope():
+        inputs = [keras.layers.Input((6,), name=name) for name in ("left", "right")]
+        return keras.Model(inputs, keras.layers.Add()(inputs))
+
+
+def _refusal(call: Any, model: Any, data: Any) -> str:
+    try:
+        call(model, data)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def weighted_by_keras(ctx: Any) -> dict[str, Any]:

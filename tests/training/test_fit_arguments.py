@@ -19,6 +19,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         for way in ("function", "batches")
     },
     "validated": (f"{FUNCTIONS}:validated_beyond_the_end", {"way": "batches"}),
+    "of python": (f"{FUNCTIONS}:evaluated_of_python", {}),
     "predicted": (f"{FUNCTIONS}:predicted", {}),
 }
 SLOW = pytest.mark.slow  # the same again in another way
@@ -55,6 +56,7 @@ class TestAsOnOneDevice:
         self, cluster: Cluster, way: str
     ) -> None:
         expected, tasks = both(f"later_epochs, {way}", cluster)
+        assert tasks[0].values["seen"] == [2, 3, 4, 5]  # by a nested callback that the chief alone runs
         for task in tasks:
             assert task.values["epochs"] == [2, 3, 4, 5]
             assert len(task.arrays["validations"]) == 2
@@ -85,11 +87,40 @@ class TestAsOnOneDevice:
                 "is 9, and validation_data has 4 batches of 16: 4 steps evaluate each example once"
             )
 
+    def test_evaluation_takes_what_yields_batches_in_python(self, cluster: Cluster) -> None:
+        [expected], tasks = run(Cluster(keras=cluster.keras))["of python"], run(cluster)["of python"]
+        for values in (task.values for task in tasks):
+            if cluster.strategy == "parameter_server":
+                assert values["py dataset"].startswith("UnsupportedError: data of ctx.evaluate is Batches;")
+                continue
+            for name in ("whole", "part"):
+                same = "" if name == "whole" else ", part"
+                for way in ("py dataset", "generator"):
+                    assert values[f"{way}{same}"] == pytest.approx(expected.values[name], abs=1e-5)
+            assert values["number"].startswith("UnsupportedError: data of ctx.evaluate is int; give")
+            assert values["empty"].startswith("UnsupportedError: data of ctx.evaluate is a generator that")
+
     def test_prediction_has_each_row_once_and_in_order(self, cluster: Cluster) -> None:
         expected, tasks = both("predicted", cluster)
         assert expected.arrays["outputs"].shape == (50, 3)
         for task in tasks:
             np.testing.assert_allclose(task.arrays["outputs"], expected.arrays["outputs"], atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("mistake", "sentence"),
+        [
+            ("batches", "data of ctx.predict are batches of raydist.data, which it does not take; give"),
+            ("no rows", "the arrays have no rows; give"),
+            ("no batches", "data of ctx.predict has no batches; give"),
+            ("context", "data of ctx.predict is divided among the workers before"),
+            ("number", "data of ctx.predict is int; give"),
+        ],
+    )
+    def test_data_that_cannot_be_predicted_are_refused(
+        self, cluster: Cluster, mistake: str, sentence: str
+    ) -> None:
+        for task in run(cluster)["predicted"]:
+            assert task.values[mistake].startswith(f"UnsupportedError: {sentence}")
 
 
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])

@@ -47,7 +47,7 @@ class Rows:
         """Takes arrays as Keras takes them: other floats become `floatx`, a pandas Series a column.
 
         Raises:
-          UnsupportedError: They are no arrays, or have not as many rows each.
+          UnsupportedError: They are no arrays, have different numbers of rows, or none.
         """
         if sample_weight is not None and y is None:
             raise UnsupportedError("sample_weight is given, and y is not; give the labels too")
@@ -62,6 +62,8 @@ class Rows:
                 f"the arrays have different numbers of rows: {counts}; give x, y and sample_weight a row for "
                 "each example"
             )
+        if counts == [0]:
+            raise UnsupportedError("the arrays have no rows; give at least one example")
         return cls(structure=structure)
 
     def __len__(self) -> int:

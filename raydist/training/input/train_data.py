@@ -36,7 +36,7 @@ def read_batches(
 
         return strategy.distribute_datasets_from_function(endless)
     if callable(train_data):
-        train_data = _made_by(train_data)
+        train_data = made_by(train_data)
     if isinstance(train_data, tf.data.Dataset):
         train_data = train_data.repeat().skip(skip).take(count)
     found = read(train_data, strategy, auto_shard=auto_shard)
@@ -45,7 +45,9 @@ def read_batches(
     )
 
 
-def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data") -> Any:
+def read(
+    train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str = "data", name: str = "train_data"
+) -> Any:
     """Returns a `tf.data.Dataset` batched with the global batch size, or a `DistributedDataset`.
 
     Takes a dataset of either kind, a function without arguments that returns one, or a function of
@@ -56,6 +58,7 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
       auto_shard: `data` leaves the cutting to raydist. With `off`, `auto` and `file` TensorFlow shards:
         a resumed run then starts its data anew, and uneven batches are weighted as TensorFlow does.
         A policy that the dataset's own options name goes before it; Ray Data's `to_tf` names `off`.
+      name: What the data are called in the call.
 
     Raises:
       UnsupportedError: It is none of these.
@@ -71,9 +74,9 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
     if callable(train_data):
         if takes_input_context(train_data):
             return strategy.distribute_datasets_from_function(train_data)
-        return read(_made_by(train_data), strategy, auto_shard=auto_shard)
+        return read(made_by(train_data, name), strategy, auto_shard=auto_shard)
     raise UnsupportedError(
-        f"train_data is {type(train_data).__name__}; give a tf.data.Dataset batched with the global "
+        f"{name} is {type(train_data).__name__}; give a tf.data.Dataset batched with the global "
         "batch size, or a function that returns one"
     )
 
@@ -81,15 +84,16 @@ def read(train_data: Any, strategy: tf.distribute.Strategy, *, auto_shard: str =
 def made(train_data: Any) -> Any:
     """Returns what a function without arguments makes of itself; other data as they are."""
     is_function = callable(train_data) and not isinstance(train_data, (Batches, tf.data.Dataset))
-    return _made_by(train_data) if is_function and not takes_input_context(train_data) else train_data
+    return made_by(train_data) if is_function and not takes_input_context(train_data) else train_data
 
 
-def _made_by(function: Callable[[], Any]) -> Any:
+def made_by(function: Callable[[], Any], name: str = "train_data") -> Any:
+    """Returns the dataset that a function makes; raises UnsupportedError if it makes something else."""
     returned = function()
     if isinstance(returned, (tf.data.Dataset, tf.distribute.DistributedDataset)):
         return returned
     raise UnsupportedError(
-        f"the train_data function {_name(function)} returned {type(returned).__name__}; "
+        f"the {name} function {_name(function)} returned {type(returned).__name__}; "
         "return a tf.data.Dataset batched with the global batch size"
     )
 
@@ -166,5 +170,5 @@ def checked_function(data: Any, name: str) -> Callable[..., Any]:
     raise UnsupportedError(
         f"{name} is {type(data).__name__}; parameter_server needs a function that returns the dataset, "
         "because each worker makes its own: put all that makes it into `def data():`, and give `data`, or "
-        "give batches of raydist.data"
+        "give arrays or batches of raydist.data"
     )

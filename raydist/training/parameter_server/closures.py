@@ -19,7 +19,7 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.feeds import Feed
-from raydist.training.parameter_server.worker_times import WorkerTimes
+from raydist.training.parameter_server.step_times import StepTimes
 
 Step = Callable[[Any, Any], Any]
 
@@ -128,7 +128,7 @@ class StepScheduler:
         sizes: ClosureSizes,
         *,
         num_workers: int,
-        times: WorkerTimes,
+        times: StepTimes,
         first_step: int = 0,
     ) -> None:
         """Takes what to schedule; `first_step` is the step of the data that comes first."""

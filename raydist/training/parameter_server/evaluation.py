@@ -21,7 +21,7 @@ from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset
 from raydist.training.trainers import evaluation
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest
+from raydist.training.trainers.trainer import EvaluateRequest, PredictRequest
 
 
 class WorkerEvaluation:
@@ -157,6 +157,14 @@ def evaluate(run: TaskRun, request: EvaluateRequest, *, sources: SharedSources) 
         num_steps=request.steps,
         names=evaluation.OF_EVALUATE,
     ).run()
+
+
+def predict(request: PredictRequest) -> Any:
+    """Returns the outputs for all rows in their order: Keras predicts in the chief, on the whole data."""
+    data = evaluation.data_to_predict(request)
+    if callable(data) and not train_data.takes_input_context(data):
+        data = train_data.made_by(data, evaluation.DATA_OF_PREDICT)
+    return evaluation.predicted(request, data)
 
 
 def _taken(

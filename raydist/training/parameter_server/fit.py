@@ -30,7 +30,7 @@ from raydist.training.parameter_server.feeds import Feed
 from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.parameter_server.worker_times import WorkerTimes
+from raydist.training.parameter_server.step_times import StepTimes
 from raydist.training.stepping.callback_calls import CallbackCalls
 from raydist.training.trainers import class_weights, fit_data
 from raydist.training.trainers.fit_position import FitPosition
@@ -42,7 +42,7 @@ from raydist.training.trainers.trainer import FitRequest
 def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     """Trains the model from where the newest checkpoint ended; returns its `History`."""
     request = fit_data.resolved(request, seed=run.data_seed)
-    model, epochs, callbacks = request.model, request.epochs, request.callbacks
+    model, epochs, callbacks = request.model, request.epochs, tf.nest.flatten(list(request.callbacks))
     steps_per_epoch = _checked_steps(run, request)
     adapter = adapters.adapter_of(model)
     position = FitPosition(run, initial_epoch=request.initial_epoch)
@@ -172,7 +172,7 @@ class _Training:
             steps,
             sizes,
             num_workers=run.assignment.num_workers,
-            times=WorkerTimes(run.assignment.num_workers, tell=run.reporter.progress.workers_paced),
+            times=StepTimes(run.assignment.num_workers, report=run.reporter.progress.workers_paced),
             first_step=first_step,
         )
 

@@ -9,7 +9,7 @@ from raydist.training.parameter_server import custom_loop as worker_steps, evalu
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.trainers import custom_loop
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest
+from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest, PredictRequest
 
 
 class ParameterServerTrainer:
@@ -28,6 +28,9 @@ class ParameterServerTrainer:
 
     def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
         return evaluation.evaluate(self._run, request, sources=self._sources)
+
+    def predict(self, request: PredictRequest) -> Any:
+        return evaluation.predict(request)
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         span = custom_loop.begin(self._run, request)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training.cluster.kinds import is_parameter_server
 from raydist.training.input import arrays, recipes, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import floats
+from raydist.training.trainers import fit_data
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest
+from raydist.training.trainers.trainer import EvaluateRequest, PredictRequest
 
 OF_EVALUATE = ("steps", "data of ctx.evaluate")
+DATA_OF_PREDICT = "data of ctx.predict"
 OF_VALIDATION = ("validation_steps", "validation_data")
 
 
@@ -28,31 +28,66 @@ def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, float]:
     adapters.check(model, run.strategy)
     data = with_batches(request).data
     steps = num_steps(data, request.steps)
-    if isinstance(data, Batches):
-        dataset = recipes.parts_of_workers(data.for_epochs(None), run.strategy)
-    else:
-        dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard)
+    dataset = _read(data, run, model)
     verbose = verbosity(run, request.verbose, default=0)
     return floats(model.evaluate(dataset, steps=steps, verbose=verbose, return_dict=True))
 
 
-def predict(run: TaskRun, model: Any, data: Any, *, steps: int | None) -> Any:
+def _read(data: Any, run: TaskRun, model: Any) -> Any:
+    """Returns what Keras's `evaluate` is given."""
+    _, name = OF_EVALUATE
+    if isinstance(data, Batches):
+        return recipes.parts_of_workers(data.for_epochs(None), run.strategy)
+    if fit_data.check_py_dataset(data, model, name=name):
+        return data  # each worker reads all batches and keeps its part of each
+    if fit_data.is_generator(data):
+        data = fit_data.dataset_of_generator(data, model, name=name)
+    return train_data.read(data, run.strategy, auto_shard=run.auto_shard, name=name)
+
+
+def predict(run: TaskRun, request: PredictRequest) -> Any:
     """Returns the outputs for all rows in their order, in every task."""
-    adapters.adapter_of(model)
-    if isinstance(data, np.ndarray):
-        data = tf.data.Dataset.from_tensor_slices(data).batch(arrays.BATCH_SIZE)
-    # Under parameter_server Keras predicts in the chief, on the whole data.
-    is_read = not is_parameter_server(run.strategy)
-    if is_read and not isinstance(data, Batches):
-        data = train_data.read(data, run.strategy, auto_shard=run.auto_shard)
-    elif callable(data):
-        data = data()
-    if not isinstance(data, tf.data.Dataset):
+    data = data_to_predict(request)
+    return predicted(
+        request, train_data.read(data, run.strategy, auto_shard=run.auto_shard, name=DATA_OF_PREDICT)
+    )
+
+
+def data_to_predict(request: PredictRequest) -> Any:
+    """Returns a dataset, or a function that makes one.
+
+    Raises:
+      UnsupportedError: They are batches of raydist.data, or arrays without rows.
+    """
+    data = request.data
+    floatx = adapters.adapter_of(request.model).library.backend.floatx()
+    if isinstance(data, Batches):
         raise UnsupportedError(
-            "ctx.predict returns outputs in the order of the data, and data that the workers shard "
-            "have none; give a tf.data.Dataset that names no auto-shard policy, and use --auto-shard data"
+            f"{DATA_OF_PREDICT} are batches of raydist.data, which it does not take; give the arrays, a "
+            "tf.data.Dataset, or batches.for_epochs(1).dataset()"
         )
-    return model.predict(data, steps=steps, verbose=0)
+    if not arrays.is_arrays(data):
+        return data
+    rows = arrays.Rows.of(data, floatx=floatx)
+    return tf.data.Dataset.from_tensor_slices(rows.structure).batch(arrays.BATCH_SIZE)
+
+
+def predicted(request: PredictRequest, dataset: Any) -> Any:
+    """Returns the outputs by Keras; raises UnsupportedError for a dataset without rows, or without order."""
+    if callable(dataset) or isinstance(dataset, tf.distribute.DistributedDataset):
+        raise UnsupportedError(
+            f"{DATA_OF_PREDICT} is divided among the workers before raydist reads it, so the order of its "
+            "rows is lost; give a tf.data.Dataset that names no auto-shard policy, or a function without "
+            "arguments that returns one, and use --auto-shard data"
+        )
+    if not isinstance(dataset, tf.data.Dataset):
+        raise UnsupportedError(
+            f"{DATA_OF_PREDICT} is {type(dataset).__name__}; give arrays, a tf.data.Dataset, or a function "
+            "without arguments that returns one"
+        )
+    if int(dataset.cardinality()) == 0:
+        raise UnsupportedError(f"{DATA_OF_PREDICT} has no batches; give at least one")
+    return request.model.predict(dataset, steps=request.steps, verbose=0)
 
 
 def with_batches(request: EvaluateRequest) -> EvaluateRequest:

@@ -13,7 +13,7 @@ from raydist.training.keras_patches import adapters
 from raydist.training.reporting.logs import floats
 from raydist.training.trainers import evaluation, fit_data
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest
+from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest, PredictRequest
 
 POLL_S = 0.5
 
@@ -40,7 +40,7 @@ class EvaluatorTrainer:
         adapter = adapters.adapter_of(model)
         adapters.check(model, run.strategy)
         num_steps = evaluation.num_steps(data, request.validation_steps, names=evaluation.OF_VALIDATION)
-        dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard)
+        dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard, name="validation_data")
         adapter.build(model, resume.element_spec(dataset))  # or nothing could be restored
         history = adapter.library.callbacks.History()
         history.set_model(model)
@@ -62,6 +62,9 @@ class EvaluatorTrainer:
 
     def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
         return evaluation.evaluate(self._run, request)
+
+    def predict(self, request: PredictRequest) -> Any:
+        return evaluation.predict(self._run, request)
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")

@@ -86,29 +86,41 @@ def is_generator(data: Any) -> bool:
     return hasattr(data, "__next__") and hasattr(data, "__iter__")
 
 
-def dataset_of_generator(request: FitRequest) -> tf.data.Dataset:
-    """Returns a dataset of what a generator yields, which can be read once.
+def dataset_of_train_generator(request: FitRequest) -> tf.data.Dataset:
+    """Returns a dataset of what the generator yields that a `fit` is given.
 
     Raises:
       UnsupportedError: It yields nothing, or several epochs would each need one.
     """
-    generator, num_epochs = request.train_data, request.epochs - request.initial_epoch
+    num_epochs = request.epochs - request.initial_epoch
     if request.steps_per_epoch is None and num_epochs > 1:
         raise UnsupportedError(
             f"train_data is a generator, which can be read once, and epochs are {num_epochs}; give "
             "steps_per_epoch, so that one pass covers all epochs, or give a keras.utils.PyDataset or a "
             "tf.data.Dataset"
         )
-    floatx = adapter_of(request.model).library.backend.floatx()
+    return dataset_of_generator(request.train_data, request.model, name="train_data")
+
+
+def dataset_of_generator(generator: Iterator[Any], model: Any, *, name: str) -> tf.data.Dataset:
+    """Returns a dataset of what a generator yields, which can be read once.
+
+    Args:
+      name: What the generator is called in the call.
+
+    Raises:
+      UnsupportedError: It yields nothing.
+    """
+    floatx = adapter_of(model).library.backend.floatx()
     peeked = list(itertools.islice(generator, 1))
     if not peeked:
-        raise UnsupportedError("train_data is a generator that yields no batch")
+        raise UnsupportedError(f"{name} is a generator that yields no batch")
     has_begun = False
 
     def batches() -> Iterator[Any]:
         nonlocal has_begun
         if has_begun:
-            raise RuntimeError("train_data is a generator, and has been read already")
+            raise RuntimeError(f"{name} is a generator, and has been read already")
         has_begun = True
         for batch in itertools.chain(peeked, generator):
             yield _batch(batch, floatx)
@@ -142,14 +154,14 @@ def _batch(batch: Any, floatx: str) -> Any:
     return arrays.mapped(parts, lambda one: arrays.of_floatx(one, floatx))
 
 
-def check_py_dataset(request: FitRequest) -> bool:
+def check_py_dataset(data: Any, model: Any, *, name: str) -> bool:
     """Whether the data are a PyDataset of the model's own Keras; raises UnsupportedError for the other's."""
-    if not is_py_dataset(request.train_data):
+    if not is_py_dataset(data):
         return False
-    base = adapter_of(request.model).library.utils.Sequence
-    if isinstance(request.train_data, base):
+    base = adapter_of(model).library.utils.Sequence
+    if isinstance(data, base):
         return True
     raise UnsupportedError(
-        f"train_data, {type(request.train_data).__name__}, is of the other Keras than the model; make it of "
+        f"{name}, {type(data).__name__}, is of the other Keras than the model; make it of "
         f"{base.__module__.partition('.')[0]}.utils.Sequence"
     )

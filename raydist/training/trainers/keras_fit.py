@@ -18,7 +18,7 @@ from raydist.training.trainers import class_weights, custom_loop, earlier_traini
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
 from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest
+from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest, PredictRequest
 
 _REREAD = (
     "train_data is a generator, which cannot be rewound: a resumed run reads it again from its beginning "
@@ -94,6 +94,9 @@ class SynchronousTrainer:
     def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
         return evaluation.evaluate(self._run, request)
 
+    def predict(self, request: PredictRequest) -> Any:
+        return evaluation.predict(self._run, request)
+
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         """`strategy.run` in a loop of our own, several steps in each `tf.function`."""
         run = self._run
@@ -120,7 +123,7 @@ class SynchronousTrainer:
 
     def _train_data(self, request: FitRequest, position: FitPosition, groups: Groups) -> _TrainData:
         """Returns the data from the position on."""
-        if fit_data.check_py_dataset(request):
+        if fit_data.check_py_dataset(request.train_data, request.model, name="train_data"):
             if groups.size > 1:
                 raise UnsupportedError(
                     f"ctx.fit got accumulate={groups.size} and a PyDataset; give arrays or a tf.data.Dataset"
@@ -128,7 +131,7 @@ class SynchronousTrainer:
             return _py_dataset(request, position)
         data, steps_per_epoch, strategy = request.train_data, request.steps_per_epoch, self._run.strategy
         if fit_data.is_generator(data):
-            data = fit_data.dataset_of_generator(request)
+            data = fit_data.dataset_of_train_generator(request)
             if position.start != resume.Start():
                 self._run.reporter.note(_REREAD)
         data = class_weights.applied(data, request)
@@ -156,7 +159,8 @@ class SynchronousTrainer:
             steps = evaluation.num_steps(data, steps, names=evaluation.OF_VALIDATION)
             return recipes.parts_of_workers(data.for_epochs(None), strategy), steps
         if isinstance(data, tf.data.Dataset) or callable(data):
-            data = train_data.read(data, strategy, auto_shard=self._run.auto_shard)
+            auto_shard = self._run.auto_shard
+            data = train_data.read(data, strategy, auto_shard=auto_shard, name="validation_data")
         return data, steps
 
 

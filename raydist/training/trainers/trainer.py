@@ -58,6 +58,15 @@ class EvaluateRequest:
     verbose: int | str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    """The arguments of `TrainContext.predict`."""
+
+    model: Any
+    data: Any
+    steps: int | None = None
+
+
 class Trainer(Protocol):
     """What `TrainContext` hands its calls to."""
 
@@ -66,6 +75,9 @@ class Trainer(Protocol):
 
     def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
         """Returns the metrics over the data, by name."""
+
+    def predict(self, request: PredictRequest) -> Any:
+        """Returns the outputs for all rows, in their order."""
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         """Runs the steps; returns the scalars of the last ones."""
