@@ -54,6 +54,8 @@ class CollectiveClock:
         return min(float(totals.numpy()[0]) for totals in self._totals.values())
 
 
+# Of the process, as the hooks in TensorFlow that read it are: they run in the threads of replicas too, which
+# have no ContextVar of the main thread, and traced functions outlive the `fit` that traced them.
 _clock: CollectiveClock | None = None
 # Also those of earlier strategies: functions that were traced with one hold its variables weakly.
 _kept: list[CollectiveClock] = []

@@ -108,6 +108,8 @@ def _tensors_of(element: Any) -> list[tf.Tensor]:
     return [one for one in tf.nest.flatten(components, expand_composites=True) if tf.is_tensor(one)]
 
 
+# Of the process, not of a `fit`: Keras keeps the functions that it has traced from one `fit` to the next, and
+# they add to the variable of the clock that was there when they were traced.
 _clock: InputClock | None = None
 
 
