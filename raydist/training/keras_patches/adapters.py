@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -24,11 +24,13 @@ class KerasAdapter(Protocol):
         the next one; else each epoch begins anew.
       continues_validation: Whether a validation of `validation_steps` takes up the data where the one before
         has ended; else each begins anew.
+      has_sharded_variables: Whether layers can hold variables that a partitioner has cut.
     """
 
     library: Any
     continues_py_datasets: bool
     continues_validation: bool
+    has_sharded_variables: bool
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Raises UnsupportedError for what a compiled model asks for and cannot work under `strategy`."""
@@ -43,11 +45,32 @@ class KerasAdapter(Protocol):
           element_spec: Structure of one replica's batch; None where the user calls `fit`.
         """
 
+    def end_training(self, model: Any) -> None:
+        """Has the optimizer finish the weights, as this Keras's `fit` does at its end."""
+
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
         """Returns a function of `(x, y)` that adds the weight of each label, as this Keras's `fit` does.
 
         A class that is left out weighs 1.0 in Keras 3; tf_keras refuses it.
         """
+
+    def metric_slots(self, model: Any) -> Iterator[tuple[Any, str, tf.Variable]]:
+        """Yields where the metrics hold their variables: an object, the name of its attribute, the variable.
+
+        A variable that a metric of tf_keras keeps in a list is not found.
+        """
+
+    def is_optimizer(self, value: Any) -> bool:
+        """Whether it is an optimizer, which lists its variables once it is built."""
+
+    def is_built(self, optimizer: Any) -> bool:
+        """Whether an optimizer has the variables of its updates."""
+
+    def wrapped_variable(self, value: Any) -> Any:
+        """Returns the `tf.Variable` of a variable that this Keras has wrapped; None for everything else."""
+
+    def knows_inputs(self, model: Any) -> bool:
+        """Whether the model's own `export` has its inputs' types, without a call that shows them."""
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         """Returns the states of generators in a model's layers that the model does not list."""

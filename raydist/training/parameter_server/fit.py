@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -99,8 +98,8 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
             print(f"Epoch {epoch + 1}/{epochs}: {_words(logs)}", flush=True)
         if model.stop_training:
             break
-    if first < epochs and hasattr(model.optimizer, "finalize_variable_values"):
-        model.optimizer.finalize_variable_values(model.trainable_variables)
+    if first < epochs:
+        adapter.end_training(model)
     calls.train_end(position.history[-1] if position.history else {})
     run.steps_repeated += training.num_repeated
     if not position.is_done:  # a later one exports
@@ -113,7 +112,7 @@ def _checked_steps(run: TaskRun, request: FitRequest) -> int:
     """Returns `steps_per_epoch`. Raises UnsupportedError for what TensorFlow would refuse later."""
     model, data, partitioner = request.model, request.train_data, run.assignment.job.partitioner
     adapters.check(model, run.strategy)
-    if isinstance(model, keras.Model) and partitioner is not None:
+    if partitioner is not None and not adapters.adapter_of(model).has_sharded_variables:
         raise UnsupportedError(
             f"model {model.name} is of Keras 3, which has no sharded variables, and partitioner is "
             f"{partitioner}; build it with tf.keras under --keras legacy, or drop --partitioner"

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.training.keras_patches.adapters import adapter_of
+
 
 @dataclass(frozen=True)
 class _Slot:
@@ -166,20 +168,13 @@ def _replica() -> int:
 
 
 def _slots_of(model: Any) -> list[_Slot]:
-    """Finds where the metrics hold their variables.
+    """Returns where the metrics hold their variables, each once.
 
-    A variable that a metric of tf_keras keeps in a list is not found; it is updated on its ps.
+    A variable that is not found stays on its ps, and is updated there.
     """
     slots: dict[int, _Slot] = {}
-    if hasattr(model, "metrics_variables"):  # Keras 3, whose variables wrap the tf.Variable
-        for variable in model.metrics_variables:
-            slots[id(variable.value)] = _Slot(variable, "_value", variable.value)
-    else:
-        holders = [holder for metric in model.metrics for holder in metric._flatten_layers()]
-        for holder in holders:  # a metric may hold others
-            for name, value in vars(holder).items():
-                if any(value is variable for variable in holder.variables):
-                    slots[id(value)] = _Slot(holder, name, value)
+    for holder, name, variable in adapter_of(model).metric_slots(model):
+        slots[id(variable)] = _Slot(holder, name, variable)
     return list(slots.values())
 
 

@@ -99,10 +99,10 @@ def _write(model: Any, files: dict[str, bytes], folder: ExportFolder, inputs: An
                     f"{_first_line(error)}; a get_config() that its class can be made from would give it one"
                 )
             else:
-                if _is_subclassed(copy):  # Keras would take all inputs for floats
-                    _write_serving(copy, files, place / "saved_model", inputs)
-                else:
+                if adapter_of(copy).knows_inputs(copy):
                     copy.export(str(place / "saved_model"))
+                else:  # Keras would take all inputs for floats
+                    _write_serving(copy, files, place / "saved_model", inputs)
         return folder.replace(place / "model.keras", place / "saved_model")
 
 
@@ -120,12 +120,12 @@ def _filled_copy(model: Any, files: dict[str, bytes], assets: Path, inputs: Any)
 
 def _clean_copy(model: Any, assets: Path, inputs: Any) -> Any:
     """Returns a model of the same layers with plain variables."""
-    library = adapter_of(model).library
+    adapter = adapter_of(model)
     try:
-        copy = library.models.clone_model(model)
+        copy = adapter.library.models.clone_model(model)
     except ValueError:  # a subclass of Model, which only its own config can make
         copy = type(model).from_config(model.get_config())
-    if _is_subclassed(copy):
+    if not adapter.knows_inputs(copy):
         copy(tf.nest.map_structure(_zeros, inputs))  # as the batches have built the model
     elif not copy.built:
         copy.build_from_config(model.get_build_config())
@@ -161,18 +161,6 @@ def _tables_of(model: Any) -> list[Any]:
     """Returns the lookup tables of a model's layers, which are no variables."""
     tables = (getattr(layer, "lookup_table", None) for layer in model._flatten_layers())
     return [table for table in tables if table is not None]
-
-
-def _is_subclassed(model: Any) -> bool:
-    """Whether a model is neither made of inputs and outputs nor of a list of layers."""
-    library = adapter_of(model).library
-    is_graph = getattr(model, "_is_graph_network", False)  # tf_keras
-    return not (isinstance(model, (library.Sequential, _functional_of(library))) or is_graph)
-
-
-def _functional_of(library: Any) -> type:
-    found: type = getattr(library.models, "Functional", library.Sequential)  # tf_keras shows no such class
-    return found
 
 
 def _inputs_of(element_spec: Any) -> Any:

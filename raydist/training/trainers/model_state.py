@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace, variables
+from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.trainers import random_state
 
 GROUP = "state"
@@ -56,9 +57,10 @@ def unsaved(model: Any) -> Iterator[str]:
             f"checkpoints do not hold the tf.data iterators of model {model.name}; "
             "a new attempt begins them anew"
         )
-    optimizers = [one for one in found if _is_optimizer(one) and one is not model.optimizer]
+    adapter = adapter_of(model)
+    optimizers = [one for one in found if adapter.is_optimizer(one) and one is not model.optimizer]
     for optimizer in optimizers:
-        if not _is_built(optimizer):
+        if not adapter.is_built(optimizer):
             yield (
                 f"checkpoints do not hold optimizer {optimizer.name} of model {model.name}, which has no "
                 "moments before its first update; build it: optimizer.build(variables)"
@@ -70,11 +72,12 @@ _TABLES = (tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.Dense
 
 
 def _all_variables(model: Any) -> Iterator[Any]:
-    traced = step_trace.traced(model)
+    traced, adapter = step_trace.traced(model), adapter_of(model)
     for trackable in [*_descendants(model), *traced.optimizers]:
-        if _is_keras_variable(trackable):
-            yield trackable.value
-        elif _has_state(trackable):
+        wrapped = adapter.wrapped_variable(trackable)
+        if wrapped is not None:
+            yield wrapped
+        elif isinstance(trackable, (tf.Variable, tf.random.Generator)) or adapter.is_optimizer(trackable):
             yield from variables.variables_of("", trackable)
     for variable in traced.variables:
         yield tf_private.distributed(variable)
@@ -83,29 +86,3 @@ def _all_variables(model: Any) -> Iterator[Any]:
 def _descendants(model: Any) -> Iterator[Any]:
     """Yields what `tf.train.Checkpoint` would save of a model, in the order of its attributes."""
     yield from tf.train.TrackableView(model).descendants()
-
-
-def _has_state(trackable: Any) -> bool:
-    if isinstance(trackable, (tf.Variable, tf.random.Generator)):
-        return True
-    return _is_optimizer(trackable)
-
-
-def _is_built(optimizer: Any) -> bool:
-    """Whether an optimizer has the variables of its updates; tf_keras's legacy ones do not tell."""
-    if any(base.__name__ == "OptimizerV2" for base in type(optimizer).__mro__):
-        return True
-    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", False)))
-
-
-def _is_optimizer(trackable: Any) -> bool:
-    """Whether it is an optimizer of either Keras. It lists its variables once it is built."""
-    return any(
-        base.__name__ in ("BaseOptimizer", "_BaseOptimizer", "OptimizerV2")
-        for base in type(trackable).__mro__
-    )
-
-
-def _is_keras_variable(trackable: Any) -> bool:
-    """Whether it is a variable of Keras 3, which wraps the tf.Variable."""
-    return any(base.__name__ == "KerasVariable" for base in type(trackable).__mro__)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src import backend
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 
@@ -22,6 +23,7 @@ class Keras3:
     library = keras
     continues_py_datasets = True
     continues_validation = True
+    has_sharded_variables = False
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         trainer.check_supported(model, strategy)
@@ -37,8 +39,27 @@ class Keras3:
         if session is not None:
             session.first = first
 
+    def end_training(self, model: Any) -> None:
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
         return class_weights.of_batches(class_weight)
+
+    def metric_slots(self, model: Any) -> Iterator[tuple[Any, str, tf.Variable]]:
+        for variable in model.metrics_variables:
+            yield variable, "_value", variable.value
+
+    def is_optimizer(self, value: Any) -> bool:
+        return isinstance(value, keras.optimizers.Optimizer)
+
+    def is_built(self, optimizer: Any) -> bool:
+        return bool(optimizer.built)
+
+    def wrapped_variable(self, value: Any) -> Any:
+        return value.value if isinstance(value, backend.Variable) else None
+
+    def knows_inputs(self, model: Any) -> bool:
+        return isinstance(model, keras.Sequential)  # those of functional models would be known, too
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         return []  # its layers list their generators among the model's variables

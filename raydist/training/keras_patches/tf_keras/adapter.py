@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,6 +22,7 @@ class TfKeras:
     library = tf_keras
     continues_py_datasets = False
     continues_validation = False
+    has_sharded_variables = True
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Everything is."""
@@ -35,9 +36,35 @@ class TfKeras:
         if session is not None:
             session.first = first
 
+    def end_training(self, model: Any) -> None:
+        # Legacy optimizers have no such method.
+        if hasattr(model.optimizer, "finalize_variable_values"):
+            model.optimizer.finalize_variable_values(model.trainable_variables)
+
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
         function: Callable[..., Any] = data_adapter._make_class_weight_map_fn(class_weight)
         return function
+
+    def metric_slots(self, model: Any) -> Iterator[tuple[Any, str, tf.Variable]]:
+        holders = [holder for metric in model.metrics for holder in metric._flatten_layers()]
+        for holder in holders:  # a metric may hold others
+            for name, value in vars(holder).items():
+                if any(value is variable for variable in holder.variables):
+                    yield holder, name, value
+
+    def is_optimizer(self, value: Any) -> bool:
+        return isinstance(value, (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer))
+
+    def is_built(self, optimizer: Any) -> bool:
+        # Legacy optimizers do not say.
+        is_legacy = isinstance(optimizer, tf_keras.optimizers.legacy.Optimizer)
+        return is_legacy or bool(getattr(optimizer, "_built", False))
+
+    def wrapped_variable(self, value: Any) -> Any:
+        return None  # its variables are tf.Variables
+
+    def knows_inputs(self, model: Any) -> bool:
+        return isinstance(model, tf_keras.Sequential) or bool(model._is_graph_network)
 
     def random_variables(self, model: Any) -> list[tf.Variable]:
         # Generators of layers, which tf_keras does not list as variables.
