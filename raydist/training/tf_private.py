@@ -65,9 +65,9 @@ def check_untouched() -> None:
 
 
 def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float) -> None:
-    """Bounds TensorFlow's start-up barrier, which otherwise waits an hour and names nobody.
+    """Bounds TensorFlow's start-up barrier, which otherwise waits an hour and names no task.
 
-    MultiWorkerMirroredStrategy configures the coordination service only where nobody has
+    MultiWorkerMirroredStrategy configures the coordination service only where it is not yet
     (collective_all_reduce_strategy.py). With a barrier at registration a missing peer raises
     `DeadlineExceededError … Some timed out task names: …` (TF_NOTES 4.3).
     """
@@ -135,7 +135,7 @@ def report_error_to_peers(message: str) -> None:
     """
     current = context.context()
     if current.coordination_service is not None and hasattr(current, "report_error_to_cluster"):
-        # Where a peer's failure came first there is nobody to tell any more, and TensorFlow says so.
+        # Where a peer's failure came first the service is gone, and TensorFlow raises.
         with contextlib.suppress(tf.errors.FailedPreconditionError):
             current.report_error_to_cluster(2, message[:1000])
 
@@ -246,8 +246,8 @@ def as_one_of(
     the replica context is that of the default strategy, whose reductions return what they are given.
 
     Args:
-      on_question: Called by whoever asks for the number of replicas.
-      on_reduction: Called by whoever reduces over replicas.
+      on_question: Called when the number of replicas is asked for.
+      on_reduction: Called when something is reduced over replicas.
     """
     owner = distribute_lib.StrategyBase
     original = owner.num_replicas_in_sync
@@ -517,7 +517,7 @@ def is_out_of_order(dataset: tf.data.Dataset) -> bool:
     graphs = [one.graph for one in functions_of(dataset) if one.graph is not None]
     if any(_is_sloppy(op.node_def) for graph in graphs for op in graph.get_operations()):
         return True
-    # It keeps what it was told in its operation alone.
+    # It keeps its option in its operation alone.
     return isinstance(dataset, interleave_op._ParallelInterleaveDataset) and _has_sloppy_operation(dataset)
 
 

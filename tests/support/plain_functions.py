@@ -62,16 +62,16 @@ def packed(ctx: Any) -> dict[str, Any]:
     """Returns the largest number of steps that a call of a plain fit has had."""
     import tensorflow as tf
 
-    from raydist.training.stepping.packing import Packer
+    from raydist.training.stepping.packing import StepPacker
 
     counts = []
-    next_count = Packer.next_count
+    next_count = StepPacker.next_count
 
-    def counting(self: Packer, left: int) -> int:
+    def counting(self: StepPacker, left: int) -> int:
         counts.append(next_count(self, left))
         return counts[-1]
 
-    Packer.next_count = counting  # type: ignore[method-assign]
+    StepPacker.next_count = counting  # type: ignore[method-assign]
     data = tf.data.Dataset.from_tensor_slices(examples(64)).batch(16, drop_remainder=True).repeat()
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")

@@ -350,7 +350,7 @@ def compare(
             parts = []
             for worker in range(workers):
                 running[0] = worker + 1 if local == 1 and workers == 2 else -1
-                part = own_rows.Part(first=worker * local, num_local=local, num_replicas=workers * local)
+                part = own_rows.OwnPart(first=worker * local, num_local=local, num_replicas=workers * local)
                 data = cut.part_of(make() if is_random else once, part)
                 parts.append([list(data) for _ in expected])
             wrong += [

@@ -13,8 +13,8 @@ from raydist.training.stepping.packing import (
     FIRST_CALLS,
     FIRST_QUESTION,
     MAX_STEPS,
-    Packer,
     Pauses,
+    StepPacker,
     watches_batches,
 )
 
@@ -42,7 +42,7 @@ def counts(
     *, step_s: float, num_calls: int, agree: Agree | None, pauses: Pauses | None = None, packs: bool = True
 ) -> list[int]:
     clock = Clock()
-    packer = Packer(agree=agree, pauses=pauses, packs=packs, clock=clock)
+    packer = StepPacker(agree=agree, pauses=pauses, packs=packs, clock=clock)
     taken = []
     for _ in range(num_calls):
         taken.append(packer.next_count(10_000))
@@ -90,7 +90,7 @@ def test_one_worker_that_watches_batches_keeps_all_from_packing() -> None:
 
     clock = Clock()
     watched: list[float] = []
-    packer = Packer(agree=lambda own: watched.append(own[0]) or own, is_free=False, clock=clock)
+    packer = StepPacker(agree=lambda own: watched.append(own[0]) or own, is_free=False, clock=clock)
     for _ in range(FIRST_CALLS + 1):
         packer.next_count(100)
         clock.now_s += 0.001
@@ -120,7 +120,7 @@ def test_question_about_saving_comes_about_every_two_seconds(packs: bool, step_s
         asked_at_s.append(clock.now_s)
         return own
 
-    packer = Packer(agree=agree, pauses=Saver(wants=lambda: False).pauses(), packs=packs, clock=clock)
+    packer = StepPacker(agree=agree, pauses=Saver(wants=lambda: False).pauses(), packs=packs, clock=clock)
     for _ in range(6000):
         clock.now_s += step_s * packer.next_count(10_000)
     gaps = [after - before for before, after in pairwise(asked_at_s)][9:]  # it doubles up to there
@@ -131,7 +131,7 @@ def test_question_about_saving_comes_about_every_two_seconds(packs: bool, step_s
 def test_what_one_worker_wants_all_save_and_between_the_same_calls() -> None:
     wanting, other = Saver(wants=lambda: True), Saver(wants=lambda: False)
     packers = [
-        Packer(agree=lambda own: (*own[:3], 0.5), pauses=one.pauses(), clock=Clock())
+        StepPacker(agree=lambda own: (*own[:3], 0.5), pauses=one.pauses(), clock=Clock())
         for one in (wanting, other)
     ]
     for call in range(1, 4):
@@ -153,7 +153,7 @@ def test_worker_without_checkpoints_of_its_own_asks_after_the_same_calls() -> No
             times.append(clock.now_s)
             return (0.01, 0.01, 0.5, 0.0)
 
-        packer = Packer(agree=agree, pauses=pauses, clock=clock)
+        packer = StepPacker(agree=agree, pauses=pauses, clock=clock)
         for _ in range(2000):
             clock.now_s += 0.01 * packer.next_count(100)
     assert asked["has"] == asked["has not"]
@@ -166,7 +166,7 @@ def test_a_limit_is_never_overstepped() -> None:
 
 
 def test_users_steps_per_execution_is_left_alone() -> None:
-    packer = Packer(
+    packer = StepPacker(
         steps_per_execution=4, agree=alone, packs=False, pauses=Saver(wants=lambda: False).pauses()
     )
     assert [packer.next_count(left) for left in [100] * 20 + [3]] == [4] * 20 + [3]

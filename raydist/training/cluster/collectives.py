@@ -1,4 +1,4 @@
-"""What the workers of a synchronous strategy tell each other between two calls of a step function.
+"""What the workers of a synchronous strategy exchange between two calls of a step function.
 
 A collective gets its instance key by counting (cross_device_utils.py, `_next_instance_key`), so every
 worker has to ask after the same call, and to do the same with the answer.
@@ -17,7 +17,7 @@ from raydist.training import tf_private
 
 
 def is_alone(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process has all replicas, or directs them, and nobody to agree with."""
+    """Whether this process has all replicas, or directs them, without other workers to agree with."""
     if isinstance(strategy, tf.distribute.ParameterServerStrategy) or tf_private.is_default(strategy):
         return True
     return len(strategy.extended.worker_devices) == strategy.num_replicas_in_sync

@@ -1,7 +1,7 @@
 """Whether the workers have equally many batches, asked before they take the first.
 
 A step needs all workers. One whose data end earlier, or that counts its steps differently, would leave
-the others in a collective that nobody answers: TensorFlow then waits, or mixes up two collectives.
+the others in a collective that no peer joins: TensorFlow then waits, or mixes up two collectives.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ def describe_difference(sizes: Sequence[int], steps: Sequence[int]) -> str | Non
       steps: Each worker's steps of an epoch; 0 for none.
     """
     if len(set(sizes)) > 1:
-        told = _by_worker([_words(size) for size in sizes])
+        sizes_by_worker = _by_worker([_words(size) for size in sizes])
         return (
-            f"the dataset has not as many batches on each worker: {told}; each step needs all of them: give "
-            "each as many with .take(n), or let it begin again with .repeat() and give steps_per_epoch"
+            f"the dataset has not as many batches on each worker: {sizes_by_worker}; each step needs all of "
+            "them: give each as many with .take(n), or let it begin again with .repeat() and give "
+            "steps_per_epoch"
         )
     if len(set(steps)) > 1:
-        told = _by_worker([str(count) if count else "not given" for count in steps])
-        return f"steps_per_epoch differs between the workers: {told}; give all the same"
+        steps_by_worker = _by_worker([str(count) if count else "not given" for count in steps])
+        return f"steps_per_epoch differs between the workers: {steps_by_worker}; give all the same"
     return None
 
 
@@ -72,6 +73,6 @@ def _words(size: int) -> str:
     )
 
 
-def _by_worker(told: Sequence[str]) -> str:
-    named = ", ".join(f"worker/{index} {words}" for index, words in enumerate(told[:_MOST_NAMED]))
-    return f"{named} and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else named
+def _by_worker(values: Sequence[str]) -> str:
+    named = ", ".join(f"worker/{index} {words}" for index, words in enumerate(values[:_MOST_NAMED]))
+    return f"{named} and {len(values) - _MOST_NAMED} more" if len(values) > _MOST_NAMED else named

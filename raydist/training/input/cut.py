@@ -39,14 +39,14 @@ def cut_for_replicas(
     worker_order.check(dataset, strategy)
 
     def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return part_of(dataset, own_rows.Part.of(context), begin=begin, endless=endless)
+        return part_of(dataset, own_rows.OwnPart.of(context), begin=begin, endless=endless)
 
     return strategy.distribute_datasets_from_function(pipeline)
 
 
 def part_of(
     dataset: tf.data.Dataset,
-    part: own_rows.Part,
+    part: own_rows.OwnPart,
     *,
     begin: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda batches: batches,
     endless: bool = False,
@@ -79,9 +79,9 @@ def part_of(
     return local.prefetch(tf.data.AUTOTUNE)
 
 
-def _slices(dataset: tf.data.Dataset, part: own_rows.Part) -> tf.data.Dataset:
+def _slices(dataset: tf.data.Dataset, part: own_rows.OwnPart) -> tf.data.Dataset:
     """Returns a tuple of `Slice`s, one for each local replica, for each global batch."""
-    if part.is_whole:  # there is nobody to share the maps with
+    if part.is_whole:  # no other worker could share the maps
         return _cut_at_end(dataset, part)
     found = walk.find_place(dataset)
     if found.obstacle is not None:
@@ -93,7 +93,7 @@ def _slices(dataset: tf.data.Dataset, part: own_rows.Part) -> tf.data.Dataset:
     return _cut_at_end(dataset, part) if found.place is None else own_rows.slices_of(found.place, part)
 
 
-def _cut_at_end(dataset: tf.data.Dataset, part: own_rows.Part) -> tf.data.Dataset:
+def _cut_at_end(dataset: tf.data.Dataset, part: own_rows.OwnPart) -> tf.data.Dataset:
     is_tuple = type(dataset.element_spec) is tuple  # tf.data passes a namedtuple as one argument
 
     @tf.autograph.experimental.do_not_convert  # which would wrap what is raised

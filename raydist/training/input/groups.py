@@ -15,7 +15,8 @@ class Groups:
 
     Attributes:
       size: Batches of a group.
-      batches_per_epoch: Where the data do not tell it, as one iterator goes through all epochs; else None.
+      batches_per_epoch: Where one iterator goes through all epochs, so that the data do not show an
+        epoch's end; else None.
     """
 
     size: int = 1
@@ -26,7 +27,7 @@ class Groups:
             raise UnsupportedError(f"ctx.fit got accumulate={self.size!r}; give a whole number from 1 on")
 
     def num_steps(self, num_batches: int) -> int:
-        """Returns the steps that so many batches make."""
+        """Returns the steps that `num_batches` batches make."""
         return -(-num_batches // self.size)
 
     def next_call(self, step: int, left: int, *, num_batches: int | None) -> tuple[int, int]:

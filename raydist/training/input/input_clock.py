@@ -13,7 +13,7 @@ from raydist.training import tf_private
 from raydist.training.reporting.reporter import Reporter
 
 INPUT_WAIT = "input_wait"  # the name of the share that is reported
-# Of the time of a step: above it the user is told.
+# Of the time of a step: above it the run has a note.
 WAIT_LIMIT = 0.2
 # A training that was shorter has mostly traced and filled its buffers.
 MIN_TRAINING_S = 10.0
@@ -41,7 +41,7 @@ class Reading:
 
 
 def advice(task: str, begun: Reading, ended: Reading) -> str | None:
-    """Returns what to tell of a training that waited too long for its data; None where it did not."""
+    """Returns a note on a training that waited too long for its data; None where it did not."""
     seconds, share = ended.at_s - begun.at_s, ended.since(begun).get(INPUT_WAIT, 0.0)
     if seconds < MIN_TRAINING_S or share <= WAIT_LIMIT:
         return None
@@ -134,7 +134,7 @@ def next_element(iterator: Any) -> Any:
 
 
 class InputReport:
-    """What one training tells of its input. Does nothing where nothing is measured."""
+    """What one training reports of its input. Does nothing where nothing is measured."""
 
     def __init__(self) -> None:
         self._begun: Reading | None = None

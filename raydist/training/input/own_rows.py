@@ -20,7 +20,7 @@ from raydist.training.tf_private import Transformation
 
 
 @dataclass(frozen=True)
-class Part:
+class OwnPart:
     """Which replicas of all are this worker's.
 
     Attributes:
@@ -34,7 +34,7 @@ class Part:
     num_replicas: int
 
     @classmethod
-    def of(cls, context: tf.distribute.InputContext) -> Part:
+    def of(cls, context: tf.distribute.InputContext) -> OwnPart:
         num_local = context.num_replicas_in_sync // context.num_input_pipelines
         first = context.input_pipeline_id * num_local
         return cls(first=first, num_local=num_local, num_replicas=context.num_replicas_in_sync)
@@ -57,7 +57,7 @@ class Part:
         return start, last_start + last_size, last_size == 0
 
 
-def slices_of(place: Place, part: Part) -> tf.data.Dataset:
+def slices_of(place: Place, part: OwnPart) -> tf.data.Dataset:
     """Returns a dataset with a tuple of `Slice`s, one for each local replica, for each global batch."""
     batch = place.batch
     size = tf_private.parameter(batch, "_batch_size")
@@ -89,7 +89,9 @@ def slices_of(place: Place, part: Part) -> tf.data.Dataset:
     return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-def _picked(source: tf.data.Dataset, part: Part, batch_size: int, *, drop_remainder: bool) -> tf.data.Dataset:
+def _picked(
+    source: tf.data.Dataset, part: OwnPart, batch_size: int, *, drop_remainder: bool
+) -> tf.data.Dataset:
     """Returns (size of the global batch, element) for the worker's elements of each window of the source."""
     is_tuple = type(source.element_spec) is tuple  # tf.data passes a namedtuple as one argument
 

@@ -67,7 +67,7 @@ def _order_of(node: tf.data.Dataset) -> Iterator[bytes]:
 
 
 def out_of_order(dataset: tf.data.Dataset) -> str | None:
-    """Returns the transformation that is told to give its elements in any order; None for none."""
+    """Returns the transformation that may give its elements in any order; None for none."""
     for node in walk.nodes_of(dataset):
         if tf_private.is_out_of_order(node):
             return tf_private.name_of_transformation(node)

@@ -79,7 +79,7 @@ class KerasAdapter(Protocol):
         self, model: Any
     ) -> AbstractContextManager[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
         """Yields a function of a batch's inputs, and plain variables to fill for it, in the model's order; at
-        last those that it changes and nobody reads.
+        last those that it changes without effect.
 
         Trace the function inside of the block, and outside of every strategy's scope.
         """

@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
+from raydist.training.parameter_server.busy_times import BusyTimes
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.feeds import Feed
-from raydist.training.parameter_server.step_times import StepTimes
 
 Step = Callable[[Any, Any], Any]
 
@@ -128,7 +128,7 @@ class StepScheduler:
         sizes: ClosureSizes,
         *,
         num_workers: int,
-        times: StepTimes,
+        times: BusyTimes,
         first_step: int = 0,
     ) -> None:
         """Takes what to schedule; `first_step` is the step of the data that comes first."""

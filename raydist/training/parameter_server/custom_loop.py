@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training.parameter_server import train_input
+from raydist.training.parameter_server.busy_times import BusyTimes
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.parameter_server.step_times import StepTimes
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
 from raydist.training.trainers.custom_loop import Span
 from raydist.training.trainers.task_run import TaskRun
@@ -46,7 +46,7 @@ def run_steps(
         steps,
         sizes,
         num_workers=num_workers,
-        times=StepTimes(num_workers, report=run.reporter.progress.workers_paced),
+        times=BusyTimes(num_workers, report=run.reporter.progress.workers_paced),
         first_step=span.skip,
     )
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)

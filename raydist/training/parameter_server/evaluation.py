@@ -170,7 +170,7 @@ def predict(request: PredictRequest) -> Any:
 def _taken(
     function: Callable[[Any], tf.data.Dataset], context: tf.distribute.InputContext, num_steps: int
 ) -> tf.data.Dataset:
-    """Returns one worker's own data, of which it takes its share of so many batches; of all for -1."""
+    """Returns one worker's own data, cut to its share of `num_steps` batches; -1 takes all."""
     if num_steps < 0:
         return function(context)
     base, extra = divmod(num_steps, context.num_input_pipelines)

@@ -46,7 +46,7 @@ class IteratorFeed:
 
 
 class StepFeed:
-    """A closure reads the batches of its own steps, so that whoever runs it again reads the same ones."""
+    """A closure reads the batches of its own steps, so a worker that repeats it reads the same ones."""
 
     def __init__(self, recipe: Batches, read: pipeline.ReadOp) -> None:
         self._recipe = recipe

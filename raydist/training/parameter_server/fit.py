@@ -22,6 +22,7 @@ from raydist.training.checkpointing import variables
 from raydist.training.input import recipes, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.parameter_server import train_input
+from raydist.training.parameter_server.busy_times import BusyTimes
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler, check_variables
 from raydist.training.parameter_server.evaluation import WorkerEvaluation
@@ -29,7 +30,6 @@ from raydist.training.parameter_server.feeds import Feed
 from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.parameter_server.step_times import StepTimes
 from raydist.training.stepping.callback_calls import CallbackCalls
 from raydist.training.trainers import class_weights, fit_data
 from raydist.training.trainers.fit_position import FitPosition
@@ -171,7 +171,7 @@ class _Training:
             steps,
             sizes,
             num_workers=run.assignment.num_workers,
-            times=StepTimes(run.assignment.num_workers, report=run.reporter.progress.workers_paced),
+            times=BusyTimes(run.assignment.num_workers, report=run.reporter.progress.workers_paced),
             first_step=first_step,
         )
 

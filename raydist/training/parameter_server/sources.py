@@ -29,10 +29,10 @@ _FUNCTION = "raydist_read_block"
 
 
 class Parcels(Protocol):
-    """Bytes that one task of an attempt leaves for the others, which nobody else can write."""
+    """Bytes that one task of an attempt leaves for the others; no other process can write them."""
 
     def put(self, key: str, content: bytes) -> None:
-        """Leaves `content` under a key, and waits for nobody."""
+        """Leaves `content` under a key, without waiting for a reader."""
 
     def get(self, key: str) -> bytes:
         """Returns what a task has left, or leaves soon; raises ClusterError if the run is gone."""

@@ -78,7 +78,7 @@ class Accumulated:
             _current.halves = _current.loss_scale = None
 
 
-class _Current(threading.local):
+class _TracedReplica(threading.local):
     """Of the replica that is being traced; MirroredStrategy traces each replica in a thread of its own."""
 
     accumulated: Accumulated | None = None
@@ -86,7 +86,7 @@ class _Current(threading.local):
     loss_scale: tf.Tensor | None = None
 
 
-_current = _Current()
+_current = _TracedReplica()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ _BITS = {tf.float16: 11, tf.bfloat16: 8}
 _COMPRESSED = (tf.float32, tf.float64)
 
 
-class _Settings:
+class _ReduceSettings:
     options: tf.distribute.experimental.CommunicationOptions | None = None
     compression: tf.DType | None = None
 
@@ -31,18 +31,18 @@ def configure(
         takes the packs from the call alone (collective_all_reduce_strategy.py, `_replica_ctx_all_reduce`).
       compression: tf.float16 or tf.bfloat16; None sums gradients as they are.
     """
-    _Settings.options, _Settings.compression = options, compression
+    _ReduceSettings.options, _ReduceSettings.compression = options, compression
 
 
 def is_configured() -> bool:
     """Whether gradients have to be reduced by `sum_over_replicas`; other reductions ignore the options."""
-    options = _Settings.options
-    return _Settings.compression is not None or (options is not None and options.bytes_per_pack > 0)
+    options = _ReduceSettings.options
+    return _ReduceSettings.compression is not None or (options is not None and options.bytes_per_pack > 0)
 
 
 def note_on(strategy: tf.distribute.Strategy) -> str | None:
     """Returns the sentence on what compression does to the results; None where it does nothing."""
-    kind, num_replicas = _Settings.compression, strategy.num_replicas_in_sync
+    kind, num_replicas = _ReduceSettings.compression, strategy.num_replicas_in_sync
     if kind is None or num_replicas == 1:
         return None
     return (
@@ -67,7 +67,7 @@ def sum_over_replicas(gradients: Sequence[Any], context: Any) -> list[Any]:
       gradients: Tensors and `tf.IndexedSlices`.
       context: The replica context.
     """
-    kind = _Settings.compression
+    kind = _ReduceSettings.compression
     if kind is None:
         return _reduced(gradients, context)
     is_small = [_dtype(one) in _COMPRESSED for one in gradients]
@@ -89,7 +89,7 @@ def _reduced(gradients: Sequence[Any], context: Any) -> list[Any]:
     for dtype in dict.fromkeys(_dtype(one) for one in gradients):
         positions = [index for index, one in enumerate(gradients) if _dtype(one) == dtype]
         own = [gradients[index] for index in positions]
-        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, own, options=_Settings.options)
+        sums = context.all_reduce(tf.distribute.ReduceOp.SUM, own, options=_ReduceSettings.options)
         for index, one in zip(positions, sums, strict=True):
             found[index] = one
     return found

@@ -23,7 +23,7 @@ from raydist.training import tf_private
 from raydist.training.replicas import slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import is_processed, with_unique_rows
-from raydist.training.replicas.loss_verdict import UNKNOWN, Finding, LossRule, Verdict
+from raydist.training.replicas.loss_verdict import UNKNOWN, LossFinding, LossRule, LossVerdict
 from raydist.training.replicas.replica_share import use_share
 
 # A variable's gradient counts as at least this part of its update's.
@@ -82,7 +82,7 @@ class StepCheck:
             )
             ratios = differences / np.where(references > 0, references, np.nan)
             # Each variable by itself: a large gradient would hide what is wrong in a small one. An update
-            # that is zero, or overflows, tells nothing.
+            # that is zero, or overflows, shows nothing.
             is_known = np.isfinite(ratios).any()
             found.append(float(np.nanmax(ratios[np.isfinite(ratios)])) ** 0.5 if is_known else UNKNOWN)
         return found
@@ -118,7 +118,7 @@ def described(function: Any) -> str:
     return f"{function.__qualname__} ({location_of(function)})"
 
 
-def describe(finding: Finding, *, function: Any, parts: str) -> str | None:
+def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     """Returns the sentence for the run's notes; None where the step is right as it is written.
 
     Args:
@@ -126,14 +126,14 @@ def describe(finding: Finding, *, function: Any, parts: str) -> str | None:
       parts: Of what gradients are summed: `the 2 replicas`.
     """
     where = described(function)
-    if finding.verdict in (Verdict.EITHER, Verdict.SCALED, Verdict.SUM):
+    if finding.verdict in (LossVerdict.EITHER, LossVerdict.SCALED, LossVerdict.SUM):
         return None
     averaged = (
         f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "
         f"{parts} by their number of examples, as one device does; if they are divided "
         "by a number of replicas that was read outside of it, use --no-check-equality"
     )
-    if finding.verdict is Verdict.LOCAL_MEAN:
+    if finding.verdict is LossVerdict.LOCAL_MEAN:
         return averaged
     if finding.reduces_itself:
         return (
@@ -149,7 +149,7 @@ def describe(finding: Finding, *, function: Any, parts: str) -> str | None:
         if is_averaged
         else "if its losses are means over a replica's part, divide them by the number of replicas"
     )
-    if finding.verdict is Verdict.UNKNOWN:
+    if finding.verdict is LossVerdict.UNKNOWN:
         cause = "it could not be run on a part of a batch, or its first gradients are zero or not finite"
     elif finding.is_random:
         cause = "it draws random numbers"
@@ -226,7 +226,7 @@ def _squared_difference(
             differences.append(_squared_norm([(one, weight) for one, weight in terms if one is not None]))
             own_references.append(_squared_norm([(gradient, tf.constant(1.0))]))
         if own_references:
-            # What is zero up to rounding would tell of nothing but rounding.
+            # What is zero up to rounding would show nothing but rounding.
             least = _LEAST_PART**2 * tf.add_n(own_references)
             references += [tf.maximum(reference, least) for reference in own_references]
     return [tf.stack([tf.constant(0.0), *differences]), tf.stack([tf.constant(0.0), *references])]

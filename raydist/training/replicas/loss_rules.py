@@ -22,7 +22,7 @@ from raydist.training.reporting import reporter
 logger = logging.getLogger(__name__)
 
 
-class _Settings:
+class _CheckSettings:
     checks = True
 
 
@@ -32,7 +32,7 @@ _update_checks: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDic
 
 def enable_check(is_enabled: bool) -> None:
     """Whether models are checked. Otherwise all train by `LossRule.SCALED`, as in TensorFlow."""
-    _Settings.checks = is_enabled
+    _CheckSettings.checks = is_enabled
 
 
 def rule_of(model: Any) -> LossRule:
@@ -43,7 +43,7 @@ def rule_of(model: Any) -> LossRule:
 def evaluation_rule_of(model: Any) -> LossRule:
     """Returns the rule by which a test step's losses are shown; it has no gradients to compare."""
     is_own = not is_keras(type(model).test_step)
-    return LossRule.LOCAL_MEAN if is_own and _Settings.checks else rule_of(model)
+    return LossRule.LOCAL_MEAN if is_own and _CheckSettings.checks else rule_of(model)
 
 
 def forget(model: Any) -> None:
@@ -53,13 +53,13 @@ def forget(model: Any) -> None:
 
 
 def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool = False) -> bool:
-    """Whether the model brings losses of its own, and nobody has looked yet how they are written.
+    """Whether the model brings losses of its own, whose rule is not known yet.
 
     Args:
       is_group: Whether several batches make an update.
     """
     return (
-        _Settings.checks
+        _CheckSettings.checks
         and model not in _rules
         and (is_group or strategy.num_replicas_in_sync > 1)
         and has_own_losses(model)
@@ -131,7 +131,7 @@ def _seeds_of(layer: Any) -> list[Any]:
 
 
 def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches: int = 1) -> None:
-    """Finds the model's rule by its first batch, and tells it. A collective, before the first step is traced.
+    """Finds and reports the model's rule by its first batch. A collective, before the first step is traced.
 
     Args:
       step: The model's `train_step` as its Keras traces it, for one replica's batch.
@@ -148,7 +148,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
             with gradient_probe.counters_kept(model):
                 check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
             errors = check.errors(batch)
-    except Exception as error:  # the user's code, on a part of a batch; the step itself tells what is wrong
+    except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
         logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
     # One decision for all: each worker has looked at other examples, or had too few.
     is_known = [float(error < UNKNOWN) for error in errors]
@@ -190,8 +190,8 @@ def _described_parts(num_replicas: int, num_batches: int) -> str:
 
 
 def _drifting(model: Any, assigned: Sequence[Any]) -> list[Any]:
-    """Returns those of the variables that nobody makes equal on all replicas, and nobody else tells of."""
-    layers = model._flatten_layers(include_self=False)  # of which the notes on layers tell
+    """Returns those of the variables that may differ between replicas, without any other note on them."""
+    layers = model._flatten_layers(include_self=False)  # the notes on layers name them
     owners = (*layers, *model.metrics)
     listed = [*model.trainable_variables, *(variable for one in owners for variable in one.variables)]
     # A variable of Keras 3 wraps a tf.Variable.

@@ -29,7 +29,7 @@ class LossRule(enum.Enum):
     SUM = "sum"
 
 
-class Verdict(enum.Enum):
+class LossVerdict(enum.Enum):
     """What the check found.
 
     EITHER: Under the rules scaled and local mean the gradients equal one device's.
@@ -47,7 +47,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class LossFinding:
     """The verdict, and the rule to train by.
 
     Attributes:
@@ -55,7 +55,7 @@ class Finding:
       reduces_itself: Whether the step adds up its gradients over replicas by itself.
     """
 
-    verdict: Verdict
+    verdict: LossVerdict
     rule: LossRule
     is_random: bool = False
     reduces_itself: bool = False
@@ -68,32 +68,32 @@ def decide(
     asks_for_replicas: bool = False,
     reduces_itself: bool = False,
     reduces_twice: bool = False,
-) -> Finding:
+) -> LossFinding:
     """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
 
-    Where they do not tell, as with much noise, a step that asks for the number of replicas is taken to have
-    scaled its losses.
+    Where much noise leaves it open, a step that asks for the number of replicas is taken to have scaled its
+    losses.
     """
     scaled, local, summed = errors
     if reduces_twice and not reduces_itself:
-        return Finding(
-            verdict=Verdict.UNEQUAL, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True
+        return LossFinding(
+            verdict=LossVerdict.UNEQUAL, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True
         )
     if reduces_itself:
         # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
-        verdict = Verdict.SCALED if scaled <= TOLERANCE else Verdict.UNEQUAL
-        return Finding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
+        verdict = LossVerdict.SCALED if scaled <= TOLERANCE else LossVerdict.UNEQUAL
+        return LossFinding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
     if max(scaled, local) <= TOLERANCE and not asks_for_replicas:
         # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
         # the number of replicas may have a term whose weight is 0 as yet.
-        return Finding(verdict=Verdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
+        return LossFinding(verdict=LossVerdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
     if scaled <= TOLERANCE:
-        return Finding(verdict=Verdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
+        return LossFinding(verdict=LossVerdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
     if local <= TOLERANCE:
-        return Finding(verdict=Verdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
+        return LossFinding(verdict=LossVerdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
     if summed <= TOLERANCE:
-        return Finding(verdict=Verdict.SUM, rule=LossRule.SUM, is_random=is_random)
-    verdict = Verdict.UNKNOWN if max(scaled, local) >= UNKNOWN else Verdict.UNEQUAL
+        return LossFinding(verdict=LossVerdict.SUM, rule=LossRule.SUM, is_random=is_random)
+    verdict = LossVerdict.UNKNOWN if max(scaled, local) >= UNKNOWN else LossVerdict.UNEQUAL
     is_scaled = asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local
     rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
-    return Finding(verdict=verdict, rule=rule, is_random=is_random)
+    return LossFinding(verdict=verdict, rule=rule, is_random=is_random)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """A request that nobody has begun with."""
+    """A request for a profile that has not begun."""
 
     name: str
     request: ProfileRequest
@@ -49,7 +49,7 @@ class _Running:
 class Profiler:
     """Begins and ends profiles between two calls of a step function, and stores them from another thread.
 
-    Starts no thread: the training thread calls `stepped` after each call, and whoever owns it calls `tick`
+    Starts no thread: the training thread calls `stepped` after each call, and its owner calls `tick`
     about once a second and `close` at the end. A profile that fails costs a note, never the training.
     """
 
@@ -98,7 +98,7 @@ class Profiler:
                     self._begin(asked, step)
 
     def tick(self) -> None:
-        """Looks for requests when told to, and stores what has been profiled; tries again what fails."""
+        """Looks for requests where there are some, and stores finished profiles; tries again what fails."""
         try:
             if self._is_asked.is_set():
                 self._is_asked.clear()
@@ -111,7 +111,7 @@ class Profiler:
             self._has_failed = True
 
     def close(self, *, has_failed: bool) -> None:
-        """Ends a profile with the training, and answers whoever waits for one. `tick` is not called again."""
+        """Ends a profile with the training, and answers the request for it. `tick` is not called again."""
         with self._lock:
             if (running := self._running) is not None and has_failed:
                 self._running = None
@@ -132,7 +132,7 @@ class Profiler:
             with self._lock:
                 now_s = self._clock()
                 if self._asked is not None and now_s > self._asked.until_s:
-                    self._asked = None  # whoever wrote it has given up
+                    self._asked = None  # the command that wrote it has given up
                 if self._asked is not None or self._running is not None:
                     self._answer(name, "is being profiled already; ask again once that profile is kept")
                 else:
@@ -161,7 +161,7 @@ class Profiler:
         if step - running.step_before >= running.asked.request.steps:
             self._end(running)
         elif self._clock() > running.asked.until_s:
-            self._running = None  # whoever wrote the request has given up
+            self._running = None  # the command that wrote the request has given up
             self._discard(running)
         else:
             self._mark(running)

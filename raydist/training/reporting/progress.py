@@ -154,7 +154,7 @@ class TaskProgress:
             self._step = step
 
     def beat(self) -> None:
-        """Notes that the task goes on, where no step tells it."""
+        """Notes that the task goes on, where no step shows it."""
         with self._lock:
             self._status = replace(self._whole(), beats=self._status.beats + 1)
 

@@ -23,7 +23,7 @@ _MAX_HANDED_IN = 4096
 
 
 class Reporter:
-    """The one place that training tells its steps and values to.
+    """The one place where training reports its steps and values.
 
     Attributes:
       progress: What the controller sees of this task.
@@ -47,7 +47,7 @@ class Reporter:
         """Takes where values go; `board` is None in a task that writes no event files.
 
         Args:
-          profiler: What is told of each step's end; None for nobody.
+          profiler: Called at each step's end; None for no profiles.
         """
         self.task = assignment.task
         self.is_chief = assignment.is_chief
@@ -69,7 +69,7 @@ class Reporter:
         self._has_recorded = False
         self._lock = threading.RLock()
         progress.settle_first(self.settle)
-        # Values that hold for the whole run are written once. An evaluator's are nobody else's.
+        # Values that hold for the whole run are written once. An evaluator's are its own.
         self._writes_global = self.is_chief or self.task.task_type is TaskType.EVALUATOR
 
     def advance(
@@ -80,7 +80,7 @@ class Reporter:
         values: Mapping[str, float] | None = None,
         is_resumable: bool = True,
     ) -> None:
-        """Tells that `step` steps and `epoch` epochs are completed.
+        """Reports that `step` steps and `epoch` epochs are completed.
 
         Args:
           values: This task's own values as of now, for its status.
@@ -88,16 +88,16 @@ class Reporter:
         """
         self.step = max(self.step, step)
         self.settle()
-        tell = self.progress.completed if is_resumable else self.progress.counted
-        tell(step, epoch=epoch, local_metrics=values)
+        report = self.progress.completed if is_resumable else self.progress.counted
+        report(step, epoch=epoch, local_metrics=values)
         if self._profiler is not None:
             self._profiler.stepped(step)
 
     def hand_in(self, values: Mapping[str, float], *, step: int) -> None:
-        """Takes what the train function reports of its step, to be recorded by whoever asks first.
+        """Takes what the train function reports of its step, for the first thread that needs it to record.
 
         Recording takes 0.1 ms right after a step, whose data fill the caches, and a quarter of it in a row
-        (tests/benchmarks/costs.py). So the threads that write and tell it do it.
+        (tests/benchmarks/costs.py). So the threads that write and send it do it.
         """
         self.step = max(self.step, step)
         self._handed_in.append((values, step, time.time()))
@@ -191,12 +191,12 @@ class Reporter:
                 )
 
     def note(self, sentence: str) -> None:
-        """Tells the user what was chosen on their behalf, in the task's log and once in the run's notes."""
+        """Shows the user what was chosen on their behalf, in the task's log and once in the run's notes."""
         print(f"raydist: {sentence}", flush=True)
         self.progress.note(sentence)
 
 
-class _Current:
+class _CurrentReporter:
     """The reporter of the session that is open in this process, for code that Keras calls."""
 
     reporter: Reporter | None = None
@@ -204,16 +204,16 @@ class _Current:
 
 def current() -> Reporter | None:
     """Returns the reporter of the open session; None outside of one."""
-    return _Current.reporter
+    return _CurrentReporter.reporter
 
 
 def set_current(reporter: Reporter | None) -> None:
     """Makes it the current one; None at the session's end."""
-    _Current.reporter = reporter
+    _CurrentReporter.reporter = reporter
 
 
 def note(sentence: str) -> None:
     """Adds a sentence to the run's notes, once; does nothing outside of a session."""
-    reporter = _Current.reporter
+    reporter = _CurrentReporter.reporter
     if reporter is not None and sentence not in reporter.progress.status().notes:
         reporter.note(sentence)

@@ -103,7 +103,7 @@ def _copied(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _measured(connection: socket.socket, *, peer: str) -> _Connection | None:
-    """Returns what the kernel tells of an open connection, if it is one that tells enough."""
+    """Returns the kernel's statistics of an open connection; None if the kernel is too old to have them."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
     if len(info) < _INFO.size:
         return None

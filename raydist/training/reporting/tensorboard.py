@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 class TensorBoardWriter:
     """Writes what the chief or the evaluator reports, as files that are complete and never written again.
 
-    Starts no thread: whoever owns it calls `tick()` about once a second, and `flush()` at the end. `append`
+    Starts no thread: its owner calls `tick()` about once a second, and `flush()` at the end. `append`
     never waits for storage. A storage that fails costs curves in TensorBoard, never the training.
 
     Attributes:

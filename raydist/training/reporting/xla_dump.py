@@ -33,7 +33,7 @@ class XlaDump:
         return cls(storage, task, attempt=attempt, folder=folder)
 
     def close(self, note: Callable[[str], None]) -> None:
-        """Stores what was written, and removes the folder; tells where there is nothing."""
+        """Stores what was written, and removes the folder; notes it if there is nothing."""
         target = self._storage.xla_dump(self._task, attempt=self._attempt)
         files = sorted(path for path in self._folder.rglob("*") if path.is_file())
         try:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from raydist.training import tf_private
 from raydist.training.keras_patches.keras3 import patches
 
-# As tests/training has it: sums of floats in another order.
+# The tolerance of tests/training: sums of floats in another order.
 _TOLERANCE = 1e-5
 # 21 examples in batches of 5: two replicas get 3 and 2, and of the last batch 1 and none.
 _COUNT, _BATCH = 21, 5

@@ -54,7 +54,7 @@ def problem_of(library: ModuleType, reason: str, *, timeout_s: float = TIMEOUT_S
 
 
 def cache_folder() -> Path | None:
-    """Returns the user's folder of verdicts, which nobody else can write; None where there can be none."""
+    """Returns the folder of verdicts, which this user alone can write; None where there can be none."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "raydist", "self-check")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

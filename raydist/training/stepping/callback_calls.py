@@ -7,7 +7,7 @@ from typing import Any
 
 
 def in_run_order(callbacks: Sequence[Any]) -> list[Any]:
-    """Returns the callbacks of a `fit` with raydist's around the user's, whom it tells of them.
+    """Returns the callbacks of a `fit` with raydist's around the user's, and names the user's to raydist's.
 
     A user who calls `fit` may have put them anywhere; but what is saved has to be what the others made
     of the epoch, and a counter has to count before they look at it.

@@ -14,7 +14,7 @@ from typing import Any
 
 from raydist.training.input.groups import Groups
 from raydist.training.input.resume import Resumption, Start
-from raydist.training.stepping.packing import Means, Packer, Pauses, watches_batches
+from raydist.training.stepping.packing import Means, Pauses, StepPacker, watches_batches
 
 
 class FitSession:
@@ -54,7 +54,7 @@ class FitSession:
         for fit_ended in self._ends:
             fit_ended()
 
-    def packer(self, steps_per_execution: int, agree: Means, *, is_batch_static: bool) -> Packer:
+    def packer(self, steps_per_execution: int, agree: Means, *, is_batch_static: bool) -> StepPacker:
         """Returns what chooses the steps of each call of the train function.
 
         Args:
@@ -63,7 +63,7 @@ class FitSession:
         # Sparse gradients are gathered, as many rows as there are examples, and TensorFlow keeps the shape
         # that a collective had first in a call: "Shape mismatch in the collective instance".
         may_vary = self._has_sparse_gradients and not is_batch_static
-        return Packer(
+        return StepPacker(
             steps_per_execution=steps_per_execution,
             agree=agree,
             packs=steps_per_execution == 1,
@@ -104,10 +104,10 @@ def taken_by_data_handler() -> FitSession | None:
 
 def packer_of(
     session: FitSession | None, steps_per_execution: int, agree: Means, *, is_batch_static: bool
-) -> Packer:
+) -> StepPacker:
     """Returns the packer of a data handler, which chooses only in a `fit`, for its training data."""
     if session is None:
-        return Packer(steps_per_execution=steps_per_execution, packs=False)
+        return StepPacker(steps_per_execution=steps_per_execution, packs=False)
     return session.packer(steps_per_execution, agree, is_batch_static=is_batch_static)
 
 

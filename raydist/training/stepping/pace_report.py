@@ -1,4 +1,4 @@
-"""What a training tells of its pace: the waits of its steps, who uses the host's CPUs, and its links."""
+"""What a training reports of its pace: the waits of its steps, who uses the host's CPUs, and its links."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PACE_INTERVAL_S = 2.0
 
 
 class PaceReport:
-    """What one training tells of the time of its steps."""
+    """What one training reports of the time of its steps."""
 
     def __init__(self) -> None:
         self._input = InputReport()
         self._waited: tuple[float, float] | None = None  # until when, and how long
-        self._told_at_s = float("-inf")
+        self._reported_at_s = float("-inf")
 
     def update(self, reporter: Reporter, *, step: int) -> dict[str, float]:
-        """Returns this task's values since the last call, and tells the controller its sums now and then.
+        """Returns this task's values since the last call, and reports its sums to the controller every 2 s.
 
         Called at a step's end. What the first steps take is not counted: tracing, and filling the buffers.
         """
@@ -34,8 +34,8 @@ class PaceReport:
             last, self._waited = self._waited, (now_s, waited_s)
             if last is not None and now_s > last[0]:
                 values["collective_wait"] = min(1.0, (waited_s - last[1]) / (now_s - last[0]))
-        if now_s - self._told_at_s >= PACE_INTERVAL_S:
-            self._told_at_s = now_s
+        if now_s - self._reported_at_s >= PACE_INTERVAL_S:
+            self._reported_at_s = now_s
             pace = _pace(step, at_s=now_s, collective_wait_s=waited_s, links=reporter.links)
             reporter.progress.paced(pace)
         return values

@@ -1,4 +1,4 @@
-"""Packs several training steps into one call where nobody looks at the steps in between.
+"""Packs several training steps into one call where nothing looks at the steps in between.
 
 Between two calls Keras runs Python for each step: callbacks, logs, the launch of a `tf.function`. For
 a small model that takes as long as the step (TF_NOTES 8). Where the user compiled with one step per
@@ -34,7 +34,7 @@ class Pauses:
 
     Attributes:
       limit: Returns the steps until something is due, at least 1; alike in every worker.
-      wants_save: Whether this worker wants a checkpoint; None where it has nobody to ask about it.
+      wants_save: Whether this worker wants a checkpoint; None where there is nothing to ask.
       save: Saves. Called in every worker after the same call, once one of them wants it.
     """
 
@@ -43,14 +43,14 @@ class Pauses:
     save: Callable[[], None]
 
 
-class Packer:
+class StepPacker:
     """Chooses how many steps go into the next call, and lets the workers save between two calls.
 
     Args:
       agree: Returns the means of some numbers over all workers. Called after the same calls in each:
-        until the first answer nobody knows what the others have to ask.
+        until the first answer no worker knows what the others have to ask.
       packs: Whether the number of steps is free; the user has not chosen it.
-      is_free: Whether this worker has nobody who watches batches. One that has keeps all others from
+      is_free: Whether this worker has no callback that watches batches. One that has keeps all others from
         packing too; a callback that only the chief has is such a case.
     """
 
@@ -111,10 +111,10 @@ class Packer:
     def _plan_next(self, call_s: float, *, may_save: bool) -> None:
         """Plans the next question, which is `call_s` seconds long calls away from this one."""
         if not may_save and not self._packs:
-            self._agree = None  # in every worker, so nobody asks again
+            self._agree = None  # in every worker, so no worker asks again
             return
         if may_save:
-            # At most twice as many calls as the last time: the first ones tell little about the later ones.
+            # At most twice as many calls as the last time: the first ones say little about the later ones.
             wanted = int(ASK_EVERY_S / call_s) if call_s > 0 else MAX_CALLS_BETWEEN
             self._calls_between = max(1, min(wanted, 2 * self._calls_between, MAX_CALLS_BETWEEN))
         else:

@@ -19,9 +19,9 @@ class StepCall:
     Attributes:
       num_steps: Steps of the call; at least 1, also where no element is left.
       may_end: Whether the data may end before; they are then taken one by one.
-      batches_per_step: Where it is more than 1, an element is a `Group` of so many; the last one before the
+      batches_per_step: Where it is more than 1, an element is a `Group` of that many; the last one before the
         data's end may have fewer.
-      elements: Those of the call where they were taken ahead, which tells how many are left; None otherwise.
+      elements: Those of the call where they were taken ahead, to know how many are left; None otherwise.
     """
 
     def __init__(

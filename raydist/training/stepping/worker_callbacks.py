@@ -62,20 +62,20 @@ def prepared(callbacks: Sequence[Any], base: type, strategy: Any) -> list[Any]:
     scratch = None
     if not current.is_chief:
         left_out |= {id(one) for one in users if _is_of_chief_alone(one)}
-        scratch = Scratch([one for one in users if id(one) not in left_out])
+        scratch = CallbackScratch([one for one in users if id(one) not in left_out])
     kept = [one for one in callbacks if id(one) not in left_out]
     lockstep = type("RaydistLockstep", (_Lockstep, base), {"_supports_tf_logs": True})
     backups = [one for one in users if "BackupAndRestore" in _kinds_of(one) and id(one) not in left_out]
     # A callback that only some workers have is one of all in what they have to agree on.
-    told = [any(_may_decide_at_batch(one, base) for one in users), bool(backups)]
-    decides, has_backup = (any(column) for column in zip(*_gather(strategy, told), strict=True))
+    own_needs = [any(_may_decide_at_batch(one, base) for one in users), bool(backups)]
+    decides, has_backup = (any(column) for column in zip(*_gather(strategy, own_needs), strict=True))
     if has_backup:
         _check_files(strategy, [one.backup_dir for one in backups])
     own = lockstep(strategy, scratch, decides=decides, has_backup=has_backup)
     return sorted([*kept, own], key=lambda one: getattr(one, "raydist_place", 0))
 
 
-class Scratch:
+class CallbackScratch:
     """Where the callbacks of a worker that is not the chief write: a folder that `close` removes."""
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
@@ -134,7 +134,9 @@ class _Lockstep:
     takes_packed_steps = True
     model: Any  # set by Keras
 
-    def __init__(self, strategy: Any, scratch: Scratch | None, *, decides: bool, has_backup: bool) -> None:
+    def __init__(
+        self, strategy: Any, scratch: CallbackScratch | None, *, decides: bool, has_backup: bool
+    ) -> None:
         super().__init__()
         self._strategy = strategy
         self._scratch = scratch
@@ -161,9 +163,9 @@ class _Lockstep:
         rows = _gather(self._strategy, [bool(self.model.stop_training), _rate_bits(self.model)])
         stops = [bool(stop) for stop, _ in rows]
         if inconsistent := collectives.inconsistent_workers([[rate] for _, rate in rows]):
-            told = ", ".join(f"worker/{index} {_rate_of(bits):g}" for index, (_, bits) in enumerate(rows))
+            rates = ", ".join(f"worker/{index} {_rate_of(bits):g}" for index, (_, bits) in enumerate(rows))
             raise UnsupportedError(
-                f"after epoch {epoch + 1} the workers have different learning rates ({told}): a callback in "
+                f"after epoch {epoch + 1} the workers have different learning rates ({rates}): a callback in "
                 f"{_names(inconsistent)} decides by something of its own; decide by the epoch's logs, which "
                 "are the same in every worker, and in all of them"
             )
@@ -229,7 +231,7 @@ def _restoring_twice(users: Sequence[Any], callbacks: Sequence[Any]) -> list[Any
 
 
 def _is_of_chief_alone(callback: Any) -> bool:
-    """Whether a callback runs in the chief only: a LambdaCallback that does nothing but tell something."""
+    """Whether a callback runs in the chief only: a LambdaCallback that only prints or reports."""
     if type(callback).__name__ != "LambdaCallback" or "LambdaCallback" not in _kinds_of(callback):
         return False
     functions = [one for name, one in vars(callback).items() if name.startswith("on_") and callable(one)]

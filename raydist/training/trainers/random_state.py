@@ -37,7 +37,7 @@ def groups_of_layers(model: Any) -> dict[str, list[Any]]:
 
 
 def make_global_generators(names: set[str]) -> None:
-    """Makes the global generators that a checkpoint has, and that nobody has drawn from yet."""
+    """Makes the global generators that a checkpoint has, if nothing has been drawn from them yet."""
     if _KERAS in names:
         adapter.make_global_generator()
     if _TENSORFLOW in names:

@@ -36,7 +36,7 @@ def run_callbacks(
     Args:
       base: The Callback class of the model's Keras.
       element_spec: Structure of one replica's batch; None where the user calls `fit`.
-      users: The user's callbacks; where the user calls `fit`, its patched one tells them.
+      users: The user's callbacks; where the user calls `fit`, the patched `fit` names them.
       resumption: Where the training data begin; None for their beginning.
       groups: Which batches make up each step; None where each is one.
     """

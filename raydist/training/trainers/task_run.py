@@ -112,7 +112,7 @@ class TaskRun:
     def save(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
         """Saves, in every task; `position` has the other fields of SavedState.
 
-        Outside of a `fit` or a loop it is where so many of them have ended.
+        Outside of a `fit` or a loop it is the number of those that have ended.
         """
         position = {"fit": self.num_fits, "loop": self.num_loops, **position}
         # Before the copy is made, so that a command that comes in later is kept for the next step.

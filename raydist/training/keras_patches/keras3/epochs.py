@@ -23,7 +23,7 @@ from raydist.training.replicas import slices
 from raydist.training.stepping import fit_session, step_calls
 
 _FIXED = (ArrayDataAdapter, TFDatasetAdapter)  # what makes the same batches in each process
-# Until 3.10 `fit` was given the first step of a call alone, and told callbacks that one at its end too.
+# Until 3.10 `fit` was given the first step of a call alone, and gave callbacks that one at its end too.
 _HAS_LAST_STEPS = version_of(keras.__version__) > (3, 10)
 
 

@@ -87,7 +87,7 @@ def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any
     try:
         with counters_kept(model):
             tf.function(on_replicas, autograph=False).get_concrete_function(element_spec)
-    except Exception as error:  # the user's code; the first step tells what is wrong
+    except Exception as error:  # the user's code; the first step shows what is wrong
         logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
 
 

@@ -10,7 +10,7 @@ _REPORT_INTERVAL_S = 2.0
 Report = Callable[[Sequence[tuple[float, int]]], None]
 
 
-class StepTimes:
+class BusyTimes:
     """Adds up the seconds that each worker was busy, and its steps.
 
     A worker goes from one closure to the next, as there is always one that waits. So a closure took the time
@@ -32,7 +32,7 @@ class StepTimes:
         self._since_s = [self._clock()] * len(self._sums)
 
     def completed(self, worker: int, num_steps: int) -> None:
-        """Notes that a worker is done with a closure of so many steps."""
+        """Notes that a worker has completed a closure of `num_steps` steps."""
         now_s = self._clock()
         seconds, steps = self._sums[worker]
         self._sums[worker] = seconds + now_s - self._since_s[worker], steps + num_steps

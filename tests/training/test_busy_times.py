@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from raydist.training.parameter_server.step_times import StepTimes
+from raydist.training.parameter_server.busy_times import BusyTimes
 from tests.support.paces import worker_stragglers
 from tests.support.processes import Cluster, run_function
 
@@ -17,7 +17,7 @@ class Told:
     def __init__(self, num_workers: int = 2) -> None:
         self.now_s = 100.0
         self.sums: list[Sequence[tuple[float, int]]] = []
-        self.times = StepTimes(num_workers, report=self.sums.append, clock=lambda: self.now_s)
+        self.times = BusyTimes(num_workers, report=self.sums.append, clock=lambda: self.now_s)
         self.times.begin()
 
     def complete(self, worker: int, num_steps: int, *, at_s: float) -> None:
