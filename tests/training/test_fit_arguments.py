@@ -22,6 +22,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "of python": (f"{FUNCTIONS}:evaluated_of_python", {}),
     "predicted": (f"{FUNCTIONS}:predicted", {}),
 }
+NO_EXPORT = {"export": False}  # which costs more than these trainings
 SLOW = pytest.mark.slow  # the same again in another way
 CLUSTERS = [
     Cluster(strategy="mirrored", devices=2),
@@ -132,12 +133,27 @@ def test_weights_are_those_of_kerass_own_class_weight(way: str, keras: str) -> N
     np.testing.assert_allclose(found.arrays["weights"], plain.arrays["weights"], atol=1e-6)
 
 
-def test_class_without_a_weight_weighs_1_as_in_keras_3() -> None:
+@functools.cache
+def on_one_device() -> dict[str, TaskProcess]:
     calls: dict[str, tuple[str, dict[str, Any]]] = {
-        name: (f"{FUNCTIONS}:{name}", {}) for name in ("classes_left_out", "weights_of_labels")
+        "trained": (f"{FUNCTIONS}:classes_left_out", {}),
+        "labels": (f"{FUNCTIONS}:weights_of_labels", {}),
+        "evaluated": (f"{FUNCTIONS}:evaluated", {"way": "arrays"}),
+        "validated": (f"{FUNCTIONS}:validated_beyond_the_end", {"way": "arrays"}),
     }
-    found = run_in_turn(calls, Cluster())
-    [trained], [labels] = found["classes_left_out"], found["weights_of_labels"]
+    return {name: task for name, [task] in run_in_turn(calls, Cluster(), job_options=NO_EXPORT).items()}
+
+
+def test_steps_beyond_the_end_of_arrays_evaluate_each_example_once() -> None:
+    evaluated, validated = (on_one_device()[name].values for name in ("evaluated", "validated"))
+    assert evaluated["beyond"] == pytest.approx(evaluated["by_keras"], abs=1e-6)  # of 2 batches of 32
+    assert validated["validated"] == pytest.approx(validated["whole"], abs=1e-6)
+    notes = [note for note in validated["notes"] if note.startswith("validation_steps is 9")]
+    assert len(notes) == 1
+
+
+def test_class_without_a_weight_weighs_1_as_in_keras_3() -> None:
+    trained, labels = on_one_device()["trained"], on_one_device()["labels"]
     for name in ("first", "one"):
         expected = trained.arrays[f"{name} by Keras"]
         for way in ("dataset", "batches"):

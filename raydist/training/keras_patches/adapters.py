@@ -101,7 +101,7 @@ def adapter_of(model: Any) -> KerasAdapter:
     if isinstance(model, TfKeras.library.Model):
         return TfKeras()
     raise UnsupportedError(
-        f"ctx.fit got {type(model).__name__}; give a compiled keras.Model or tf_keras.Model"
+        f"the model is {type(model).__name__}; give a compiled keras.Model or tf_keras.Model"
     )
 
 
@@ -109,7 +109,7 @@ def check(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Raises UnsupportedError for a model that cannot be trained under `strategy`."""
     adapter = adapter_of(model)
     if getattr(model, "optimizer", None) is None:
-        raise UnsupportedError(f"model {model.name} is not compiled; call model.compile(...) before ctx.fit")
+        raise UnsupportedError(f"model {model.name} is not compiled; call model.compile(...) first")
     adapter.check_supported(model, strategy)
     if model.distribute_strategy is not strategy:
         raise UnsupportedError(
