@@ -160,6 +160,13 @@ def refused(ctx: Any) -> dict[str, Any]:
             **{"class_weight": {0: 1.0, 1: 1.0, 2: 1.0}, "sample_weight": weights()},
         },
     }
+    if is_legacy():
+        mistakes["class without a weight"] = {
+            "train_data": x,
+            "y": y,
+            "epochs": 1,
+            "class_weight": {0: 1.0, 1: 2.0},
+        }
     told = {}
     for name, given in mistakes.items():
         try:

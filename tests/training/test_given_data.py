@@ -65,6 +65,8 @@ class TestAsOnOneDevice:
             assert "validation_split is 1.5 of 50 examples" in told["split"]
             assert "got y beside train_data of Batches" in told["beside"]
             assert "class_weight and sample_weight" in told["both weights"]
+            if cluster.keras == "legacy":
+                assert "class_weight has no weight for a class" in told["class without a weight"]
 
 
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])

@@ -13,7 +13,7 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import data_sizes
-from raydist.training.input import cut, recipes
+from raydist.training.input import cut, labels, recipes
 from raydist.training.replicas import slices
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
@@ -141,8 +141,9 @@ def _remedy(message: str) -> str | None:
             "the dataset reads no files that TensorFlow could divide among the workers, and its "
             "auto-shard policy is file; use --auto-shard data"
         )
-    if slices.UNLIKE_ROWS in message:
-        return slices.UNLIKE_ROWS
+    for sentence in (slices.UNLIKE_ROWS, labels.NO_WEIGHT):
+        if sentence in message:
+            return sentence
     if "When providing an infinite dataset, you must" in message:
         return data_sizes.ENDLESS
     return None

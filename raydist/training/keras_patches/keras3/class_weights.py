@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
+from raydist.training.input.labels import classes_of
 
 
 def of_batches(class_weight: Mapping[int, float]) -> Callable[..., Any]:
@@ -35,7 +36,7 @@ def of_batches(class_weight: Mapping[int, float]) -> Callable[..., Any]:
             raise UnsupportedError(
                 "class_weight is given, and the labels are several; Keras takes it for models with one output"
             )
-        labels = _classes_of(y)
+        labels = classes_of(y)
         # The first class that is not below the label.
         places = tf.minimum(tf.searchsorted(classes, tf.reshape(labels, [-1])), len(classes) - 1)
         places = tf.reshape(places, tf.shape(labels))
@@ -44,18 +45,3 @@ def of_batches(class_weight: Mapping[int, float]) -> Callable[..., Any]:
 
     function: Callable[..., Any] = weighted
     return function
-
-
-def _classes_of(labels: tf.Tensor) -> tf.Tensor:
-    """Returns the class of each label; of a one-hot label the place of its largest number."""
-    if labels.shape.rank == 1:
-        return _as_ints(labels)
-    return tf.cond(
-        tf.shape(labels)[-1] > 1,
-        lambda: tf.argmax(labels, axis=-1),
-        lambda: _as_ints(labels[..., 0]),
-    )
-
-
-def _as_ints(labels: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.round(labels) if labels.dtype.is_floating else labels, tf.int64)

@@ -11,6 +11,7 @@ import tf_keras
 from tf_keras.src.engine import data_adapter
 
 from raydist.training.cluster.kinds import is_parameter_server
+from raydist.training.input.labels import NO_WEIGHT, classes_of
 from raydist.training.input.resume import Start
 from raydist.training.keras_patches.tf_keras import build, serving
 from raydist.training.stepping.fit_session import FitSession
@@ -42,7 +43,18 @@ class TfKeras:
             model.optimizer.finalize_variable_values(model.trainable_variables)
 
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
-        function: Callable[..., Any] = data_adapter._make_class_weight_map_fn(class_weight)
+        weighted = data_adapter._make_class_weight_map_fn(class_weight)
+
+        @tf.autograph.experimental.do_not_convert
+        def checked(*batch: Any) -> Any:
+            if len(batch) < 2 or tf.nest.is_nested(batch[1]):
+                return weighted(*batch)  # which refuses it
+            classes = classes_of(batch[1])
+            count = tf.constant(len(class_weight), classes.dtype)
+            with tf.control_dependencies([tf.debugging.assert_less(classes, count, message=NO_WEIGHT)]):
+                return weighted(*batch)
+
+        function: Callable[..., Any] = checked
         return function
 
     def metric_slots(self, model: Any) -> Iterator[tuple[Any, str, tf.Variable]]:
