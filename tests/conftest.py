@@ -16,8 +16,12 @@ from tests.support import worker_machine
 from tests.support.faulty_http import FaultyProxy, faulty_proxy
 from tests.support.groups import GroupScheduling, num_workers, rank_of
 from tests.support.leaks import Snapshot
-from tests.support.left_out import Case, Level, levels
+from tests.support.left_out import Case, Choice, Level, read_shard, sentence_of
 from tests.support.object_store import new_bucket, s3_environ, s3_server
+
+# Every case that was collected, and what is said of those that are left out.
+CASES = pytest.StashKey[list[Case]]()
+LEFT_OUT = pytest.StashKey[str]()
 
 _LEAKING_VARIABLES = (
     *("RAY_ADDRESS", "TF_CONFIG", "TF_USE_LEGACY_KERAS", "TF_GRPC_REUSE_PORT", "KERAS_BACKEND"),
@@ -28,6 +32,9 @@ _LEAKING_VARIABLES = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runslow", action="store_true", help="run slow tests too, one case of each at least")
     parser.addoption("--exhaustive", action="store_true", help="run each case of each test; takes hours")
+    parser.addoption(
+        "--exhaustive-shard", metavar="K/N", help="of what --exhaustive adds run the K-th of N parts"
+    )
     parser.addoption(
         "--only-added", action="store_true", help="run only the tests that the given option adds"
     )
@@ -71,17 +78,39 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return GroupScheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    highest = Level.EXHAUSTIVE if config.getoption("--exhaustive") else Level(config.getoption("--runslow"))
-    lowest = highest if config.getoption("--only-added") else Level.DEFAULT
-    found = dict(zip(items, levels([_case_of(item) for item in items]), strict=True))
-    for item, level in found.items():
-        if level > highest:
-            item.add_marker(pytest.mark.skip(reason=f"takes long; run with --{level.name.lower()}"))
-    config.hook.pytest_deselected(items=[item for item in items if found[item] < lowest])
-    items[:] = [item for item in items if found[item] >= lowest]
+    choice = _choice_of(config)
+    cases = {item: _case_of(item) for item in items}
+    config.stash[CASES] = [*cases.values()]
+    config.stash[LEFT_OUT] = sentence_of([*cases.values()], choice)
+    config.hook.pytest_deselected(items=[item for item, case in cases.items() if not choice.takes(case)])
+    items[:] = [item for item, case in cases.items() if choice.takes(case)]
     if hasattr(config, "workerinput"):  # of pytest-xdist
+        config.workeroutput["left out"] = config.stash[LEFT_OUT]  # type: ignore[attr-defined]
         items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+def pytest_testnodedown(node: Any) -> None:
+    """Keeps what a worker of pytest-xdist has left out: each one has collected all tests."""
+    if (said := getattr(node, "workeroutput", {}).get("left out")) is not None:
+        node.config.stash[LEFT_OUT] = said
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if said := config.stash.get(LEFT_OUT, ""):
+        terminalreporter.write_line(said)
+
+
+def _choice_of(config: pytest.Config) -> Choice:
+    shard = config.getoption("--exhaustive-shard")
+    is_exhaustive = config.getoption("--exhaustive") or shard is not None
+    highest = Level.EXHAUSTIVE if is_exhaustive else Level(config.getoption("--runslow"))
+    lowest = highest if config.getoption("--only-added") else Level.DEFAULT
+    try:
+        return Choice(lowest=lowest, highest=highest, shard=None if shard is None else read_shard(shard))
+    except ValueError as error:
+        raise pytest.UsageError(f"--exhaustive-shard: {error}") from error
 
 
 def _case_of(item: pytest.Item) -> Case:

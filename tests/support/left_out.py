@@ -5,16 +5,19 @@ once: a job under each strategy, a killed worker, parameter server and host, a d
 README's first command, Keras 3 on 2 workers or 2 devices. What goes shows the same on another cluster, with
 the other Keras or at another moment, or something that rarely changes and takes long.
 
-`--runslow`, and with it CI, adds at least one case of each other test function, and those of the same launch.
-It skips a few end-to-end tests whose behavior smaller tests cover. `--exhaustive` runs each case.
+`--runslow`, and with it CI, adds all others but those that exhaustive.py lists, each with what covers it.
+`--exhaustive` runs each case, and `--exhaustive-shard 2/10` one part of ten of what it adds.
 """
 
 from __future__ import annotations
 
 import enum
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from tests.support.exhaustive import EXHAUSTIVE
 
 
 class Level(enum.IntEnum):
@@ -39,15 +42,17 @@ class Case:
     name: str
     is_marked: bool = False
 
-    @property
-    def function(self) -> tuple[str, str]:
-        return self.path, self.name.partition("[")[0]
-
 
 ALL = ("",)
-# The same with tf_keras; some files keep theirs.
+# The same with tf_keras in tests/training, which only --exhaustive has: tests/compat runs jobs and four
+# programs with it. These keep theirs at the level of the others.
 LEGACY = re.compile(r"\[.*(legacy|tf_keras).*\]$")
-KEEP_LEGACY = ("training/test_recipes.py", "training/test_start.py")
+KEEP_LEGACY: Mapping[str, Sequence[str]] = {
+    "training/test_keras_patches.py": ("every_replaced_function",),
+    "training/test_plain_fit.py": ALL,
+    "training/test_recipes.py": ALL,
+    "training/test_start.py": ALL,
+}
 
 LEFT_OUT: Mapping[str, Sequence[str]] = {
     # Runs of whole jobs. Each takes 10 to 40 s.
@@ -70,7 +75,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_fence.py": ALL,
     "e2e/test_hosts.py": ("run_over_two", "killed_raylet", "storage_that_another"),
     "e2e/test_input_data.py": ALL,
-    "e2e/test_jobs.py": ("auto_falls", "cifar_data", "folder_of", "job_learns_under[digits-one_device"),
+    "e2e/test_jobs.py": ("auto_falls", "cifar_data", "folder_of"),
     "e2e/test_memory.py": ALL,
     "e2e/test_page.py": ALL,
     "e2e/test_parameter_server.py": ("mistake_in", "every_role", "killed_worker"),
@@ -141,7 +146,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_accumulation.py": (
         *("update_of_several_batches", "resumed", "train_step", "half_precision", "gradients_are"),
     ),
-    "training/test_advice.py": ALL,
+    "training/test_advice.py": ("programs_that",),
     "training/test_communication.py": (
         *("gradients_are_packed", "cross_device", "collective_that", "compressed_gradients_are"),
     ),
@@ -217,83 +222,79 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
 }
 
 
-# Of these `--runslow` has all cases whose names a pattern finds: each shows something of its own, and most
-# come from a launch that another case needs anyway.
-OF_RUNSLOW: Mapping[str, str] = {
-    "cli/commands/runs/test_delete.py": "",
-    "cli/commands/runs/test_kept_runs.py": "",
-    "cli/commands/runs/test_list.py": "",
-    "e2e/test_every_command.py": r"\[folder",
-    "e2e/test_fence.py": "",
-    "e2e/test_job_server.py": "",
-    "e2e/test_thin_client.py": "",
-    "jobs/test_gallery.py": r"2 workers\]|parameter servers\]",
-    # tf_keras is in tests/compat, with four of them.
-    "programs/test_equality.py": r"-keras 3-2 workers\]",
-    "programs/test_notes.py": "-keras 3",
-    "programs/test_resume.py": "(dcgan|mixed_float16)-keras 3",
-    "tracking/test_mlflow.py": "",
-    "training/test_accumulation.py": r"\[2 workers-3-quick\]",
-    "training/test_communication.py": r"\[3-2 workers-bf16\]",
-    "training/test_fit_arguments.py": r"-mirrored-2-keras3\]",
-    "training/test_given_data.py": r"-keras3_0\]",
-    "training/test_loss_rules.py": r"2 devices(-3)?\]|test_decision",
-    "training/test_self_check.py": "",
-    "training/test_sparse_gradients.py": r"-mirrored-2-keras3\]",
-    "training/test_unusual_batches.py": r"-2 workers-3\]",
-    "training/test_worker_callbacks.py": r"-keras3_0\]",
-}
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which cases a run of pytest takes.
 
-# End-to-end tests that `--runslow` skips, too, and what covers most of each.
-OF_EXHAUSTIVE: Mapping[str, Sequence[str]] = {
-    # training/test_slow_links.py; the controller's part is in tests/stragglers
-    "e2e/test_slow_links.py": ALL,
-    # e2e/test_hosts.py, which kills one of two hosts, and tests/deploying
-    "e2e/test_hosts.py": ("run_over_two",),
-    # programs/test_equality.py: recommender and efficient_embeddings on 2 workers
-    "e2e/test_embedding_jobs.py": ("workers_that_exchange",),
-    # runtime/cluster/test_datasets.py: a new attempt splits the data again
-    "e2e/test_datasets.py": ("killed_worker",),
-    # e2e/test_data_order.py: its workers become fewer as one is killed
-    "e2e/test_data_order.py": ("killed_worker",),
-    # runs/test_detached.py without training, and training/test_checkpoints.py without a controller
-    "e2e/test_detached.py": ("controller_killed",),
-    # training/test_recipes.py without Ray
-    "e2e/test_input_data.py": ("replaced_worker",),
-}
+    Attributes:
+      lowest: The level of a case is at least this one.
+      highest: And at most this one.
+      shard: Of Level.EXHAUSTIVE only the first's part of so many parts; None takes all.
+    """
+
+    lowest: Level = Level.DEFAULT
+    highest: Level = Level.DEFAULT
+    shard: tuple[int, int] | None = None
+
+    def takes(self, case: Case) -> bool:
+        level = level_of(case)
+        if (
+            self.shard is not None
+            and level is Level.EXHAUSTIVE
+            and shard_of(case, self.shard[1]) != self.shard[0]
+        ):
+            return False
+        return self.lowest <= level <= self.highest
 
 
-def levels(cases: Sequence[Case]) -> list[Level]:
-    """Returns the level of each of the cases that were collected, in their order."""
-    is_slow = [case.is_marked or is_left_out(case.path, case.name) for case in cases]
-    shown = {case.function for case, slow in zip(cases, is_slow, strict=True) if not slow}
-    found = []
-    for case, slow in zip(cases, is_slow, strict=True):
-        if not slow:
-            found.append(Level.DEFAULT)
-        elif is_named(case, OF_EXHAUSTIVE):
-            found.append(Level.EXHAUSTIVE)
-        elif case.function not in shown or _is_of_runslow(case):
-            found.append(Level.RUNSLOW)
-            shown.add(case.function)
-        else:
-            found.append(Level.EXHAUSTIVE)
-    return found
+def read_shard(text: str) -> tuple[int, int]:
+    """Returns K and N of `K/N`; raises ValueError unless 1 <= K <= N."""
+    match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"{text!r} is no shard; write K/N with K from 1 to N, such as 2/10")
+    return int(match[1]), int(match[2])
 
 
-def is_left_out(path: str, name: str) -> bool:
-    """Returns whether the default run leaves a test out, whatever its marks."""
-    if path.startswith("training/") and path not in KEEP_LEGACY and LEGACY.search(name):
-        return True
-    return is_named(Case(path, name), LEFT_OUT)
+def sentence_of(cases: Sequence[Case], choice: Choice) -> str:
+    """Returns what is said of the cases of higher levels that are not taken; "" if there are none."""
+    left = [case for case in cases if level_of(case) >= choice.lowest and not choice.takes(case)]
+    if not left:
+        return ""
+    num_slow = sum(level_of(case) is Level.RUNSLOW for case in left)
+    added = f"--runslow adds {num_slow} of them, " if num_slow else ""
+    return f"{len(left)} tests of higher levels deselected: {added}--exhaustive all"
 
 
-def is_named(case: Case, beginnings: Mapping[str, Sequence[str]]) -> bool:
+def level_of(case: Case) -> Level:
+    """Returns the lowest level that runs a case."""
+    if not (case.is_marked or is_left_out(case)):
+        return Level.DEFAULT
+    return Level.EXHAUSTIVE if is_exhaustive(case) else Level.RUNSLOW
+
+
+def is_left_out(case: Case) -> bool:
+    """Returns whether the default run leaves a case out, whatever its marks."""
+    return _is_legacy(case) or _is_named(case, LEFT_OUT)
+
+
+def is_exhaustive(case: Case) -> bool:
+    """Returns whether only `--exhaustive` runs a case, if it is a slow one."""
+    patterns = EXHAUSTIVE.get(case.path, ())
+    return _is_legacy(case) or any(re.search(pattern, case.name) for pattern in patterns)
+
+
+def shard_of(case: Case, num_shards: int) -> int:
+    """Returns the shard of a case, from 1 on. Cases of one launch have equal parameters, and mostly one shard."""
+    parameters = case.name.partition("[")[2] or case.name
+    return zlib.crc32(f"{case.path} {parameters}".encode()) % num_shards + 1
+
+
+def _is_legacy(case: Case) -> bool:
+    is_of_training = case.path.startswith("training/") and LEGACY.search(case.name) is not None
+    return is_of_training and not _is_named(case, KEEP_LEGACY)
+
+
+def _is_named(case: Case, beginnings: Mapping[str, Sequence[str]]) -> bool:
     """Returns whether the beginning of the name of a case is listed for its file."""
     name = case.name.removeprefix("test_")
     return any(name.startswith(beginning) for beginning in beginnings.get(case.path, ()))
-
-
-def _is_of_runslow(case: Case) -> bool:
-    pattern = OF_RUNSLOW.get(case.path)
-    return pattern is not None and re.search(pattern, case.name) is not None
