@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.compat.test_sets import TESTS as COMPAT_TESTS
 from tests.conftest import CASES
 from tests.support.exhaustive import EXHAUSTIVE
 from tests.support.left_out import (
@@ -100,6 +101,13 @@ def test_only_functions_that_are_listed_by_name_run_nowhere_but_with_exhaustive(
         )
     ]
     assert [one for one, found in functions.items() if found == {Level.EXHAUSTIVE} and one not in named] == []
+
+
+def test_sets_of_versions_run_each_case_of_the_tests_that_they_name(names: dict[str, list[str]]) -> None:
+    for path, function in (test.split("::") for test in COMPAT_TESTS if "::" in test):
+        path = path.removeprefix("tests/")
+        cases = [Case(path, name) for name in names[path] if name.partition("[")[0] == function]
+        assert {level_of(case) for case in cases} == {Level.DEFAULT}
 
 
 def test_name_of_a_parameter_that_is_gone_is_found() -> None:

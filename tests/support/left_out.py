@@ -284,7 +284,7 @@ def is_exhaustive(case: Case) -> bool:
 
 
 def shard_of(case: Case, num_shards: int) -> int:
-    """Returns the shard of a case, from 1 on. Cases of one launch have equal parameters, and mostly one shard."""
+    """Returns the shard of a case, from 1 on. Cases of one launch mostly share it, as their parameters do."""
     parameters = case.name.partition("[")[2] or case.name
     return zlib.crc32(f"{case.path} {parameters}".encode()) % num_shards + 1
 
