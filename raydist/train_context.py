@@ -63,7 +63,14 @@ class TrainContext(Protocol):
     storage: str
 
     @property
-    def step(self) -> int: ...
+    def step(self) -> int:
+        """Steps that the run has completed, those before a restart included.
+
+        Example:
+            if ctx.step >= 1000:
+                ctx.save(step=ctx.step, model=model)
+        """
+        ...
 
     def fit(
         self,

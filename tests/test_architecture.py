@@ -273,26 +273,40 @@ class Import(NamedTuple):
     line: int
 
 
-def imports_of(path: Path) -> Iterator[Import]:
+LATE_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+# Of importlib, however it is imported, and the built-in function.
+IMPORTING_CALL = re.compile(r"(^|\.)(_*import_module|__import__)$")
+
+
+def imports_of(source: str) -> Iterator[Import]:
     """Yields every import, also inside functions, under TYPE_CHECKING and by `import_module("…")`."""
-    ahead = [(ast.parse(path.read_text()), False, False)]
+    ahead: list[tuple[ast.AST, bool, bool]] = [(ast.parse(source), False, False)]
     while ahead:
         parent, is_late, is_for_types = ahead.pop()
-        is_late = is_late or isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef)
+        is_late = is_late or isinstance(parent, LATE_NODES)
         is_for_types = is_for_types or (isinstance(parent, ast.If) and is_type_checking(parent.test))
         for node in ast.iter_child_nodes(parent):
             ahead.append((node, is_late, is_for_types))
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}:{node.lineno} imports relatively"
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
-                names = [one.value for one in node.args if isinstance(one, ast.Constant)]
-            for name in names:
+            for name in imported_by(node):
                 is_own = name.partition(".")[0] == "raydist"
-                yield Import(own_module(name) if is_own else name, is_own, is_late, is_for_types, node.lineno)
+                target = own_module(name) if is_own else name
+                yield Import(target, is_own, is_late, is_for_types, getattr(node, "lineno", 0))
+
+
+def imported_by(node: ast.AST) -> list[str]:
+    """Returns what a statement or a call imports, by the full names."""
+    match node:
+        case ast.Import():
+            return [alias.name for alias in node.names]
+        case ast.ImportFrom():
+            assert node.level == 0, f"line {node.lineno} imports relatively"
+            return [f"{node.module}.{alias.name}" for alias in node.names]
+        case ast.Call() if IMPORTING_CALL.search(ast.unparse(node.func)):
+            given = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "name")]
+            return [
+                one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            ]
+    return []
 
 
 def is_type_checking(test: ast.expr) -> bool:
@@ -310,7 +324,37 @@ def own_module(name: str) -> str:
 @functools.cache
 def imports() -> dict[str, list[Import]]:
     """Returns the imports of each module; read once, by the first test of this process that asks."""
-    return {name: list(imports_of(path)) for name, path in MODULES.items()}
+    return {name: list(imports_of(path.read_text())) for name, path in MODULES.items()}
+
+
+@pytest.mark.parametrize(
+    ("source", "is_late"),
+    [
+        ("import raydist.errors", False),
+        ("from raydist import errors", False),
+        ("from raydist.errors import SpecError", False),
+        ("def f():\n    import raydist.errors", True),
+        ("async def f():\n    from raydist import errors", True),
+        ("class A:\n    import raydist.errors", False),
+        ('import importlib\nimportlib.import_module("raydist.errors")', False),
+        ('import importlib as il\nil.import_module("raydist.errors")', False),
+        ('from importlib import import_module\nimport_module("raydist.errors")', False),
+        ('from importlib import import_module as _import_module\n_import_module("raydist.errors")', False),
+        ('import_module(name="raydist.errors")', False),
+        ('__import__("raydist.errors")', False),
+        ('f = lambda: __import__("raydist.errors")', True),
+        ('import importlib\nf = lambda: importlib.import_module("raydist.errors").SpecError', True),
+        ('def f():\n    return importlib.import_module("raydist.errors")', True),
+    ],
+)
+def test_import_is_found_however_it_is_written(source: str, is_late: bool) -> None:
+    found = [(one.target, one.is_late) for one in imports_of(source) if one.is_own]
+    assert found == [("errors", is_late)]
+
+
+@pytest.mark.parametrize("source", ["import_module(name)", 'imported("raydist.errors")', '"raydist.errors"'])
+def test_what_imports_no_module_that_is_known_is_no_import(source: str) -> None:
+    assert list(imports_of(source)) == []
 
 
 def arrow_is_allowed(room: str, found: Import) -> bool:

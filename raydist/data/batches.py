@@ -24,6 +24,10 @@ _WINDOW_EXAMPLES = 1 << 19
 class Batches(Recipe):
     """Global batches in an order that epoch and seed alone decide, and what is done to each.
 
+    Example:
+        batches = source.batches(global_batch_size=1024, seed=7).map(lambda x, y: (x / 255, y))
+        ctx.fit(model, batches, epochs=3)
+
     Give it to `ctx.fit` or `ctx.train_steps`, which ask it for each worker's part from the step on that a
     run resumes at; or take `dataset()`. Iterating it gives the global batches.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -50,6 +51,7 @@ def exchange(client: socket.socket, server: socket.socket, *, times: int) -> Non
 
 
 def test_channels_to_others_and_theirs_to_this_task_make_a_link_to_each_host() -> None:
+    begun_s = time.monotonic()
     with ExitStack() as stack:
         own, *others = stack.enter_context(listening(*HOSTS))
         addresses = [address_of(one) for one in (own, *others)]
@@ -67,8 +69,9 @@ def test_channels_to_others_and_theirs_to_this_task_make_a_link_to_each_host() -
         assert (first.host, second.host) == ("127.0.0.2", "127.0.0.3")
         assert (first.sent, second.sent) == (0, 5)
         assert (first.resent, second.resent) == (0, 0)
-        assert 0 < first.round_trip_s < 0.1
-        assert 0 < second.round_trip_s < 0.1
+        # Each was measured during this test.
+        assert 0 < first.round_trip_s < time.monotonic() - begun_s
+        assert 0 < second.round_trip_s < time.monotonic() - begun_s
         there.close()
         assert [one.host for one in links.read()] == ["127.0.0.3"]
         exchange(back, accepted, times=1)  # reading has not touched it

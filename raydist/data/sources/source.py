@@ -12,7 +12,12 @@ from raydist.data.order.windows import Piece
 
 
 class Source(Examples):
-    """Examples that batches can be made of."""
+    """Examples that batches can be made of.
+
+    Example:
+        source = raydist.data.from_arrays(x, y)
+        ctx.fit(model, source.batches(global_batch_size=128, seed=1), epochs=3)
+    """
 
     def batches(
         self,
