@@ -178,16 +178,14 @@ def slowed_worker(ctx: Any, *, pause_s: float, loop: bool, num_steps: int = 1200
     def data(context: Any) -> Any:
         wait_s = pause_s if context.input_pipeline_id == 1 else 0.02
         dataset = tf.data.Dataset.from_tensor_slices(examples(160)).batch(8, drop_remainder=True).repeat()
-        return dataset.map(lambda x, y: (waited(x, wait_s), y))
-
-    def waited(x: Any, wait_s: float) -> Any:
         # Without Python, which a worker's data may not have.
-        end_s = tf.timestamp() + wait_s
-        now_s = tf.while_loop(
-            lambda now_s: now_s < end_s, lambda now_s: [tf.timestamp() + 0.0 * now_s], [tf.timestamp()]
+        slowed = tf.raw_ops.SleepDataset(
+            input_dataset=tf.data.experimental.to_variant(dataset),
+            sleep_microseconds=int(wait_s * 1e6),
+            output_types=[spec.dtype for spec in dataset.element_spec],
+            output_shapes=[spec.shape for spec in dataset.element_spec],
         )
-        with tf.control_dependencies(now_s):
-            return tf.identity(x)
+        return tf.data.experimental.from_variant(slowed, dataset.element_spec)
 
     with ctx.strategy.scope():
         model = dense_model(tf.keras, "adam")

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from raydist.training.reporting.cpu_usage import CpuUsage, read_cpu_usage
 
-
 BURNT_S = 0.3
 
 
