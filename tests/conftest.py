@@ -87,8 +87,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item, case in cases.items() if not choice.takes(case)])
     items[:] = [item for item, case in cases.items() if choice.takes(case)]
     if hasattr(config, "workerinput"):  # of pytest-xdist
-        config.workeroutput["left out"] = config.stash[LEFT_OUT]  # type: ignore[attr-defined]
         items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, "")
 
 
 def pytest_testnodedown(node: Any) -> None:

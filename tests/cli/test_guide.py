@@ -42,6 +42,7 @@ PAGES = [README, *sorted(FOLDER.glob("*.md"))]
 FOREIGN_OPTIONS = {
     "--runslow",
     "--exhaustive",
+    "--exhaustive-shard",
     "--only-added",
     "--compat",
     "--compat-dir",

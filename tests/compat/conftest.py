@@ -1,5 +1,33 @@
 from __future__ import annotations
 
+import pytest
+
+from tests.compat.environments import SELECTED
+from tests.conftest import LEFT_OUT
 from tests.e2e.conftest import raydist, running_ray
 
 __all__ = ["raydist", "running_ray"]  # fixtures
+
+# What a set's own pytest runs, in the environment of the set.
+OF_A_SET = ("test_promises.py", "test_jobs.py")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects what needs `--compat`, and the sets that it does not name."""
+    left = [item for item in items if not _is_wanted(item, config.getoption("--compat"))]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+        said = f"{len(left)} tests of tests/compat deselected: --compat adds them"
+        config.stash[LEFT_OUT] = "\n".join(filter(None, (config.stash.get(LEFT_OUT, ""), said)))
+
+
+def _is_wanted(item: pytest.Item, names: list[str]) -> bool:
+    if item.path.parent.name != "compat":
+        return True
+    if item.path.name in OF_A_SET:
+        return bool(SELECTED)
+    if item.path.name != "test_sets.py":
+        return True
+    return not SELECTED and ("all" in names or item.callspec.params["name"] in names)  # type: ignore[attr-defined]

@@ -30,19 +30,23 @@ class VersionSet:
     python: str
     pins: tuple[str, ...]
 
-    def find_python(self) -> str | None:
-        """Returns the interpreter, of PATH or of pyenv; None where there is none."""
-        pyenv = sorted(Path.home().glob(f".pyenv/versions/{self.python}.*/bin/python{self.python}"))
-        found = shutil.which(f"python{self.python}")
-        if found is not None and self._is_right(found):
-            return found
-        return next((str(path) for path in reversed(pyenv) if self._is_right(str(path))), None)
 
-    def _is_right(self, python: str) -> bool:
-        # A shim of pyenv is there for each version, and fails for those that are not chosen.
-        command = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return done.stdout.strip() == self.python
+def find_python(version: str) -> str | None:
+    """Returns the interpreter of PATH, pyenv or uv for a version such as 3.13; None where there is none."""
+    managed = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or Path.home() / ".local/share/uv/python")
+    candidates = [
+        *filter(None, [shutil.which(f"python{version}")]),
+        *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"), reverse=True),
+        *sorted(managed.glob(f"cpython-{version}.*/bin/python{version}"), reverse=True),
+    ]
+    return next((str(path) for path in candidates if _is_right(path, version)), None)
+
+
+def _is_right(python: str | Path, version: str) -> bool:
+    # A shim of pyenv is there for each version, and fails for those that are not chosen.
+    command = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() == version
 
 
 def version_sets() -> dict[str, VersionSet]:
@@ -64,8 +68,11 @@ def make_environment(versions: VersionSet, folder: Path) -> Path:
     wanted = "\n".join([str(ROOT), *versions.pins])
     if marker.exists() and marker.read_text() == wanted:
         return python
-    base = versions.find_python()
-    assert base is not None, f"no Python {versions.python} for the set {versions.name}"
+    base = find_python(versions.python)
+    assert base is not None, (
+        f"no Python {versions.python} for the set {versions.name}: it is neither on PATH nor in pyenv or uv; "
+        f"install it, for example with `uv python install {versions.python}`"
+    )
     subprocess.run([base, "-m", "venv", folder], check=True)
     install(python, *versions.pins, "-e", f"{ROOT}[test]")
     marker.write_text(wanted)

@@ -6,13 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.environments import SELECTED
 from tests.e2e.conftest import ROOT, Ended
 
-pytestmark = [
-    pytest.mark.skipif(not SELECTED, reason="run by --compat in an environment of its own"),
-    pytest.mark.timeout(3600),
-]
+pytestmark = pytest.mark.timeout(3600)
 STRATEGIES = {
     "one_device": ("--strategy", "one_device"),
     "mirrored": ("--strategy", "mirrored", "--devices", "2"),

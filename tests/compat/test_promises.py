@@ -16,15 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.environments import ROOT, SELECTED
+from tests.compat.environments import ROOT
 from tests.programs.catalog import PROGRAMS
 from tests.programs.in_turn import Done, cluster_of, killed, run_programs
 from tests.support.processes import PATIENCE
 
-pytestmark = [
-    pytest.mark.skipif(not SELECTED, reason="run by --compat in an environment of its own"),
-    pytest.mark.timeout(3600),
-]
+pytestmark = pytest.mark.timeout(3600)
 # A custom train_step, a GAN, a transformer, sparse embeddings, mixed precision.
 NAMES = {
     "3": ("train_step_guide", "dcgan", "text_transformer", "efficient_embeddings", "mixed_float16"),
