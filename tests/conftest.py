@@ -23,7 +23,7 @@ from tests.support.object_store import new_bucket, s3_environ, s3_server
 CASES = pytest.StashKey[list[Case]]()
 LEFT_OUT = pytest.StashKey[str]()
 
-_LEAKING_VARIABLES = (
+LEAKING_VARIABLES = (
     *("RAY_ADDRESS", "TF_CONFIG", "TF_USE_LEGACY_KERAS", "TF_GRPC_REUSE_PORT", "KERAS_BACKEND"),
     *("TPU_NAME", "COLAB_TPU_ADDR"),
 )
@@ -125,7 +125,7 @@ def _case_of(item: pytest.Item) -> Case:
 @pytest.fixture(autouse=True)
 def clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
     """No cluster, TF_CONFIG or Keras choice of the developer's shell, or of an earlier test, leaks in."""
-    for name in _LEAKING_VARIABLES:
+    for name in LEAKING_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 

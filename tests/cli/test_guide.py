@@ -1,16 +1,11 @@
-"""The README and the guide: every link, command and snippet in them, and how `raydist guide` shows them."""
+"""The README and the guide: every link and name in them, and how `raydist guide` shows them."""
 
 from __future__ import annotations
 
-import ast
 import fnmatch
-import importlib.util
-import inspect
 import json
 import re
-import shlex
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -19,25 +14,21 @@ import pytest
 import raydist as public
 import raydist.data
 from raydist import errors
-from raydist.cli import job_options, main
+from raydist.cli import main
 from raydist.cli.commands import guide
 from raydist.cli.screen import guide_pages, output, run_view
 from raydist.spec.result import RunError
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS
-from raydist.spec.settings.typed import typed_values
 from raydist.train_context import TrainContext
 from tests.cli.conftest import Run
+from tests.support.guide import FOLDER, INLINE_CODE, PAGES, README, ROOT, blocks, commands, prose
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "raydist" / "guide"
-README = ROOT / "README.md"
-PAGES = [README, *sorted(FOLDER.glob("*.md"))]
 # Options of programs other than raydist: pytest, pip, and the scripts of tests/benchmarks.
 FOREIGN_OPTIONS = {
     "--runslow",
@@ -53,48 +44,10 @@ FOREIGN_OPTIONS = {
     "--logdir",
 }
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_INLINE_CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 _PATH = re.compile(r"(?<![\w/.-])(?:raydist|tests|jobs|cluster_configs)/[\w/.-]*\w/?")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-
-
-def blocks(page: Path, *languages: str) -> list[str]:
-    """Returns the fenced code blocks in one of these languages."""
-    return [code for language, code in _FENCE.findall(page.read_text()) if language in languages]
-
-
-def prose(page: Path) -> str:
-    return _FENCE.sub("", page.read_text())
-
-
-def commands(page: Path) -> Iterator[list[str]]:
-    """Yields the arguments of each `raydist …` in code blocks."""
-    lines = [line for block in blocks(page, "bash", "console") for line in block.splitlines()]
-    yield from arguments_in(part for line in lines for part in line.removeprefix("$ ").split(" && "))
-
-
-def mentions(page: Path) -> Iterator[list[str]]:
-    """Yields the arguments of each `raydist …` in the text, where the job may be left out."""
-    yield from arguments_in(_INLINE_CODE.findall(prose(page)))
-
-
-def arguments_in(texts: Iterable[str]) -> Iterator[list[str]]:
-    for text in texts:
-        if text.startswith("raydist "):
-            yield shlex.split(text.partition("|")[0].rstrip(" \\"), comments=True)[1:]
-
-
-def parsed(arguments: list[str]) -> click.Context:
-    """Parses a command line as the command does, and the values of its options. Runs nothing."""
-    top = click.Context(main.cli, info_name="raydist")
-    name, command, rest = main.cli.resolve_command(top, arguments)
-    assert command is not None
-    context = command.make_context(name, rest, parent=top)
-    typed_values(job_options.given_options(context.params))
-    return context
 
 
 def all_options() -> set[str]:
@@ -111,15 +64,6 @@ def headings(page: Path) -> set[str]:
     """Returns the anchors of a page's headings, as GitHub makes them."""
     found = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
-
-
-def public_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yields (`raydist`, `run`), (`raydist.data`, `from_arrays`), (`ctx`, `fit`) for what a snippet uses."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            owner = ast.unparse(node.value)
-            if owner in ("raydist", "raydist.data", "ctx"):
-                yield owner, node.attr
 
 
 KNOWN_NAMES = {
@@ -166,39 +110,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @every_page
 def test_paths_of_the_repository_exist(page: Path) -> None:
-    code = [*blocks(page, "bash"), *_INLINE_CODE.findall(prose(page))]
+    code = [*blocks(page, "bash"), *INLINE_CODE.findall(prose(page))]
     missing = [path for text in code for path in _PATH.findall(text) if not (ROOT / path).exists()]
     assert missing == []
-
-
-@every_page
-def test_commands_parse(page: Path) -> None:
-    for arguments in commands(page):
-        check_command(page, arguments)
-    for arguments in mentions(page):
-        check_command(page, arguments, is_mention=True)
-
-
-def check_command(page: Path, arguments: list[str], *, is_mention: bool = False) -> None:
-    try:
-        context = parsed(arguments)
-    except click.exceptions.Exit:  # --help
-        return
-    except (click.ClickException, errors.RaydistError) as error:
-        if is_mention and isinstance(error, click.MissingParameter):
-            return
-        pytest.fail(f"{page.name}: raydist {shlex.join(arguments)}: {error}")
-    if arguments[0] == "guide":
-        assert context.params["topic"] in (None, "TOPIC", *guide_pages.TOPICS)
-
-
-@pytest.mark.parametrize("job", sorted((ROOT / "jobs").glob("*.py")), ids=lambda job: job.stem)
-def test_commands_in_the_doc_comment_of_a_job_parse(job: Path) -> None:
-    doc = ast.get_docstring(ast.parse(job.read_text())) or ""
-    for arguments in arguments_in(doc.splitlines()):
-        check_command(job, arguments)
-    for arguments in arguments_in(_INLINE_CODE.findall(doc)):
-        check_command(job, arguments, is_mention=True)
 
 
 def test_gallery_has_every_job() -> None:
@@ -209,85 +123,19 @@ def test_gallery_has_every_job() -> None:
     assert linked == {path.stem for path in (ROOT / "jobs").glob("*.py")} - without_a_job
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        pytest.param(["sumbit", "job.py"], click.UsageError, id="command"),
-        pytest.param(["submit", "job.py", "--wrokers", "2"], click.NoSuchOption, id="option"),
-        pytest.param(["submit", "job.py", "--workers", "two"], errors.SpecError, id="value"),
-    ],
-)
-def test_a_command_that_raydist_refuses_does_not_parse(arguments: list[str], error: type[Exception]) -> None:
-    with pytest.raises(error):
-        parsed(arguments)
-
-
 @every_page
 def test_options_exist(page: Path) -> None:
     words = {
-        word for code in _INLINE_CODE.findall(prose(page)) for word in re.findall(r"(?<!\S)--[\w-]+", code)
+        word for code in INLINE_CODE.findall(prose(page)) for word in re.findall(r"(?<!\S)--[\w-]+", code)
     }
     assert words - all_options() - FOREIGN_OPTIONS == set()
 
 
 @every_page
-def test_snippets_compile_and_use_what_exists(page: Path) -> None:
-    for code in blocks(page, "python"):
-        tree = ast.parse(code)
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                check_import(node)
-            elif isinstance(node, ast.Call):
-                check_keywords(node)
-        unknown = [name for name in public_names(tree) if name[1] not in KNOWN_NAMES[name[0]]]
-        assert unknown == []
-
-
-@every_page
 def test_names_in_the_text_exist(page: Path) -> None:
-    for code in _INLINE_CODE.findall(prose(page)):
+    for code in INLINE_CODE.findall(prose(page)):
         for owner, name in re.findall(r"\b(ctx|raydist)\.([A-Za-z_]\w*)", code):
             assert name in KNOWN_NAMES[owner] or name == "json", f"{page.name}: {code}"
-
-
-@every_page
-def test_jobs_of_the_commands_can_be_planned(
-    page: Path, raydist: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in ("jobs", "cluster_configs"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
-    monkeypatch.setenv("WANDB_API_KEY", "key")
-    (tmp_path / ".env").write_text("KEY=value\n")
-    for name, job, *options in (one for one in commands(page) if len(one) > 1):
-        if name in ("submit", "plan") and (ROOT / job).is_file():
-            code, out, err = raydist("plan", job, *options, "--address", "local")
-            if "this machine has" not in err:  # too few CPUs
-                assert code == 0, err
-                assert "strategy" in out
-
-
-def check_import(node: ast.Import | ast.ImportFrom) -> None:
-    modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)]
-    for module in modules:
-        # TensorFlow and the like are only looked for: importing them takes seconds.
-        assert importlib.util.find_spec(module.partition(".")[0]) is not None, module
-        if module.startswith("raydist") and isinstance(node, ast.ImportFrom):
-            found = importlib.import_module(module)
-            assert [alias.name for alias in node.names if not hasattr(found, alias.name)] == []
-
-
-def check_keywords(node: ast.Call) -> None:
-    """Checks the keywords of calls of raydist's functions and of the context's methods."""
-    names = {keyword.arg for keyword in node.keywords}
-    match ast.unparse(node.func).split("."):
-        case ["raydist", "run" | "submit" | "plan" | "attach" as name]:
-            known = {*inspect.signature(getattr(public, name)).parameters, *(each.name for each in OPTIONS)}
-            assert names <= known
-        case ["raydist", "job"]:
-            assert names <= {"params", *(each.name for each in OPTIONS)}
-        case ["ctx", name] if callable(getattr(TrainContext, name, None)):
-            assert names <= set(inspect.signature(getattr(TrainContext, name)).parameters)
 
 
 def test_job_of_the_readme_can_be_planned(raydist: Run, tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""The Python snippets of README and guide run: all of them in one process that has TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import LEAKING_VARIABLES
+from tests.support.guide import PAGES, ROOT, blocks
+
+SNIPPETS = {
+    f"{page.stem} {index}": code
+    for page in PAGES
+    for index, code in enumerate(blocks(page, "python"), start=1)
+}
+# What a page might come to say that is wrong: the page, what it says now, and the mistake.
+MISTAKES = [
+    ("README", "global_batch_size=128", "globl_batchsize=128"),
+    ("README", "keras.layers.Dense(64", "keras.layers.Densse(64"),
+    ("README", "load_digits(return_X_y=True)", "load_digitz(return_X_y=True)"),
+    ("README", "from sklearn.datasets import", "from sklearn.datasetz import"),
+    ("README", "workers=2, params", "wrokers=2, params"),
+    ("README", "from_logits=True", "from_logitz=True"),
+    ("README", "keras.layers.Dense(10)", "keras.layers.Dense(9)"),  # of ten classes
+    ("README", 'ctx.params["epochs"]', 'ctx.params["epoch"]'),
+    ("README", "ctx.strategy.scope()", "ctx.strategie.scope()"),
+    ("README", "epochs=ctx.params", "epoch=ctx.params"),
+    ("from-python", 'handle.result(timeout="1h")', 'handle.result(timeoutt="1h")'),
+    ("from-python", 'handle.result(timeout="1h")', 'handle.resultt(timeout="1h")'),
+    ("from-python", "handle.status()", "handle.statuss()"),
+    ("from-python", "result.metrics", "result.metrix"),
+    ("from-python", "jobs/cifar.py", "jobs/cifarr.py"),
+    ("from-python", 'params={"epochs": 1}', 'params={"epoch": 1}'),
+    ("from-python", "workers=2)  #", "wrokers=2)  #"),
+    ("from-python", "workers=2).reason", "workers=2).reasons"),
+    ("from-python", "on_event=tell", "on_events=tell"),
+    ("from-python", 'event["error"]', 'event["errors"]'),
+    ("input-data", 'features=["age", "income"]', 'featuress=["age", "income"]'),
+    ("input-data", 'features=["age", "income"]', 'features=["age", "wages"]'),
+    ("input-data", "tf.math.log1p", "tf.math.log1pp"),
+    ("input-data", "tf.data.AUTOTUNE", "tf.data.AUTOTUN"),
+    ("input-data", "validation_split=0.1", "validation_splits=0.1"),
+    ("input-data", "ray.data.read_parquet", "ray.data.read_parquets"),
+    ("input-data", ".map_batches(clean)", ".map_batch(clean)"),
+    ("input-data", "datasets={", "dataset={"),
+    ("input-data", '.to_tf("x", "y", batch_size=128)', '.to_tensorflow("x", "y", batch_size=128)'),
+    ("input-data", "ctx.distribute(examples)", "ctx.distributed(examples)"),
+    ("scripts", "result.steps", "result.step"),
+    ("scripts", 'args=["--epochs"', 'arguments=["--epochs"'),
+    ("scripts", "MultiWorkerMirroredStrategy()", "MultiWorkerMirorredStrategy()"),
+    ("scripts", "raydist.context()", "raydist.contexts()"),
+    ("scripts", "ctx.is_chief", "ctx.is_cheif"),
+    ("scripts", "step=first_step", "steps=first_step"),
+    ("writing-a-job", "keras.datasets.mnist", "keras.datasets.mnits"),
+    ("writing-a-job", '"learning_rate": 1e-3', '"learning_rates": 1e-3'),
+    ("writing-a-job", "metrics=[", "metric=["),
+    ("writing-a-job", "optimizer.learning_rate = 1e-4", "optimiser.learning_rate = 1e-4"),
+    ("writing-a-job", "base_batch_size=256", "base_batch=256"),
+    ("writing-a-job", "accumulate=4", "accumulates=4"),
+]
+
+
+def broken(page: str, right: str, wrong: str) -> dict[str, str]:
+    """Returns the snippets of a page that have what is right, each with the mistake, by the mistake."""
+    found = {name: code for name, code in SNIPPETS.items() if name.startswith(f"{page} ") and right in code}
+    return {f"{name}: {wrong}": code.replace(right, wrong) for name, code in found.items()}
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    """What went wrong in each snippet, and in each with a mistake, by its name."""
+    snippets = dict(SNIPPETS)
+    for mistake in MISTAKES:
+        snippets |= broken(*mistake)
+    file: Path = tmp_path_factory.mktemp("snippets") / "snippets.json"
+    file.write_text(json.dumps(snippets))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.snippets", str(file)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={
+            **{name: value for name, value in os.environ.items() if name not in LEAKING_VARIABLES},
+            "CUDA_VISIBLE_DEVICES": "-1",
+        },
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+def test_snippet_runs(errors: dict[str, str | None], name: str) -> None:
+    assert errors[name] is None, errors[name]
+
+
+@pytest.mark.parametrize(("page", "right", "wrong"), MISTAKES)
+def test_mistake_in_a_snippet_is_found(
+    errors: dict[str, str | None], page: str, right: str, wrong: str
+) -> None:
+    mistaken = broken(page, right, wrong)
+    assert mistaken, f"{page} does not have {right!r} any more"
+    for name in mistaken:
+        assert errors[name] is not None, f"nobody sees {wrong!r} in {name}"
+
+
+def test_readme_and_the_pages_about_python_have_snippets() -> None:
+    pages = {name.split()[0] for name in SNIPPETS}
+    assert {"README", "from-python", "writing-a-job", "input-data", "scripts"} <= pages
