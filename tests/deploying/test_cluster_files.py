@@ -18,7 +18,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 from raydist.cli import job_options, main
 from raydist.spec.settings.typed import typed_values
-from tests.cli.test_guide import arguments_in
+from tests.support.guide import arguments_in
 
 ROOT = Path(__file__).parents[2] / "cluster_configs"
 RAY_UP = sorted((ROOT / "ray-up").glob("*.yaml"))

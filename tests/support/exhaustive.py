@@ -150,7 +150,7 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
         r"TestAsOnOneDevice::.*(-|\[)(mirrored-2-keras3|multi_worker_mirrored-2-keras3_1)\]": WORKERS,
         r"resumes_exactly\[(py dataset|generator|steps).*-3\]": "[shuffled-3]; test_recipes.py",
     },
-    "training/test_keras_patches.py": {r"TestUsersOwnFit::.*\[(mirrored|central storage)-3": WORKERS},
+    "training/test_keras_patches.py": {r"TestUsersOwnFit::.*\[central storage-3": DEVICES},
     "training/test_lazy_imports.py": {r"on_demand\[s": "[trains], which imports most"},
     "training/test_loss_rules.py": {r"2 workers(-3)?\]": DEVICES},
     "training/test_model_summaries.py": {
