@@ -22,6 +22,8 @@ from tests.support.object_store import new_bucket, s3_environ, s3_server
 # Every case that was collected, and what is said of those that are left out.
 CASES = pytest.StashKey[list[Case]]()
 LEFT_OUT = pytest.StashKey[str]()
+# Whether collecting them has imported TensorFlow: each worker of pytest-xdist would.
+HAS_TENSORFLOW = pytest.StashKey[bool]()
 
 LEAKING_VARIABLES = (
     *("RAY_ADDRESS", "TF_CONFIG", "TF_USE_LEGACY_KERAS", "TF_GRPC_REUSE_PORT", "KERAS_BACKEND"),
@@ -91,6 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[HAS_TENSORFLOW] = "tensorflow" in sys.modules
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, "")
 

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import HAS_TENSORFLOW
+
 REPOSITORY = Path(__file__).parents[1]
+
+
+def test_collecting_tests_does_not_import_tensorflow(request: pytest.FixtureRequest) -> None:
+    assert not request.config.stash[HAS_TENSORFLOW]
 
 
 # The first is a file that only some of the workers take, the second one that only the others take.

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from raydist.storage.run_storage import RunStorage, open_run
-from raydist.training.replicas import model_summaries
-from raydist.training.reporting.tensorboard import EVALUATOR, TRAIN, VALIDATION, TensorBoardWriter
 from tests.support.event_files import (
     Scalars,
     assignment_of,
@@ -20,6 +18,12 @@ from tests.support.event_files import (
     params_of,
     scalars_of,
 )
+from tests.support.late import LateModule
+
+model_summaries = LateModule("raydist.training.replicas.model_summaries")
+tensorboard = LateModule("raydist.training.reporting.tensorboard")
+# As TensorBoard lists them.
+TRAIN, VALIDATION, EVALUATOR = "chief/train", "chief/validation", "evaluator"
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -30,14 +34,14 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> RunStorage:
 
 def open_writer(
     storage: RunStorage, task: str = "worker/0", *, now_s: list[float] | None = None, **given: Any
-) -> TensorBoardWriter:
+) -> Any:
     clock = (lambda: now_s[0]) if now_s else (lambda: 0.0)
-    writer = TensorBoardWriter.open(storage, assignment_of(task, **given), clock=clock)
+    writer = tensorboard.TensorBoardWriter.open(storage, assignment_of(task, **given), clock=clock)
     assert writer is not None
     return writer
 
 
-def append(writer: TensorBoardWriter, step: int, restored_step: int = 0, **values: float) -> None:
+def append(writer: Any, step: int, restored_step: int = 0, **values: float) -> None:
     writer.append(
         values, step=step, of_epoch=True, is_running=False, restored_step=restored_step, wall_time=1e9 + step
     )
@@ -120,7 +124,7 @@ def test_model_without_a_graph_of_layers_has_none(library: str) -> None:
 
 
 def test_worker_that_is_not_the_chief_writes_nothing(storage: RunStorage) -> None:
-    assert TensorBoardWriter.open(storage, assignment_of("worker/1")) is None
+    assert tensorboard.TensorBoardWriter.open(storage, assignment_of("worker/1")) is None
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from raydist.storage.run_storage import RunStorage, open_run
-from raydist.training.reporting.tensorboard import TRAIN
 from tests.support.event_files import histograms_of, layers_of, scalars_of
 from tests.support.processes import DISTRIBUTED, Cluster, TaskProcess, run_function
+
+TRAIN = "chief/train"
 
 OPTIONS = {"tensorboard_histograms": "2", "tensorboard_graph": "true"}
 # With batch normalization, whose moving statistics only all workers together can read with tf_keras.

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from raydist.spec.tasks import TaskId
 from raydist.storage.profiles import mail
 from raydist.storage.profiles.mail import ProfileAnswer, ProfileRequest
 from raydist.storage.run_storage import RunStorage, open_run
-from raydist.training.reporting.profiler import Profiler
+from tests.support.late import LateModule
 from tests.support.processes import DISTRIBUTED, Cluster, run_function
 from tests.support.profiles import events_of, steps_of
+
+tf = LateModule("tensorflow")
+profiler = LateModule("raydist.training.reporting.profiler")
 
 TASK = TaskId.parse("worker/0")
 
@@ -33,9 +37,9 @@ def folder(tmp_path: Path) -> RunStorage:
     return open_run(str(tmp_path / "runs"), run="digits-1")
 
 
-@tf.function
-def multiply(value: tf.Tensor) -> tf.Tensor:
-    return tf.linalg.matmul(value, value)
+@functools.cache
+def multiply() -> Any:
+    return tf.function(lambda value: tf.linalg.matmul(value, value))
 
 
 class Task:
@@ -46,7 +50,7 @@ class Task:
         self.is_asked = threading.Event()
         self.notes: list[str] = []
         self.now_s = 0.0
-        self.profiler = Profiler(
+        self.profiler = profiler.Profiler(
             storage, TASK, is_asked=self.is_asked, note=self.notes.append, clock=lambda: self.now_s
         )
 
@@ -58,7 +62,7 @@ class Task:
 
     def train(self, *steps: int) -> None:
         for step in steps:
-            multiply(tf.ones([8, 8]))
+            multiply()(tf.ones([8, 8]))
             self.now_s += 1.0
             self.profiler.stepped(step)
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from raydist.errors import ClusterError
-from raydist.training.parameter_server.sources import SharedSources, load
+from tests.support.late import LateModule
 from tests.support.parcels import FolderParcels
+
+sources = LateModule("raydist.training.parameter_server.sources")
 
 
 class Recipe:
@@ -32,14 +34,14 @@ class Evil:
 
 def published(tmp_path: Path) -> tuple[FolderParcels, Path]:
     parcels = FolderParcels(tmp_path / "parcels")
-    SharedSources(parcels).publish(Recipe())  # type: ignore[arg-type]
+    sources.SharedSources(parcels).publish(Recipe())  # type: ignore[arg-type]
     [file] = parcels.folder.iterdir()
     return parcels, file
 
 
 def test_worker_reads_what_the_chief_published(tmp_path: Path) -> None:
     parcels, file = published(tmp_path)
-    assert load(parcels, file.name) == {"seed": 3}
+    assert sources.load(parcels, file.name) == {"seed": 3}
 
 
 def test_content_that_was_replaced_is_not_unpickled(tmp_path: Path) -> None:
@@ -48,7 +50,7 @@ def test_content_that_was_replaced_is_not_unpickled(tmp_path: Path) -> None:
     content = pickle.dumps(Evil(executed))
     file.write_bytes(content)
     with pytest.raises(ClusterError, match="came back changed"):
-        load(parcels, file.name)
+        sources.load(parcels, file.name)
     assert not executed.exists()
     pickle.loads(content)
     assert executed.exists()  # it would have been
