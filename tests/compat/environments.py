@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ def find_python(version: str) -> str | None:
     """Returns the interpreter of PATH, pyenv or uv for a version such as 3.13; None where there is none."""
     managed = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or Path.home() / ".local/share/uv/python")
     candidates = [
-        *filter(None, [shutil.which(f"python{version}")]),
+        *filter(Path.is_file, (Path(folder, f"python{version}") for folder in os.get_exec_path())),
         *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"), reverse=True),
         *sorted(managed.glob(f"cpython-{version}.*/bin/python{version}"), reverse=True),
     ]

@@ -38,10 +38,14 @@ def test_python_is_found_wherever_it_was_installed(tmp_path: Path, place: str) -
     assert find_python("3.10") == python
 
 
-def test_shim_of_a_version_that_is_not_chosen_is_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [".pyenv/versions/3.10.13/bin/python3.10", "later on PATH/python3.10"])
+def test_shim_of_a_version_that_is_not_chosen_is_passed_over(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{tmp_path / 'later on PATH'}")
     put_python(tmp_path / "bin/python3.10", prints="")
     assert find_python("3.10") is None
-    python = put_python(tmp_path / ".pyenv/versions/3.10.13/bin/python3.10", prints="3.10")
+    python = put_python(tmp_path / place, prints="3.10")
     assert find_python("3.10") == python
 
 
