@@ -262,7 +262,8 @@ def sentence_of(cases: Sequence[Case], choice: Choice) -> str:
         return ""
     num_slow = sum(level_of(case) is Level.RUNSLOW for case in left)
     added = f"--runslow adds {num_slow} of them, " if num_slow else ""
-    return f"{len(left)} tests of higher levels deselected: {added}--exhaustive all"
+    tests = "test" if len(left) == 1 else "tests"
+    return f"{len(left)} {tests} of higher levels deselected: {added}--exhaustive all"
 
 
 def level_of(case: Case) -> Level:
