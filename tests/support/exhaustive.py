@@ -193,5 +193,5 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
         r"TestAsOnOneDevice::.*mirrored-3": WORKERS,
     },
     "training/test_worker_callbacks.py": {r"keras3_1\]": "[…-keras3_0], with data of another length"},
-    "training/test_worker_times.py": {r"\[slow worker-train_steps": "[slow worker-fit]"},
+    "training/test_busy_times.py": {r"\[slow worker-train_steps": "[slow worker-fit]"},
 }

@@ -15,7 +15,7 @@ from tests.support import worker_machine
 # Ray: the command line's process has none.
 COMPUTING = ("programs", "e2e", "training", "jobs", "cli")
 # Of these, mostly idle ones: they wait for deadlines.
-WAITING = ("e2e/test_hosts.py", "e2e/test_storage.py", "training/test_worker_times.py")
+WAITING = ("e2e/test_hosts.py", "e2e/test_storage.py", "training/test_busy_times.py")
 # What runs on the session's Ray, which takes long to start: one worker runs all of it.
 ON_RAY = ("runtime", "runs")
 RAY = "Ray"
