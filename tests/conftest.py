@@ -44,6 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--compat", action="append", default=[], help="also run a set of tests/compat/sets.toml, or all"
     )
     parser.addoption("--compat-dir", help="where the environments of --compat are kept; else they are new")
+    parser.addoption(
+        "--libraries", metavar="DIR", help="also run tests/libraries, with its packages installed in DIR"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,6 +93,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item, case in cases.items() if choice.takes(case)]
     if hasattr(config, "workerinput"):  # of pytest-xdist
         items.sort(key=lambda item: rank_of(item.nodeid))
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], left: list[pytest.Item], option: str) -> None:
+    """Deselects tests that an option adds, and says so at the end."""
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+        said = f"{len(left)} tests of tests/{left[0].path.parent.name} deselected: {option} adds them"
+        config.stash[LEFT_OUT] = "\n".join(filter(None, (config.stash.get(LEFT_OUT, ""), said)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compat.environments import SELECTED
-from tests.conftest import LEFT_OUT
+from tests.conftest import leave_out
 from tests.e2e.conftest import raydist, running_ray
 
 __all__ = ["raydist", "running_ray"]  # fixtures
@@ -16,11 +16,7 @@ OF_A_SET = ("test_promises.py", "test_jobs.py")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects what needs `--compat`, and the sets that it does not name."""
     left = [item for item in items if not _is_wanted(item, config.getoption("--compat"))]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
-        said = f"{len(left)} tests of tests/compat deselected: --compat adds them"
-        config.stash[LEFT_OUT] = "\n".join(filter(None, (config.stash.get(LEFT_OUT, ""), said)))
+    leave_out(config, items, left, "--compat")
 
 
 def _is_wanted(item: pytest.Item, names: list[str]) -> bool:

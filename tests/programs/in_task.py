@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import signal
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -19,9 +20,16 @@ from tests.support.inside import progress_of
 
 
 def run(
-    ctx: Any, *, names: list[str], folder: str, limit_s: float, kill_after: int | None = None
+    ctx: Any,
+    *,
+    names: list[str],
+    folder: str,
+    limit_s: float,
+    kill_after: int | None = None,
+    package: str = "tests.programs",
+    libraries: str | None = None,
 ) -> dict[str, Any]:
-    """Runs `tests.programs.<name>:train` for each name.
+    """Runs `<package>.<name>:train` for each name.
 
     The first exception ends the task: what it leaves behind, such as a peer inside of a collective, is
     not for the programs after it. One that takes longer than `limit_s` ends the task with its stacks.
@@ -29,9 +37,12 @@ def run(
     Args:
       folder: Gets the files of `store`, in a folder of the task's name.
       kill_after: Kills the worker with the highest index after that many steps, at a committed checkpoint.
+      libraries: A folder of more packages that can be imported.
     """
     import tensorflow as tf
 
+    if libraries is not None:
+        sys.path.append(libraries)
     place = Path(folder, str(ctx.task).replace("/", "-"))
     place.mkdir(parents=True, exist_ok=True)
     callbacks = [] if kill_after is None else [_killer(tf.keras, ctx, kill_after)]
@@ -41,7 +52,7 @@ def run(
         faulthandler.dump_traceback_later(limit_s, exit=True)
         began_s = time.process_time()
         try:
-            done = importlib.import_module(f"tests.programs.{name}").train(ctx, callbacks=callbacks)
+            done = importlib.import_module(f"{package}.{name}").train(ctx, callbacks=callbacks)
         except BaseException:
             Path(place, f"{name}.error").write_text(traceback.format_exc())
             raise

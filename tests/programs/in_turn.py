@@ -59,7 +59,7 @@ def run_programs(
     A program that fails, ends its process or hangs does not hide the others: they go on in new ones.
 
     Args:
-      options: As of `run_function`.
+      options: As of `run_function`, and of `in_task.run`.
     """
     results: dict[str, list[Done]] = {}
     left = list(names)
@@ -116,7 +116,13 @@ def cluster_of(name: str, keras: str) -> Cluster:
 
 @contextmanager
 def killed(
-    name: str, cluster: Cluster, *, after: int, storage: Path, job_options: Mapping[str, Any]
+    name: str,
+    cluster: Cluster,
+    *,
+    after: int,
+    storage: Path,
+    job_options: Mapping[str, Any],
+    **options: Any,
 ) -> Iterator[TaskProcess]:
     """Starts a program; yields the task that is killed after so many calls of its train function.
 
@@ -133,6 +139,7 @@ def killed(
             kill_after=after,
             storage=storage,
             job_options={"export": False, **job_options},
+            **options,
         ) as tasks,
     ):
         yield tasks[-1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 
 def install(python: str | os.PathLike[str], *what: str) -> None:
@@ -14,3 +16,8 @@ def install(python: str | os.PathLike[str], *what: str) -> None:
     else:
         command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*command, *what], check=True, timeout=1200)
+
+
+def install_beside(folder: Path, requirements: Path) -> None:
+    """Installs the packages of a file, and nothing that they depend on, into a folder for sys.path."""
+    install(sys.executable, "--no-deps", "--target", str(folder), "-r", str(requirements))
