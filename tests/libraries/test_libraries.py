@@ -7,6 +7,7 @@ packages come from the network, which workers of pytest-xdist do not have.
 from __future__ import annotations
 
 import functools
+import importlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -40,8 +41,12 @@ def run(keras: str, cluster: str, libraries: str) -> dict[str, list[Done]]:
     return run_programs(PROGRAMS[keras], cluster_of(cluster, keras), **_place(libraries))
 
 
+def train_function(name: str) -> Any:
+    return importlib.import_module(f"tests.libraries.{name}").train
+
+
 def _place(libraries: str) -> dict[str, Any]:
-    return {"package": "tests.libraries", "libraries": libraries}
+    return {"find": "tests.libraries.test_libraries:train_function", "libraries": libraries}
 
 
 @pytest.mark.parametrize(("program", "keras"), CASES)

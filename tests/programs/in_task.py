@@ -26,10 +26,10 @@ def run(
     folder: str,
     limit_s: float,
     kill_after: int | None = None,
-    package: str = "tests.programs",
+    find: str = "tests.programs.in_task:train_function",
     libraries: str | None = None,
 ) -> dict[str, Any]:
-    """Runs `<package>.<name>:train` for each name.
+    """Runs a program for each name; without other arguments it is `tests.programs.<name>:train`.
 
     The first exception ends the task: what it leaves behind, such as a peer inside of a collective, is
     not for the programs after it. One that takes longer than `limit_s` ends the task with its stacks.
@@ -37,6 +37,7 @@ def run(
     Args:
       folder: Gets the files of `store`, in a folder of the task's name.
       kill_after: Kills the worker with the highest index after that many steps, at a committed checkpoint.
+      find: `module:function` that returns the train function of a name.
       libraries: A folder of more packages that can be imported.
     """
     import tensorflow as tf
@@ -45,6 +46,8 @@ def run(
         sys.path.append(libraries)
     place = Path(folder, str(ctx.task).replace("/", "-"))
     place.mkdir(parents=True, exist_ok=True)
+    module, _, function = find.partition(":")
+    function_of = getattr(importlib.import_module(module), function)
     callbacks = [] if kill_after is None else [_killer(tf.keras, ctx, kill_after)]
     for name in names:
         notes: list[str] = []
@@ -52,7 +55,7 @@ def run(
         faulthandler.dump_traceback_later(limit_s, exit=True)
         began_s = time.process_time()
         try:
-            done = importlib.import_module(f"{package}.{name}").train(ctx, callbacks=callbacks)
+            done = function_of(name)(ctx, callbacks=callbacks)
         except BaseException:
             Path(place, f"{name}.error").write_text(traceback.format_exc())
             raise
@@ -63,9 +66,19 @@ def run(
     return {}
 
 
-def _store(place: Path, name: str, done: Outcome, *, notes: list[str], seconds: float, ctx: Any) -> None:
+def train_function(name: str) -> Any:
+    """Returns the train function of a module in tests/programs."""
+    return importlib.import_module(f"tests.programs.{name}").train
+
+
+def store_outcome(place: Path, name: str, done: Outcome) -> None:
+    """Stores it where `in_turn.read_outcome` finds it."""
     arrays = {**_prefixed("variables", done.variables), **_prefixed("history", done.history)}
     np.savez(place / f"{name}.npz", **arrays)
+
+
+def _store(place: Path, name: str, done: Outcome, *, notes: list[str], seconds: float, ctx: Any) -> None:
+    store_outcome(place, name, done)
     status = progress_of(ctx).status()
     values = {"notes": notes, "seconds": seconds, "step": status.step, "restored_step": status.restored_step}
     Path(place, f"{name}.json").write_text(json.dumps(values))

@@ -145,16 +145,21 @@ def killed(
         yield tasks[-1]
 
 
-def _read(place: Path, name: str) -> Done:
+def read_outcome(place: Path, name: str) -> Outcome:
+    """Returns what `in_task.store_outcome` has stored."""
     with np.load(place / f"{name}.npz") as arrays:
         parts: dict[str, dict[str, np.ndarray]] = {"variables": {}, "history": {}}
         for key, array in arrays.items():
             part, _, rest = key.partition("/")
             parts[part][rest] = array
+    return Outcome(**parts)
+
+
+def _read(place: Path, name: str) -> Done:
     values = json.loads((place / f"{name}.json").read_text())
     return Done(
         task=place.name,
-        outcome=Outcome(**parts),
+        outcome=read_outcome(place, name),
         **{**values, "notes": tuple(values["notes"])},
     )
 

@@ -1,0 +1,59 @@
+"""`python -m tests.fuzz --seeds 1:200 --strategy 2`: which random programs train to something else.
+
+Prints each program that differs from plain Keras on one device, or fails, and at the end how many did.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+
+from tests.fuzz.comparison import CLUSTERS, Result, compare, shrink
+from tests.fuzz.program import program_of
+
+
+@click.command(help=__doc__)
+@click.option("--seeds", default="1:20", show_default=True, help="FIRST:LAST, or names such as 17~ema.")
+@click.option(
+    "--strategy", default="2", show_default=True, type=click.Choice([*CLUSTERS]), help="Or workers."
+)
+@click.option("--keras", default="3", show_default=True, type=click.Choice(["3", "legacy"]))
+@click.option("--dtype", default="float64", show_default=True, type=click.Choice(["float64", "float32"]))
+@click.option("--shrink", "is_shrunk", is_flag=True, help="Look for the simplest form of what fails.")
+@click.option("--at-once", default=25, show_default=True, help="Programs in one set of processes.")
+def main(seeds: str, strategy: str, keras: str, dtype: str, is_shrunk: bool, at_once: int) -> None:
+    names = [*_names(seeds, dtype)]
+    counts: Counter[str] = Counter()
+    for start in range(0, len(names), at_once):
+        for result in compare(names[start : start + at_once], keras=keras, cluster=strategy):
+            counts[result.verdict.value] += 1
+            if result.verdict.is_defect:
+                _say(result, keras=keras, strategy=strategy, is_shrunk=is_shrunk)
+            elif result.verdict.value in ("told", "unusable"):
+                click.echo(f"{result.verdict.value} {result.program.name}: {result.details[-150:]!r}")
+    click.echo(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
+    sys.exit(bool(counts["different"] or counts["failed"]))
+
+
+def _names(seeds: str, dtype: str) -> Iterator[str]:
+    suffix = "" if dtype == "float64" else f":{dtype}"
+    first, colon, last = seeds.partition(":")
+    if colon and last.isdecimal():
+        yield from (f"{seed}{suffix}" for seed in range(int(first), int(last) + 1))
+    else:
+        yield from seeds.split(",")
+
+
+def _say(result: Result, *, keras: str, strategy: str, is_shrunk: bool) -> None:
+    click.echo(f"{result.verdict.value.upper()} {result.program.describe()}\n{result.details}")
+    if is_shrunk:
+        found = shrink(result.program, keras=keras, cluster=strategy, verdict=result.verdict)
+        click.echo(f"simplest: {program_of(found.name).describe()}")
+    click.echo("")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Plain Keras on one device, in a process that has no raydist: what every other run is compared with.
+
+`python -m tests.fuzz.bare FOLDER NAME…`; TF_USE_LEGACY_KERAS chooses the Keras.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.programs.in_turn import Done, read_outcome
+
+ROOT = Path(__file__).parents[2]
+
+
+class Bare:
+    """As much of a train context as programs use, with nothing behind it but Keras."""
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self.strategy = tf.distribute.get_strategy()
+
+    def fit(self, model: Any, train_data: Any, y: Any = None, **options: Any) -> Any:
+        return model.fit(train_data() if callable(train_data) else train_data, y, verbose=0, **options)
+
+    def evaluate(self, model: Any, data: Any) -> Any:
+        return model.evaluate(data, verbose=0, return_dict=True)
+
+    def predict(self, model: Any, data: Any) -> Any:
+        return model.predict(data, verbose=0)
+
+
+def run_bare(names: Sequence[str], keras: str) -> dict[str, Done]:
+    """Returns by name what plain Keras makes of each program."""
+    with tempfile.TemporaryDirectory(prefix="raydist-fuzz-") as folder:
+        environ = {
+            **os.environ,
+            "TF_USE_LEGACY_KERAS": str(int(keras == "legacy")),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        }
+        for name in ("TF_CONFIG", "KERAS_BACKEND"):
+            environ.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.bare", folder, *names],
+            cwd=ROOT,
+            env={**environ, "CUDA_VISIBLE_DEVICES": "-1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-5000:]
+        return {name: _done(Path(folder), name) for name in names}
+
+
+def _done(folder: Path, name: str) -> Done:
+    if (folder / f"{name}.error").exists():
+        return Done(task="bare", error=(folder / f"{name}.error").read_text())
+    return Done(task="bare", outcome=read_outcome(folder, name))
+
+
+def main(folder: str, *names: str) -> None:
+    import traceback
+
+    from tests.fuzz.training import train_function
+    from tests.programs.in_task import store_outcome
+
+    for name in names:
+        try:
+            store_outcome(Path(folder), name, train_function(name)(Bare()))
+        except Exception:
+            Path(folder, f"{name}.error").write_text(traceback.format_exc())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

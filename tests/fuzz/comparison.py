@@ -1,0 +1,113 @@
+"""Compares what a cluster makes of random programs with what plain Keras makes of them on one device."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.fuzz.bare import run_bare
+from tests.fuzz.program import Program, program_of
+from tests.programs.in_turn import Done, run_programs
+from tests.programs.outcome import Outcome
+from tests.support.processes import Cluster
+
+# float32: what rounding can make of a dozen steps.
+ATOL = {"float64": 1e-9, "float32": 2e-4}
+CLUSTERS: Mapping[str, Mapping[str, object]] = {
+    "one_device": {},
+    "mirrored": {"strategy": "mirrored", "devices": 2},
+    "central_storage": {"strategy": "central_storage", "devices": 2},
+    "2": {"strategy": "multi_worker_mirrored", "workers": 2},
+    "3": {"strategy": "multi_worker_mirrored", "workers": 3},
+}
+# Pieces of the notes that say why a program's results are not those of one device.
+EXPLAINING = ("random numbers", "--sync-batchnorm", "could not be shown", "compares the examples")
+
+
+class Verdict(enum.Enum):
+    """What became of a program.
+
+    EQUAL: Everything is as plain Keras has it.
+    TOLD: Something differs, and a note says so.
+    DIFFERENT: Something differs, and nothing says so.
+    FAILED: It failed, and plain Keras does not.
+    UNUSABLE: Plain Keras fails.
+    """
+
+    EQUAL = "equal"
+    TOLD = "told"
+    DIFFERENT = "different"
+    FAILED = "failed"
+    UNUSABLE = "unusable"
+
+    @property
+    def is_defect(self) -> bool:
+        return self in (Verdict.DIFFERENT, Verdict.FAILED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What became of a program, and how that shows."""
+
+    program: Program
+    verdict: Verdict
+    details: str = ""
+
+
+def compare(names: Sequence[str], *, keras: str, cluster: str) -> list[Result]:
+    """Runs programs bare and on one of CLUSTERS; returns a result of each."""
+    bare = run_bare(names, keras)
+    usable = [name for name in names if bare[name].outcome is not None]
+    shared = run_programs(
+        usable,
+        Cluster(**CLUSTERS[cluster], keras=keras),  # type: ignore[arg-type]
+        find="tests.fuzz.training:train_function",
+    )
+    return [
+        _judge(program_of(name), bare[name], shared[name])
+        if name in shared
+        else Result(program=program_of(name), verdict=Verdict.UNUSABLE, details=_end(bare[name]))
+        for name in names
+    ]
+
+
+def shrink(program: Program, *, keras: str, cluster: str, verdict: Verdict) -> Program:
+    """Returns the simplest program with the same verdict that leaving out one axis after another finds."""
+    while True:
+        simpler = [one.name for one in program.simpler()]
+        results = compare(simpler, keras=keras, cluster=cluster) if simpler else []
+        found = [one.program for one in results if one.verdict is verdict]
+        if not found:
+            return program
+        program = found[0]
+
+
+def _judge(program: Program, bare: Done, tasks: Sequence[Done]) -> Result:
+    failed = [task for task in tasks if task.error]
+    if failed:
+        return Result(program=program, verdict=Verdict.FAILED, details=_end(failed[0]))
+    differences = [one for task in tasks if (one := difference(program, bare.trained, task.trained))]
+    if not differences:
+        return Result(program=program, verdict=Verdict.EQUAL)
+    notes = [note for task in tasks for note in task.notes]
+    told = [note for note in notes if any(words in note for words in EXPLAINING)]
+    if told:
+        return Result(program=program, verdict=Verdict.TOLD, details=told[0])
+    return Result(program=program, verdict=Verdict.DIFFERENT, details="\n".join([differences[0], *notes]))
+
+
+def difference(program: Program, expected: Outcome, found: Outcome) -> str:
+    """Returns how an outcome differs, empty where it does not."""
+    try:
+        found.check_history(expected, atol=ATOL[program.dtype])
+        found.check_variables(expected, atol=ATOL[program.dtype])
+    except AssertionError as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return " ".join(" ".join(lines[:12]).split())[:600]
+    return ""
+
+
+def _end(done: Done) -> str:
+    lines = [line for line in str(done.error).splitlines() if line.strip()]
+    return "\n".join(lines[-12:])

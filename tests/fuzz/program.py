@@ -1,0 +1,161 @@
+"""A random program as data: what a seed stands for, and how it is made simpler.
+
+Each axis is drawn from a generator of its own, so that a new axis changes none of the others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+INPUTS = ("vector", "tokens", "image", "both")
+LAYERS = {
+    "vector": ("dense", "tanh", "layer_norm", "prelu", "residual", "regularized", "constrained", "units"),
+    "tokens": ("average", "masked_lstm", "gru", "bilstm", "conv1d", "attention", "flatten", "masked_average"),
+    "image": ("conv", "separable", "depthwise", "group_norm", "average_pool", "max_pool"),
+}
+LOSSES = {
+    "regression": ("mse", "mae", "huber", "log_cosh", "own_function", "own_class"),
+    "binary": ("binary_crossentropy", "hinge", "focal"),
+    "classes": ("sparse_crossentropy", "crossentropy", "kl_divergence"),
+}
+METRICS = {
+    "regression": ("mae", "rmse", "r2", "cosine"),
+    "binary": ("binary_accuracy", "auc", "precision"),
+    "classes": ("sparse_accuracy", "top_k", "iou"),
+}
+OPTIMIZERS = (
+    *("sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "rmsprop", "centered_rmsprop"),
+    *("adagrad", "adadelta", "adamax", "nadam", "ftrl", "lion"),
+)
+KEEP = "keep"  # of an axis: nothing special
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """One random program; each field but the first two is an axis, whose first value is the simplest.
+
+    Attributes:
+      seed: What the axes were drawn from, and what the program's own random numbers are drawn from.
+      dtype: Of the whole model.
+      simplified: The axes that were set to their simplest value.
+      layers: Names of hidden layers.
+      loss: One of LOSSES[task].
+      outputs: How many outputs the model has; the second one is a regression.
+      after: What happens after the training, in this order.
+    """
+
+    seed: int
+    dtype: str = "float64"
+    simplified: tuple[str, ...] = ()
+    inputs: str = "vector"
+    layers: tuple[str, ...] = ()
+    task: str = "regression"
+    loss: str = "mse"
+    reduction: str = "mean"
+    outputs: int = 1
+    metrics: tuple[str, ...] = ()
+    optimizer: str = "sgd"
+    clipping: str = KEEP
+    ema: bool = False
+    decay: bool = False
+    schedule: str = KEEP
+    weights: str = KEEP
+    model: str = "functional"
+    data: str = "arrays"
+    num_examples: int = 48
+    batch_size: int = 16
+    epochs: int = 2
+    steps_per_execution: int = 1
+    steps_per_epoch: int = 0
+    validation: str = KEEP
+    callbacks: tuple[str, ...] = ()
+    call: str = "ctx.fit"
+    after: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """`17`, or `17~ema~loss` where axes were simplified; `17:float32` for another type."""
+        dtype = "" if self.dtype == "float64" else f":{self.dtype}"
+        return "~".join([f"{self.seed}{dtype}", *self.simplified])
+
+    def describe(self) -> str:
+        """The axes that are not at their simplest value."""
+        left_out = {"seed", "simplified"}
+        said = [
+            f"{one.name}={getattr(self, one.name)}"
+            for one in fields(self)
+            if one.name not in left_out and getattr(self, one.name) != one.default
+        ]
+        return f"{self.name}: {', '.join(said) or 'the simplest program'}"
+
+    def simpler(self) -> list[Program]:
+        """Returns the programs with one axis more at its simplest value."""
+        axes = [one for one in fields(self) if one.name not in ("seed", "dtype", "simplified")]
+        return [
+            program_of(f"{self.name}~{one.name}")
+            for one in axes
+            if one.name not in self.simplified and getattr(self, one.name) != one.default
+        ]
+
+
+def program_of(name: str) -> Program:
+    """Returns the program of a name as `Program.name` writes it."""
+    start, *simplified = name.split("~")
+    seed, _, dtype = start.partition(":")
+    program = draw(int(seed), dtype=dtype or "float64")
+    defaults = {one.name: one.default for one in fields(Program)}
+    changes: dict[str, Any] = {axis: defaults[axis] for axis in simplified}
+    if "inputs" in changes:
+        changes.setdefault("layers", ())
+    if "task" in changes:
+        changes |= {"loss": "mse", "metrics": ()}
+    return replace(program, **changes, simplified=tuple(simplified))
+
+
+def draw(seed: int, *, dtype: str = "float64") -> Program:
+    """Returns the program of a seed."""
+
+    def choose(axis: str, *choices: Any) -> Any:
+        return random.Random(f"{seed}/{axis}").choice(choices)
+
+    def some(axis: str, choices: Sequence[Any], most: int) -> tuple[Any, ...]:
+        generator = random.Random(f"{seed}/{axis}")
+        return tuple(generator.sample(choices, generator.randint(0, min(most, len(choices)))))
+
+    inputs, task = choose("inputs", *INPUTS), choose("task", *LOSSES)
+    layers = LAYERS["tokens" if inputs == "both" else inputs]
+    data = choose("data", "arrays", "dataset", "shuffled", "function", "generator", "sequence", "filtered")
+    call = choose("call", "ctx.fit", "ctx.fit", "model.fit")
+    return Program(
+        seed=seed,
+        dtype=dtype,
+        inputs=inputs,
+        layers=some("layers", layers, 2 if inputs == "tokens" else 3),
+        task=task,
+        loss=choose("loss", *LOSSES[task]),
+        reduction=choose("reduction", "mean", "mean", "mean", "sum"),
+        outputs=choose("outputs", 1, 1, 1, 2),
+        metrics=some("metrics", METRICS[task], 2),
+        optimizer=choose("optimizer", *OPTIMIZERS),
+        clipping=choose("clipping", KEEP, KEEP, "clipnorm", "clipvalue", "global_clipnorm"),
+        ema=choose("ema", False, False, False, True),
+        decay=choose("decay", False, False, True),
+        schedule=choose("schedule", KEEP, KEEP, "cosine", "exponential", "piecewise"),
+        weights=choose("weights", KEEP, KEEP, "sample", "class"),
+        model=choose(
+            "model", "functional", "subclassed", "own_train_step", "add_loss", "compute_loss", "functional"
+        ),
+        data="dataset" if call == "model.fit" and data == "function" else data,
+        num_examples=choose("num_examples", 48, 50, 61, 37),
+        batch_size=choose("batch_size", 16, 12, 7),
+        epochs=choose("epochs", 2, 1, 3),
+        steps_per_execution=choose("steps_per_execution", 1, 1, 1, 2, 3),
+        steps_per_epoch=choose("steps_per_epoch", 0, 0, 0, 2),
+        validation=choose("validation", KEEP, KEEP, "data", "split"),
+        callbacks=some("callbacks", ("plateau", "rate", "stopping", "batches"), 1),
+        call=call,
+        after=some("after", ("evaluate", "predict", "fit", "reload", "batch"), 3),
+    )
