@@ -211,9 +211,6 @@ def _metric(program: Program, name: str) -> Any:
         "auc": metrics.AUC,
         "precision": metrics.Precision,
         "sparse_accuracy": (metrics.CategoricalAccuracy if one_hot else metrics.SparseCategoricalAccuracy),
-        "top_k": lambda: (
-            metrics.TopKCategoricalAccuracy(2) if one_hot else metrics.SparseTopKCategoricalAccuracy(2)
-        ),
         "iou": lambda: metrics.MeanIoU(CLASSES, sparse_y_true=not one_hot, sparse_y_pred=False),
     }
     return make[name]()

@@ -24,7 +24,7 @@ LOSSES = {
 METRICS = {
     "regression": ("mae", "rmse", "r2", "cosine"),
     "binary": ("binary_accuracy", "auc", "precision"),
-    "classes": ("sparse_accuracy", "top_k", "iou"),
+    "classes": ("sparse_accuracy", "iou"),
 }
 OPTIMIZERS = (
     *("sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "rmsprop", "centered_rmsprop"),

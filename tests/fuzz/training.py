@@ -84,6 +84,7 @@ def _predict(program: Program, ctx: Any, model: Any) -> Any:
 
 def _on_batch(program: Program, model: Any) -> dict[str, float]:
     x, y, _ = arrays(program, 8, salt=4)
+    model.reset_metrics()  # of the training before
     done: dict[str, float] = model.train_on_batch(x, y, return_dict=True)
     return done
 
@@ -133,8 +134,13 @@ def _flat(predictions: Any) -> np.ndarray:
 @contextmanager
 def _floats(dtype: str) -> Iterator[None]:
     before = keras.backend.floatx()
-    keras.backend.set_floatx(dtype)
+    _set_floats(dtype)
     try:
         yield
     finally:
-        keras.backend.set_floatx(before)
+        _set_floats(before)
+
+
+def _set_floats(dtype: str) -> None:
+    keras.backend.set_floatx(dtype)
+    keras.mixed_precision.set_global_policy(dtype)  # Keras keeps the one that it has used

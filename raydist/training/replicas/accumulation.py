@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from raydist.training.replicas import slices
 from raydist.training.replicas.gradients import comes_from_half, overflown_as_half
-from raydist.training.replicas.replica_share import weighted_gradient
+from raydist.training.replicas.replica_share import SHARE_TYPE, weighted_gradient
 
 
 class Group(NamedTuple):
@@ -133,15 +133,15 @@ def _before_division(gradient: Any) -> Any:
 
 
 def shares_of(elements: Sequence[Any], num_replicas: int) -> list[tf.Tensor]:
-    """Returns this replica's share of all examples of an update in each of its batches, scalars float32.
+    """Returns this replica's share of all examples of an update in each of its batches.
 
     Args:
       elements: This replica's elements: `Slice`s, or bare batches, of which every replica has as much.
     """
     if isinstance(elements[0], slices.Slice):
-        total = tf.add_n([tf.cast(one.num_global, tf.float32) for one in elements])
-        return [tf.math.divide_no_nan(tf.cast(one.num_examples, tf.float32), total) for one in elements]
-    rows = [tf.cast(_num_rows(one), tf.float32) for one in elements]
+        total = tf.add_n([tf.cast(one.num_global, SHARE_TYPE) for one in elements])
+        return [tf.math.divide_no_nan(tf.cast(one.num_examples, SHARE_TYPE), total) for one in elements]
+    rows = [tf.cast(_num_rows(one), SHARE_TYPE) for one in elements]
     return [tf.math.divide_no_nan(one, tf.add_n(rows) * num_replicas) for one in rows]
 
 

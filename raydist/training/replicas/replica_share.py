@@ -17,6 +17,9 @@ import tensorflow as tf
 from raydist.training.replicas import gradient_probe
 from raydist.training.replicas.loss_verdict import LossRule
 
+# Of shares and amounts: a model may compute in float64, whose losses must not be weighted more coarsely.
+SHARE_TYPE = tf.float64
+
 
 class Amounts(Protocol):
     """What the batches of an update have in all of each amount that losses divide by."""
@@ -29,14 +32,14 @@ class RecordedAmounts:
     """Takes part in a trace that finds out what amounts there are.
 
     Attributes:
-      found: Those of one batch in order, scalars float32.
+      found: Those of one batch in order, scalars of SHARE_TYPE.
     """
 
     def __init__(self) -> None:
         self.found: list[tf.Tensor] = []
 
     def total_of(self, amount: tf.Tensor) -> tf.Tensor:
-        self.found.append(tf.cast(amount, tf.float32))
+        self.found.append(tf.cast(amount, SHARE_TYPE))
         return amount
 
 
@@ -158,20 +161,20 @@ def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
     context = tf.distribute.get_replica_context()
     if num_replicas == 1 or context is None or gradient_probe.active() is not None:
         return amount
-    share = tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
+    share = _share_of(num_replicas)
     own = tf.where(share > 0, amount, tf.zeros_like(amount))
     total = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(own))
     return total * tf.cast(share, amount.dtype)
 
 
-def step_weight(num_replicas: int) -> tf.Tensor | None:
+def step_weight(num_replicas: int, dtype: tf.DType) -> tf.Tensor | None:
     """Returns what a value of one batch counts on this replica, where it counts 1 on one device.
 
     None outside of a step of several replicas.
     """
     if is_whole(num_replicas) or not _replica.is_in_step:
         return None
-    return tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
+    return tf.cast(_share_of(num_replicas), dtype)
 
 
 def is_in_model_step() -> bool:
@@ -185,10 +188,14 @@ def is_local_mean() -> bool:
 
 
 def local_mean_weight(num_replicas: int) -> tf.Tensor | None:
-    """Returns what a local mean weighs in the global one, scalar float32; None for a loss that is scaled."""
+    """Returns what a local mean weighs in the global one, a scalar; None for a loss that is scaled."""
     if is_whole(num_replicas) or _replica.rule is not LossRule.LOCAL_MEAN:
         return None
-    return tf.constant(1.0 / num_replicas) if _replica.share is None else _replica.share
+    return _share_of(num_replicas)
+
+
+def _share_of(num_replicas: int) -> tf.Tensor:
+    return tf.constant(1.0 / num_replicas, SHARE_TYPE) if _replica.share is None else _replica.share
 
 
 def weighted_gradient(gradient: Any, num_replicas: int) -> Any:

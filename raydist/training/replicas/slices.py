@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training.replicas.loss_verdict import LossRule
-from raydist.training.replicas.replica_share import use_share
+from raydist.training.replicas.replica_share import SHARE_TYPE, use_share
 
 
 class Slice(NamedTuple):
@@ -35,9 +35,9 @@ class Slice(NamedTuple):
 
     @property
     def share(self) -> tf.Tensor:
-        """This replica's part of the global batch, scalar float32; sums to 1 over the replicas."""
+        """This replica's part of the global batch, a scalar; sums to 1 over the replicas."""
         return tf.math.divide_no_nan(
-            tf.cast(self.num_examples, tf.float32), tf.cast(self.num_global, tf.float32)
+            tf.cast(self.num_examples, SHARE_TYPE), tf.cast(self.num_global, SHARE_TYPE)
         )
 
 

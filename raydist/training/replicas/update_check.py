@@ -10,7 +10,7 @@ import tensorflow as tf
 from raydist.training import tf_private
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import is_processed
-from raydist.training.replicas.replica_share import RecordedAmounts, use_share
+from raydist.training.replicas.replica_share import SHARE_TYPE, RecordedAmounts, use_share
 
 
 class UpdateCheck:
@@ -39,7 +39,7 @@ class UpdateCheck:
         self.is_processed = any(is_processed(one) for update in self.updates for one in update.gradients)
 
     def amounts(self, batch: Any) -> list[tf.Tensor]:
-        """Returns the amounts of a batch, scalars float32, in the order in which its losses ask for them."""
+        """Returns the amounts of a batch in the order in which its losses ask for them."""
         if self.num_amounts == 0:
             return []
         return list(self._run(*tf.nest.flatten(batch, expand_composites=True)))
@@ -47,10 +47,13 @@ class UpdateCheck:
     def _trace(self, *flat: tf.Tensor) -> Sequence[tf.Tensor]:
         batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
         recorded = RecordedAmounts()
-        with tf_private.as_one_of(1), use_share(tf.constant(1.0), is_model_step=True, amounts=recorded):
+        with (
+            tf_private.as_one_of(1),
+            use_share(tf.constant(1.0, SHARE_TYPE), is_model_step=True, amounts=recorded),
+        ):
             self.updates = self._probe.collect(lambda: self._step(batch))
         self.num_amounts = len(recorded.found)
-        return recorded.found or [tf.constant(0.0)]
+        return recorded.found or [tf.constant(0.0, SHARE_TYPE)]
 
     def problem(self, weights: Sequence[Any], known: Sequence[Any]) -> str | None:
         """Returns what keeps several batches from making one update; None where nothing does.

@@ -59,9 +59,9 @@ def step_of(
         share = element.share if isinstance(element, slices.Slice) else 1 / strategy.num_replicas_in_sync
 
         def part(value: Any) -> tf.Tensor:
-            value = tf.cast(value, tf.float32)
+            value = value if value.dtype.is_floating else tf.cast(value, tf.float32)
             # The share of a padding example is 0, but its loss may be anything: 0 * inf would be NaN.
-            return tf.where(share > 0, value * share, tf.zeros_like(value))
+            return tf.where(share > 0, value * tf.cast(share, value.dtype), tf.zeros_like(value))
 
         return tf.nest.map_structure(part, outputs)
 

@@ -116,7 +116,7 @@ def _make_call(
     def replica_step(element: Any) -> tf.Tensor:
         scalars = checked_scalars(slices.run_slice(step_fn, element))
         names[:] = sorted(scalars)
-        values = tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float32) for name in names])
+        values = tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float64) for name in names])
         share = element.share if isinstance(element, slices.Slice) else 1.0 / strategy.num_replicas_in_sync
         # The share of a padding example is 0, but its loss may be anything: 0 * inf would be NaN.
         return tf.where(share > 0, values * share, tf.zeros_like(values))
@@ -141,10 +141,10 @@ def _make_call(
         for _ in tf.range(count - 1):
             total += one_step(iterator)
         # One all-reduce a call, of all scalars at once.
-        return over_workers(tf.concat([total / tf.cast(count, tf.float32), [wants_save]], axis=0))
+        return over_workers(tf.concat([total / tf.cast(count, total.dtype), [wants_save]], axis=0))
 
     def call(iterator: Any, count: int, wants_save: bool) -> tuple[Mapping[str, float], bool]:
-        reduced = steps(iterator, tf.constant(count), tf.constant(float(wants_save)))
+        reduced = steps(iterator, tf.constant(count), tf.constant(float(wants_save), tf.float64))
         *values, num_wanting = reduced.numpy().tolist()
         return dict(zip(names, values, strict=True)), num_wanting > 0
 

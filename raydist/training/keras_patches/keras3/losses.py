@@ -169,7 +169,7 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> None:
         if sample_weight is None and getattr(values, "shape", None) == ():
-            sample_weight = replica_share.step_weight(_num_replicas())
+            sample_weight = replica_share.step_weight(_num_replicas(), values.dtype)
         original(self, values, sample_weight=sample_weight)
 
     return update_state
