@@ -292,6 +292,23 @@ def assigned_variables(graph: Any) -> list[Any]:
     return list({id(one): one for one in found}.values())
 
 
+def reads_any(tensor: tf.Tensor, variables: Sequence[Any]) -> bool:
+    """Whether a tensor of a graph depends on one of the variables, which may be distributed ones."""
+    components = [part for one in variables for part in getattr(one, "values", (one,))]
+    handles = {id(part.handle) for part in components}
+    inside = {id(inner) for outer, inner in tensor.graph.captures if id(outer) in handles} | handles
+    ahead, seen = [tensor], set[int]()
+    while ahead:
+        op = ahead.pop().op
+        if id(op) in seen:
+            continue
+        seen.add(id(op))
+        if any(id(one) in inside for one in op.inputs):
+            return True
+        ahead += op.inputs
+    return False
+
+
 _ASSIGNMENTS = (
     *("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterUpdate"),
     *("ResourceScatterAdd", "ResourceScatterSub", "ResourceStridedSliceAssign"),

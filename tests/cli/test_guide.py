@@ -37,6 +37,7 @@ FOREIGN_OPTIONS = {
     "--only-added",
     "--compat",
     "--compat-dir",
+    "--libraries",
     "--seed",
     "--head",
     "--address",

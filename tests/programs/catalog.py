@@ -79,6 +79,7 @@ PROGRAMS = {
         Program(name="mixed_float16", expected=BOTH, atol=2e-3),
         Program(name="rate_callbacks", expected=BOTH, is_slow=True),
         Program(name="recommender", expected=BOTH, is_slow=True),
+        Program(name="returned_losses", expected=BOTH, kill_after=4),
         Program(name="schedules", expected=BOTH, is_slow=True),
         Program(name="steps_loop", expected=BOTH, is_slow=True, kill_after=1),
         Program(name="text_transformer", expected=BOTH),

@@ -78,3 +78,16 @@ def test_history_equals_that_of_one_device(one_device: Done, tasks: list[Done], 
 def test_no_false_alarm(tasks: list[Done]) -> None:
     notes = [note for task in tasks for note in task.notes]
     assert [note for note in notes if any(words in note for words in FALSE_ALARMS)] == []
+
+
+@pytest.mark.parametrize(
+    ("program", "keras"),
+    [("returned_losses", "3"), pytest.param("returned_losses", "legacy", marks=pytest.mark.slow)],
+)
+def test_loss_that_a_step_returns_is_that_of_the_history(one_device: Done) -> None:
+    history = one_device.trained.history
+    for name in ("loss", "val_loss", "loss of evaluate"):
+        assert history[f"Ratings {name}"].tolist() == history[f"LossAlone {name}"].tolist()
+        assert all(history[f"Ratings {name}"] > 1e-3)
+    assert len(history["Ratings loss"]) == 3
+    assert history["Ratings loss"].tolist() == history["Ratings total_loss"].tolist()

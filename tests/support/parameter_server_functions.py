@@ -319,3 +319,34 @@ def shards_of_one_name(ctx: Any) -> dict[str, Any]:
     parts = variables.variables_of("model", towers)
     whole = variables._whole_variables({"model": parts})
     return {"names": [part.name for part in parts], "shapes": [list(one.shape) for one in whole.values()]}
+
+
+def returned_losses(ctx: Any) -> dict[str, Any]:
+    """Trains without moving a model whose own steps return `loss`, and evaluates it."""
+    import tensorflow as tf
+
+    from tests.programs.returned_losses import LossAlone, Ratings
+
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(45, 4)).astype("float32")
+    y = x.sum(axis=1, keepdims=True)
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+
+    result = {}
+    for make in (Ratings, LossAlone):
+        tf.keras.utils.set_random_seed(7)
+        with ctx.strategy.scope():
+            model = make()
+            model.compile(tf.keras.optimizers.SGD(0.0))
+        history = ctx.fit(
+            model, lambda: data().take(2).repeat(), epochs=1, steps_per_epoch=4, validation_data=data
+        )
+        squares = np.square(y - model(tf.constant(x)).numpy())
+        result[make.__name__] = {
+            "expected": {"loss": float(squares[:32].mean()), "val_loss": float(squares.mean())},
+            "history": {name: value for name, [value] in history.history.items()},
+            "evaluated": dict(ctx.evaluate(model, data)),
+        }
+    return result

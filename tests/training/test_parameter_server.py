@@ -52,6 +52,20 @@ def test_fit_counts_each_step_and_evaluates_each_example_once(keras: str, option
     assert history["val_rmse"][-1] < history["val_rmse"][0]
 
 
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_losses_that_own_steps_return_are_reported(keras: str) -> None:
+    [chief] = run_function(f"{FUNCTIONS}:returned_losses", cluster(keras, workers=1, ps=1))
+    for found in chief.values.values():
+        expected = found["expected"]
+        assert found["history"]["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert found["history"]["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-5)
+        assert found["evaluated"]["loss"] == pytest.approx(expected["val_loss"], rel=1e-5)
+    ratings = chief.values["Ratings"]
+    assert ratings["history"]["total_loss"] == ratings["history"]["loss"]
+    assert ratings["evaluated"]["error"] == pytest.approx(ratings["evaluated"]["total_loss"] ** 0.5, rel=1e-5)
+    assert set(chief.values["LossAlone"]["evaluated"]) == {"loss"}
+
+
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, TaskProcess], Path]:
     """What a chief does with variables in shards on 2 parameter servers, and where it has stored them."""

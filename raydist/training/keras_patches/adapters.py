@@ -118,6 +118,6 @@ def check(model: Any, strategy: tf.distribute.Strategy) -> None:
         )
 
 
-def has_own_train_step(model: Any) -> bool:
-    """Whether the model's class brings a `train_step` of the user's."""
-    return type(model).train_step is not adapter_of(model).library.Model.train_step
+def has_own_step(model: Any, name: str) -> bool:
+    """Whether the model's class brings a `train_step`, or `test_step`, of the user's."""
+    return getattr(type(model), name) is not getattr(adapter_of(model).library.Model, name)

@@ -29,7 +29,7 @@ def run_steps(
         request.step_fn, tf.__internal__.autograph.control_status_ctx()
     )
     scalars = ReturnedScalars(run.strategy, lambda batch: checked_scalars(converted(batch)))
-    scalars.probe(feed)
+    scalars.probe(feed.element_spec)
     steps = PackedSteps(
         run.strategy,
         run.coordinator,

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.data.batches import Batches
@@ -17,8 +18,10 @@ from raydist.training.keras_patches import adapters
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.parameter_server.feeds import StepFeed
 from raydist.training.parameter_server.local_metrics import LocalMetrics
+from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset
+from raydist.training.replicas import own_logs, slices
 from raydist.training.trainers import evaluation
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import EvaluateRequest, PredictRequest
@@ -62,6 +65,10 @@ class WorkerEvaluation:
         if metrics is None:
             adapter_of(model).build(model, self._element_spec())
         self._metrics = metrics or LocalMetrics(model)
+        # What the user's own test_step returns beside the metrics.
+        self._returned = ReturnedScalars(self._strategy, self._test_step)
+        if adapters.has_own_step(model, "test_step"):
+            self._returned.probe(self._element_spec())
 
     def _element_spec(self) -> Any:
         if isinstance(self._data, Batches):
@@ -71,17 +78,21 @@ class WorkerEvaluation:
         return checked_dataset(self._data(*own), self._name).element_spec
 
     def run(self) -> dict[str, float]:
-        """Returns the metrics' values over all examples."""
+        """Returns the metrics over all examples, and the means of what an own `test_step` returns."""
         if self._shards is None:
             self._shards = self._make_shards()
         # Variables that a metric hides, in a list for instance, stay on their ps and are used there.
         self._model.reset_metrics()
         results = [self._coordinator.schedule(function, args=args) for function, args in self._shards]
         self._coordinator.join()
-        tally = self._metrics.tally()
+        tally, returned = self._metrics.tally(), np.zeros(len(self._returned.names) + 1)
         for result in results:
-            tally.add(result.fetch())
-        return self._metrics.results(tally)
+            *state, sums = result.fetch()
+            tally.add(state)
+            returned += sums
+        *sums, num_examples = returned
+        means = dict(zip(self._returned.names, np.divide(sums, num_examples), strict=True))
+        return own_logs.joined(means, self._metrics.results(tally))
 
     def _make_shards(self) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
         num_shards, data = self._num_shards, self._data
@@ -119,9 +130,16 @@ class WorkerEvaluation:
 
     def _closure(self, make: Callable[..., tf.data.Dataset]) -> Any:
         def update(element: Any, state: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-            run = functools.partial(self._strategy.run, self._test_step, args=(element,))
-            updated, _ = self._metrics.updated(state, run)
-            return updated
+            if not self._returned.names:
+                step = functools.partial(self._strategy.run, self._test_step, args=(element,))
+                updated, _ = self._metrics.updated(state[:-1], step)
+                return (*updated, state[-1] + 1)
+            step = functools.partial(self._returned.run, element)
+            updated, scalars = self._metrics.updated(state[:-1], step)
+            parts = self._strategy.experimental_local_results(element)
+            num_examples = tf.cast(tf.add_n([slices.num_rows(part) for part in parts]), tf.float64)
+            sums = tf.concat([tf.cast(scalars, tf.float64), [1.0]], axis=0) * num_examples
+            return (*updated, state[-1] + sums)
 
         @tf.function(autograph=False)
         def evaluate(*index: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -137,7 +155,11 @@ class WorkerEvaluation:
                     iterator.get_next_as_optional(),
                     *update(element.get_value(), state),
                 ),
-                [iterator.get_next_as_optional(), *self._metrics.zeros()],
+                [
+                    iterator.get_next_as_optional(),
+                    *self._metrics.zeros(),
+                    tf.zeros([len(self._returned.names) + 1], tf.float64),
+                ],
                 parallel_iterations=1,
             )
             return tuple(state)

@@ -30,6 +30,7 @@ from raydist.training.parameter_server.feeds import Feed
 from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
+from raydist.training.replicas import own_logs
 from raydist.training.stepping.callback_calls import CallbackCalls
 from raydist.training.trainers import class_weights, fit_data
 from raydist.training.trainers.fit_position import FitPosition
@@ -163,7 +164,7 @@ class _Training:
         self._save = save
         self._train_step = adapters.adapter_of(model).converted(model, model.train_step)
         # What the user's own train_step returns beside the metrics.
-        self._returned = self._probe(feed) if adapters.has_own_train_step(model) else None
+        self._returned = self._probe(feed) if adapters.has_own_step(model, "train_step") else None
         steps = PackedSteps(run.strategy, run.coordinator, self._step, feed=feed, zeros=self._zeros)
         sizes = ClosureSizes(num_workers=run.assignment.num_workers, total=num_steps)
         self._scheduler = StepScheduler(
@@ -191,14 +192,10 @@ class _Training:
         return (*metrics, state[-1] + scalars)
 
     def _probe(self, feed: Feed) -> ReturnedScalars | None:
-        """Traces the train step for what it returns; None where that is the metrics' own.
-
-        Keras takes what a train step returns for the logs unless its names are those of the metrics.
-        """
+        """Traces the train step for what it returns; None if it returns nothing."""
         returned = ReturnedScalars(self._run.strategy, self._train_step)
-        returned.probe(feed)
-        own = self._metrics.results(self._metrics.tally())
-        return None if own.keys() >= set(returned.names) else returned
+        returned.probe(feed.element_spec)
+        return returned if returned.names else None
 
     def run_epoch(self, epoch: int, num_steps: int) -> dict[str, float]:
         """Runs what is left of the epoch; returns the metrics over all of it."""
@@ -235,7 +232,7 @@ class _Training:
         return self._logs(tally, means)
 
     def _logs(self, tally: Tally, means: _Means) -> dict[str, float]:
-        return means.result() if self._names else self._metrics.results(tally)
+        return own_logs.joined(means.result(), self._metrics.results(tally))
 
     @property
     def num_repeated(self) -> int:

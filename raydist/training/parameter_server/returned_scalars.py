@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.parameter_server.feeds import Feed
 
 
 class ReturnedScalars:
@@ -24,15 +23,14 @@ class ReturnedScalars:
         self._step = step
         self.names: tuple[str, ...] = ()
 
-    def probe(self, feed: Feed) -> None:
+    def probe(self, element_spec: Any) -> None:
         """Traces one step for its names, and for the variables that an optimizer makes in it.
 
         Args:
-          feed: The workers' data.
+          element_spec: The structure of one replica's batch.
         """
-        function = tf.function(lambda *data: self.run(next(feed.iterator(*data))), autograph=False)
         with tf_private.traced_for_workers(self._strategy):
-            function.get_concrete_function(*feed.specs)
+            tf.function(self.run, autograph=False).get_concrete_function(element_spec)
 
     def run(self, element: Any) -> tf.Tensor:
         """Runs the step on `element`; returns float32 `[len(names)]`, the means over replicas."""

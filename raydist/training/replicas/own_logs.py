@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.replicas import slices
 
@@ -19,11 +20,26 @@ def weighted(outputs: Any, element: Any, model: Any, *, num_replicas: int) -> An
     """
     if not isinstance(outputs, Mapping) or not isinstance(element, slices.Slice):
         return outputs
-    return _weighted(outputs, element.share * num_replicas, _metric_names(model))
+    return _weighted(outputs, element.share * num_replicas, _results_in(outputs, model))
 
 
-def _metric_names(model: Any) -> set[str]:
-    return {one.name for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))}
+def _results_in(outputs: Mapping[str, Any], model: Any) -> set[str]:
+    """Returns the names of the values that are results of the model's metrics.
+
+    A step may return a value of its own by the name of a metric that it does not update: Keras 3 has a metric
+    `loss` whether a loss was compiled or not.
+    """
+    metrics = {one.name: one for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))}
+    known = [(name, value, metrics[name]) for name, value in _leaves(outputs) if name in metrics]
+    return {name for name, value, metric in known if _is_result(value, metric.variables)}
+
+
+def _is_result(value: Any, variables: Sequence[Any]) -> bool:
+    # Keras 3 wraps its variables.
+    inner = [one if isinstance(one, tf.Variable) else one.value for one in variables]
+    if isinstance(value, tf.Tensor) and hasattr(value, "graph"):
+        return tf_private.reads_any(value, inner)
+    return any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in inner)
 
 
 def _weighted(logs: Mapping[str, Any], factor: Any, names: Collection[str]) -> dict[str, Any]:
@@ -49,7 +65,7 @@ def of_update(outputs: Sequence[Any], shares: Sequence[Any], model: Any, *, num_
     """
     if not isinstance(outputs[-1], Mapping):
         return outputs[-1]
-    names = _metric_names(model)
+    names = _results_in(outputs[-1], model)
     parts = [_weighted(one, share * num_replicas, names) for one, share in zip(outputs, shares, strict=True)]
     return _summed(parts, names)
 
@@ -83,8 +99,10 @@ def of_all_replicas(
     each other without end.
 
     Args:
-      metrics: The values of the model's metrics over all replicas, which take the place of a replica's own.
+      metrics: The values of the model's metrics over all replicas, which take the place of a replica's own,
+        unless the step has not updated the metric.
     """
+    metrics = {name: value for name, value in metrics.items() if _is_updated(value)}
     own = [value for name, value in _leaves(logs) if name not in metrics and _is_number(value)]
     means = iter(means_over_workers(strategy, [float(value) for value in own]) if own else [])
 
@@ -97,6 +115,30 @@ def of_all_replicas(
         return next(means) if _is_number(value) else value
 
     return {name: reduced(name, value) for name, value in logs.items()}
+
+
+def joined(returned: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns the logs of steps that returned means of their own, and updated some of the metrics."""
+    if not returned:
+        return dict(metrics)
+    results = {name: value for name, value in metrics.items() if name in returned and _is_updated(value)}
+    return {**returned, **results}
+
+
+def returns_more_than(metrics: Mapping[str, Any], logs: Any) -> bool:
+    """Whether a step's logs have a value by the name of a metric that it has not updated."""
+    if not isinstance(logs, Mapping):
+        return False
+    return any(name in metrics and not _is_updated(metrics[name]) for name, _ in _leaves(logs))
+
+
+def _is_updated(result: Any) -> bool:
+    """Whether a metric's result over all replicas shows an update.
+
+    0 and NaN are what metrics without an update return. One that was updated, and returns that all the same,
+    has returned it to the step as well.
+    """
+    return bool(np.any(np.nan_to_num(np.asarray(result, dtype="float64"))))
 
 
 def _leaves(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -184,8 +184,11 @@ def _make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
         results = original(self, logs)
         strategy = self.distribute_strategy
-        if results is not logs or not isinstance(logs, dict) or tf_private.is_default(strategy):
+        if not isinstance(logs, dict) or tf_private.is_default(strategy):
             return results
-        return own_logs.of_all_replicas(strategy, logs, self.get_metrics_result())
+        metrics = self.get_metrics_result() if results is logs else results
+        if results is logs or own_logs.returns_more_than(metrics, logs):
+            return own_logs.of_all_replicas(strategy, logs, metrics)
+        return results
 
     return _get_metrics_result_or_logs

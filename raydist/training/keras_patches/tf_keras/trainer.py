@@ -156,8 +156,11 @@ def make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
         results = original(self, logs)
         strategy = self.distribute_strategy
         is_stock = self._cluster_coordinator or tf_private.is_default(strategy)
-        if is_stock or results is not logs or not isinstance(logs, dict):
+        if is_stock or not isinstance(logs, dict):
             return results
-        return own_logs.of_all_replicas(strategy, logs, self.get_metrics_result())
+        metrics = self.get_metrics_result() if results is logs else results
+        if results is logs or own_logs.returns_more_than(metrics, logs):
+            return own_logs.of_all_replicas(strategy, logs, metrics)
+        return results
 
     return _validate_and_get_metrics_result
