@@ -23,9 +23,10 @@ from raydist.spec.tasks import TaskType
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_storage import open_run
 from raydist.training import tf_private
-from raydist.training.checkpointing.checkpoints import Gather, TaskCheckpoints
+from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.cluster import collective_clock, communication
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
+from raydist.training.cluster.equal_state import Gather
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import TaskStrategy, build_coordinator, build_strategy
 from raydist.training.context import ScriptContext, TaskContext

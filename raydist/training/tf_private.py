@@ -284,6 +284,13 @@ def distributed(variable: Any) -> Any:
     return variable
 
 
+def captured_variables(graph: Any) -> list[Any]:
+    """Returns the variables that a traced function uses, whole ones if distributed, alike in each process."""
+    by_handle = {id(one.handle): one for one in graph.variables}  # in an order that differs
+    found = (distributed(by_handle[id(outer)]) for outer, _ in graph.captures if id(outer) in by_handle)
+    return list({id(one): one for one in found}.values())
+
+
 def assigned_variables(graph: Any) -> list[Any]:
     """Returns the variables outside of a traced function that it assigns to, whole ones if distributed."""
     inside = {id(inner): id(outer) for outer, inner in graph.captures}

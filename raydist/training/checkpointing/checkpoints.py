@@ -19,7 +19,9 @@ from raydist.storage.checkpoints import CheckpointStore
 from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays
 from raydist.training.checkpointing.uploads import Uploads
+from raydist.training.cluster import equal_state
 from raydist.training.cluster.collectives import inconsistent_workers
+from raydist.training.cluster.equal_state import Gather, statistics_of
 from raydist.training.reporting.progress import TaskProgress
 
 # How often workers that found different checkpoints look again.
@@ -27,8 +29,6 @@ _READS = 3
 _REREAD_AFTER_S = 1.0
 # How often a task that waits for a slow storage shows that it is alive.
 _BEAT_S = 5.0
-
-Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 logger = logging.getLogger(__name__)
 
@@ -146,18 +146,13 @@ class TaskCheckpoints:
         """Assigns the variables of `trackables` from `state`, in every task.
 
         Raises:
-          CheckpointError: It does not fit, or the workers do not hold the same after it; names who differs.
+          CheckpointError: It does not fit.
+          UnsupportedError: The workers do not hold the same after it.
         """
         groups = _groups(trackables)
         variables.write(groups, state.files, checkpoint=state.uri)
-        if self._gather is not None and (
-            inconsistent := inconsistent_workers(self._gather([variables.checksum(groups)]))
-        ):
-            raise CheckpointError(
-                f"after the restore of {state.uri} the weights of {_names(inconsistent)} differ from those "
-                "of the others by their checksum; training on would give each worker a model of its own: "
-                "look for code that changes variables in one worker alone, or for a host with bad memory"
-            )
+        restored = [one for group in groups.values() for one in group]
+        self._check_equal(restored, when=f"after the restore of {state.uri}")
         self._progress.restored(state.step)
         logger.info("restored step %d from %s", state.step, state.uri)
 
@@ -184,7 +179,9 @@ class TaskCheckpoints:
 
         Raises:
           StorageError: The one before could not be stored.
+          UnsupportedError: The workers do not hold the same.
         """
+        self.check_equal(trackables, when=f"at the checkpoint of step {step}")
         self._await_upload()
         self._saved_at_s = time.monotonic()
         snapshot = self._snapshots.take(_groups(trackables), is_chief=self._is_chief)
@@ -202,6 +199,16 @@ class TaskCheckpoints:
             self._commit({**snapshot.files(), **files}, step=step, info=info)
 
         self._uploads.start(upload)
+
+    def check_equal(self, trackables: Mapping[str, Any], *, when: str) -> None:
+        """Checks that all workers hold the same state, as `equal_state.check` does. Every task calls it."""
+        statistics = {id(one) for trackable in trackables.values() for one in statistics_of(trackable)}
+        found = (one for group in _groups(trackables).values() for one in group)
+        self._check_equal([one for one in found if id(one) not in statistics], when=when)
+
+    def _check_equal(self, state: Sequence[Any], *, when: str) -> None:
+        if self._gather is not None and (note := equal_state.check(state, self._gather, when=when)):
+            self._progress.note(note)
 
     def _await_upload(self) -> None:
         while self._uploads.is_busy:

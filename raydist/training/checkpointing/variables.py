@@ -18,7 +18,6 @@ from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
-from isal import isal_zlib
 
 from raydist.errors import CheckpointError, UnsupportedError
 from raydist.training import tf_private
@@ -157,19 +156,6 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
             if str(array.dtype) != entry["dtype"]:
                 array = array.view(whole.numpy_dtype).reshape(whole.shape)
             whole.write(array)
-
-
-def checksum(groups: Mapping[str, Sequence[Any]]) -> int:
-    """Returns a CRC-32 of what the variables hold in this process: about 0.2 s for 500 MB.
-
-    Those that are synchronized on read are left out: each process has its own part of them.
-    """
-    crc32 = 0
-    for whole in _whole_variables(groups).values():
-        if not tf_private.is_synchronized_on_read(whole.parts[0]):
-            for part in whole.read():
-                crc32 = isal_zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc32)
-    return crc32
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from raydist.metrics.records import Scope
 from raydist.spec.tasks import TaskType
-from raydist.training.cluster.collectives import is_alone
+from raydist.training.cluster import equal_state
+from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
 from raydist.training.replicas import layer_notes, model_summaries
 from raydist.training.reporting import reporter
@@ -73,6 +77,7 @@ class _Reports:
         for sentence in layer_notes.notes_on(self.model, strategy):
             self._reporter.note(sentence)
         self._note_separate_models(strategy)
+        self._check_equal(strategy)
         model_summaries.fit_begins(self.model, self._reporter)
         steps, epochs = self.params.get("steps"), self.params["epochs"]
         if steps and epoch > self._initial_epoch:
@@ -119,6 +124,19 @@ class _Reports:
             return {}
         return self._pace.update(self._reporter, step=self._step)
 
+    def _check_equal(self, strategy: Any) -> None:
+        if is_alone(strategy):
+            return
+        statistics = {id(one) for one in equal_state.statistics_of(self.model)}
+        found = [*_variables_of(self.model), *_variables_of(self.model.optimizer)]
+        note = equal_state.check(
+            [one for one in found if id(one) not in statistics],
+            functools.partial(gather_over_workers, strategy),
+            when="before the first step of this fit",
+        )
+        if note is not None:
+            self._reporter.note(note)
+
     def _note_separate_models(self, strategy: Any) -> None:
         """Tells where each worker trains by itself, which may be meant, and gives no sign of it."""
         num_workers = self._reporter.num_workers
@@ -133,3 +151,10 @@ class _Reports:
         self._step += step_in_epoch - self._step_in_epoch
         self._step_in_epoch = step_in_epoch
         self._reporter.first_step = self._step
+
+
+def _variables_of(trackable: Any) -> list[tf.Variable]:
+    """Returns the `tf.Variable`s of a model or optimizer; Keras 3 wraps them."""
+    found = trackable.variables
+    found = found() if callable(found) else found
+    return [one if isinstance(one, tf.Variable) else one.value for one in found if hasattr(one, "dtype")]

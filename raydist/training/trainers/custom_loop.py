@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.metrics.records import Scope
+from raydist.training import tf_private
 from raydist.training.input import input_clock, recipes, train_data
 from raydist.training.replicas import slices
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
@@ -84,7 +86,7 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         skip=span.skip,
         count=span.last_step - span.done,
     )
-    call = _make_call(run.strategy, request.step_fn)
+    call = _make_call(run.strategy, request.step_fn, before_first=functools.partial(_check_equal, run))
     iterator = iter(dataset)
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
     pace = PaceReport()
@@ -104,13 +106,20 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
 
 
 def _make_call(
-    strategy: tf.distribute.Strategy, step_fn: Callable[[Any], Mapping[str, Any]]
+    strategy: tf.distribute.Strategy,
+    step_fn: Callable[[Any], Mapping[str, Any]],
+    *,
+    before_first: Callable[[tf.Graph], None],
 ) -> Callable[[Any, int, bool], tuple[Mapping[str, float], bool]]:
     """Returns a function of iterator, number of steps, and whether this worker wants a checkpoint.
 
     It returns the scalars' means, and whether any worker wants one.
+
+    Args:
+      before_first: Called with the graph of the steps before it is run.
     """
     names: list[str] = []
+    is_first = True
     num_local = len(strategy.extended.worker_devices)
 
     def replica_step(element: Any) -> tf.Tensor:
@@ -144,8 +153,22 @@ def _make_call(
         return over_workers(tf.concat([total / tf.cast(count, total.dtype), [wants_save]], axis=0))
 
     def call(iterator: Any, count: int, wants_save: bool) -> tuple[Mapping[str, float], bool]:
-        reduced = steps(iterator, tf.constant(count), tf.constant(float(wants_save), tf.float64))
+        arguments = iterator, tf.constant(count), tf.constant(float(wants_save), tf.float64)
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            before_first(steps.get_concrete_function(*arguments).graph)
+        reduced = steps(*arguments)
         *values, num_wanting = reduced.numpy().tolist()
         return dict(zip(names, values, strict=True)), num_wanting > 0
 
     return call
+
+
+def _check_equal(run: TaskRun, graph: tf.Graph) -> None:
+    """Checks that all workers begin with the same weights.
+
+    Not their other state: BatchNormalization of Keras 3 leaves its statistics to each replica.
+    """
+    weights = [one for one in tf_private.captured_variables(graph) if one.trainable]
+    run.checkpoints.check_equal({"weights": weights}, when="before the first step of this train_steps")

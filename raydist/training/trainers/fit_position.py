@@ -116,6 +116,11 @@ class FitPosition:
             tf_private.set_eager_seeds(state.eager_seeds)
         self.restored_rate = _rate_of(model.optimizer) if self.step_in_epoch else None
 
+    def check_equal(self, model: Any) -> None:
+        """Checks that all workers begin with the same model. Every task calls it before the first step."""
+        trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model)}
+        self.run.checkpoints.check_equal(trackables, when="before the first step of this fit")
+
     def restore_callbacks(self, callbacks: Sequence[Any]) -> None:
         """Gives the user's callbacks their states back. A `fit` that is done has them from its own time."""
         if self.state is None or self.is_done:

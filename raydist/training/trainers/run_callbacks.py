@@ -83,6 +83,7 @@ class _Progress:
         for sentence in (*layers, *model_state.unsaved(model)):
             position.run.reporter.note(sentence)
         position.restore(model)
+        position.check_equal(model)
         model_summaries.fit_begins(model, position.run.reporter)
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
         num_steps = None

@@ -1,0 +1,123 @@
+"""Whether all workers hold the same weights, optimizer state and other variables.
+
+Synchronous workers apply the same updates, so what differs at the beginning differs to the end: each worker
+trains a model of its own, and nothing fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from isal import isal_zlib
+
+from raydist.errors import UnsupportedError
+from raydist.training import tf_private
+from raydist.training.cluster.collectives import inconsistent_workers
+
+Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
+
+_MOST_NAMED = 3
+# The states of Keras 3's SeedGenerator and of tf.random.Generator.
+_RANDOM = ("seed_generator_state", "StateVar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differences:
+    """What the workers hold other values of: by a variable's name the workers that differ from most.
+
+    Attributes:
+      shared: Variables that have to be equal.
+      own: Random generators, which may have another seed in each worker, and variables that were made outside
+        of the strategy's scope, of which each worker has one.
+    """
+
+    shared: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    own: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+def check(variables: Iterable[Any], gather: Gather, *, when: str) -> str | None:
+    """Compares `tf.Variable`s between the workers: a collective, about 0.2 s for 500 MB.
+
+    Args:
+      when: Begins the error's sentence, such as "before the first step of this fit".
+
+    Returns:
+      A sentence for the run's notes if what may differ does, else None.
+
+    Raises:
+      UnsupportedError: What has to be equal differs; in each worker.
+    """
+    found = differences(variables, gather)
+    if found.shared:
+        raise UnsupportedError(
+            f"{when} {describe(found.shared)}; each worker would train a model of its own: begin with "
+            "the same values in all of them, from one seed or one file, and change them in all or in none"
+        )
+    if found.own:
+        return (
+            f"{describe(found.own)}; random generators, and variables that are made outside of the "
+            "strategy's scope, may differ, and results then depend on the number of workers"
+        )
+    return None
+
+
+def differences(variables: Iterable[Any], gather: Gather) -> Differences:
+    """Returns what the workers hold other values of. A collective.
+
+    What is synchronized on read is left out: each worker has its own part of it.
+    """
+    shared = list({id(one): one for one in variables if not tf_private.is_synchronized_on_read(one)}.values())
+    checksums = [_checksum(one) for one in shared]
+    whole = isal_zlib.crc32(np.asarray(checksums, "int64").tobytes())
+    rows = gather([len(checksums), whole])
+    if not inconsistent_workers(rows):
+        return Differences()
+    counts = [row[:1] for row in rows]
+    if inconsistent := inconsistent_workers(counts):
+        return Differences(shared={f"the number of variables ({_listed(counts)})": inconsistent})
+    rows = gather(checksums)
+    found: dict[bool, dict[str, Sequence[int]]] = {False: {}, True: {}}
+    for variable, column in zip(shared, zip(*rows, strict=True), strict=True):
+        if inconsistent := inconsistent_workers([[one] for one in column]):
+            found[_is_own(variable)][str(variable.name)] = inconsistent
+    return Differences(shared=found[False], own=found[True])
+
+
+def statistics_of(model: Any) -> list[Any]:
+    """Returns the float variables that Keras 3's layers change by each replica's part of a batch.
+
+    Keras 3 leaves them to each replica; raydist makes them equal at the end of an epoch.
+    """
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
+    trained = (layer for layer in layers if layer.trainable)
+    own = (one for layer in trained for one in getattr(layer, "_non_trainable_variables", ()))
+    return [one.value for one in own if tf.as_dtype(one.dtype).is_floating]
+
+
+def _checksum(variable: Any) -> int:
+    value = np.asarray(variable.read_value())
+    content = value if value.dtype.kind != "O" else np.frombuffer(repr(value.tolist()).encode(), np.uint8)
+    crc32: int = isal_zlib.crc32(np.ascontiguousarray(content).reshape(-1).view(np.uint8).data)
+    return crc32
+
+
+def _is_own(variable: Any) -> bool:
+    is_random = any(name in str(variable.name) for name in _RANDOM)
+    return is_random or not isinstance(variable, tf.distribute.DistributedValues)
+
+
+def describe(differing: Mapping[str, Sequence[int]]) -> str:
+    """Returns which variables of which workers differ."""
+    names, indices = list(differing), sorted({index for of_one in differing.values() for index in of_one})
+    workers = ", ".join(f"worker/{index}" for index in indices)
+    more = f" and {len(names) - _MOST_NAMED} more variables" if len(names) > _MOST_NAMED else ""
+    verb = "differs" if len(names) == 1 else "differ"
+    return f"{', '.join(names[:_MOST_NAMED])}{more} of {workers} {verb} from the other workers'"
+
+
+def _listed(counts: Sequence[Sequence[int]]) -> str:
+    return ", ".join(f"worker/{index} has {count}" for index, [count] in enumerate(counts))

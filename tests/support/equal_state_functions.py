@@ -1,0 +1,94 @@
+"""Train functions whose workers begin with other values, or come to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from tests.support.inside import progress_of
+
+keras = tf.keras
+
+
+def _model(ctx: Any) -> Any:
+    keras.utils.set_random_seed(1)
+    with ctx.strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.layers.Input((3,)),
+                keras.layers.Dense(4, name="hidden"),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dense(1, name="last"),
+            ]
+        )
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
+def _data() -> Any:
+    x = np.random.default_rng(1).normal(size=(32, 3)).astype("float32")
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8)
+
+
+def _step(ctx: Any, model: Any) -> Callable[[Any], Any]:
+    def step(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.nn.compute_average_loss(tf.square(y - model(x))[:, 0], global_batch_size=8)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    return step
+
+
+def _by_worker(ctx: Any, layer: Any) -> None:
+    """Gives a layer other weights in each worker."""
+    rng = np.random.default_rng(ctx.task.index)
+    layer.set_weights([rng.normal(size=one.shape) for one in layer.get_weights()])
+
+
+def unequal(ctx: Any, *, how: str) -> dict[str, Any]:
+    """Trains by `how`; returns the error's sentence, and what else was noted."""
+    model = _model(ctx)
+    if how != "checkpoint":
+        _by_worker(ctx, model.get_layer("last"))
+
+    def change(epoch: int, logs: Any) -> None:
+        if ctx.task.index == 1:
+            _by_worker(ctx, model.get_layer("last"))
+
+    error = ""
+    try:
+        if how == "ctx.fit":
+            ctx.fit(model, _data(), epochs=1)
+        elif how == "checkpoint":
+            ctx.fit(model, _data(), epochs=2, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=change)])
+        elif how == "model.fit":
+            model.fit(_data(), epochs=1, verbose=0)
+        elif how == "save":
+            ctx.save(step=1, model=model)
+        else:
+            ctx.train_steps(_step(ctx, model), _data().repeat(), num_steps=4)
+    except UnsupportedError as raised:
+        error = str(raised)
+    return {"error": error}
+
+
+def equal(ctx: Any) -> dict[str, Any]:
+    """Trains in every way what all workers begin alike, but a generator; returns the notes."""
+    model = _model(ctx)
+    with ctx.strategy.scope():
+        model.generator = tf.random.Generator.from_seed(ctx.task.index)
+        model.generator.reset_from_seed(ctx.task.index)
+    ctx.fit(model, _data(), epochs=2)  # with checkpoints inside of an epoch, where statistics differ
+    model.fit(_data(), epochs=1, verbose=0)
+    step = _step(ctx, model)
+    for _ in range(2):
+        ctx.train_steps(step, _data().repeat(), num_steps=3)
+    ctx.save(step=20, model=model, optimizer=model.optimizer)
+    return {"notes": list(progress_of(ctx).status().notes)}

@@ -1,0 +1,64 @@
+"""Workers that hold other weights than each other are found before they train on."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+import pytest
+import tensorflow as tf
+
+from raydist.errors import UnsupportedError
+from raydist.training.cluster import equal_state
+from tests.support.processes import Cluster, TaskProcess, run_in_turn
+
+FUNCTIONS = "tests.support.equal_state_functions"
+WAYS = {
+    "ctx.fit": "before the first step of this fit",
+    "model.fit": "before the first step of this fit",
+    "train_steps": "before the first step of this train_steps",
+    "save": "at the checkpoint of step 1",
+    "checkpoint": r"at the checkpoint of step \d+",
+}
+
+
+@functools.cache
+def run(keras: str) -> dict[str, list[TaskProcess]]:
+    calls = {"equal": (f"{FUNCTIONS}:equal", {})}
+    calls |= {how: (f"{FUNCTIONS}:unequal", {"how": how}) for how in WAYS}
+    cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
+    return run_in_turn(calls, cluster, job_options={"checkpoint_every": "3", "export": False})
+
+
+KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("how", WAYS)
+def test_workers_with_other_values_end_with_the_variables_name(how: str, keras: str) -> None:
+    for task in run(keras)[how]:
+        error = task.values["error"]
+        assert re.match(rf"{WAYS[how]} (\w+/)?last/kernel\S*, \S*last/bias\S* of worker/1 differ", error)
+
+
+@pytest.mark.parametrize("keras", KERASES)
+def test_equal_workers_train_and_generators_of_other_seeds_are_noted(keras: str) -> None:
+    for task in run(keras)["equal"]:
+        [note] = [one for one in task.values["notes"] if "worker/1" in one]
+        assert note.startswith("StateVar")
+
+
+def gather_of(*others: Sequence[int]) -> equal_state.Gather:
+    """A gather in which the others have other numbers in place of those that do not fit."""
+    return lambda own: [list(own), *([*other[: len(own)]] for other in others)]
+
+
+def test_worker_with_another_number_of_variables_is_named() -> None:
+    with pytest.raises(UnsupportedError, match=r"worker/0 has 1, worker/1 has 2\).* of worker/1 differs"):
+        equal_state.check([tf.Variable(1.0)], gather_of([2, 5]), when="here")
+
+
+def test_only_some_of_many_variables_are_named() -> None:
+    found = {f"v{index}": [1] for index in range(5)}
+    assert "v0, v1, v2 and 2 more variables of worker/1 differ " in equal_state.describe(found)
