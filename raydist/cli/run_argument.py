@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from raydist.cli.job_options import default_storage
+from raydist.cli.screen import output
 from raydist.errors import RaydistError, StorageError
 
 if TYPE_CHECKING:
@@ -60,4 +61,4 @@ def note_damage(storage: RunStorage) -> None:
     try:
         read_record(storage)
     except StorageError as error:
-        click.echo(f"note: {error}", err=True)
+        output.show(f"note: {error}", is_error=True)

@@ -64,6 +64,6 @@ def command(
     if is_json:
         output.print_json(done.as_dict())
     else:
-        click.echo(
+        output.show(
             f"{_DONE[fault]} {task} of run {run} (process {done.pid} on {done.host}) at step {done.step}"
         )

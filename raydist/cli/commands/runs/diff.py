@@ -37,7 +37,7 @@ def command(left: str, right: str, is_all: bool, storage: str, is_json: bool) ->
         rows = [[one.section, one.name, _text(one.left), _text(one.right)] for one in found]
         output.print_table(("section", "name", *names), rows)
     else:
-        click.echo(f"runs {names[0]} and {names[1]} do not differ")
+        output.show(f"runs {names[0]} and {names[1]} do not differ")
 
 
 def _text(value: object) -> object:

@@ -73,7 +73,7 @@ def command(states: tuple[str, ...], job: str | None, limit: int, storage: str, 
         asked = " that match" if states or job else ""
         folder = opened.local_path()
         why = "" if folder is None or folder.is_dir() else ", which does not exist"
-        click.echo(f"no runs{asked} in {opened.uri()}{why}")
+        output.show(f"no runs{asked} in {opened.uri()}{why}")
         return
     _print(listing)
 
@@ -119,6 +119,6 @@ def _print(listing: Listing) -> None:
     output.print_table(_COLUMNS, rows)
     for record in listing.runs:
         if not isinstance(record, RunRecord):
-            click.echo(record.error.message)
+            output.show(record.error.message)
     if not listing.is_complete:
-        click.echo(f"{len(listing.runs)} of {listing.num_known} runs; --limit 0 shows all")
+        output.show(f"{len(listing.runs)} of {listing.num_known} runs; --limit 0 shows all")

@@ -16,6 +16,7 @@ from raydist.cli.screen.progress import PlainView
 from raydist.errors import StorageError
 from raydist.spec.incidents import Incident, incidents_of
 from raydist.spec.plain import as_plain
+from raydist.spec.text.control import escaped
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
@@ -52,9 +53,9 @@ def command(run: str, watch: bool, storage: str, is_json: bool) -> None:
         output.print_json({**told, **facts, **times, "restarts": as_plain(incidents)})
         return
     for line in _lines(opened, record, incidents):
-        click.echo(line)
+        output.show(line)
     if problem is not None:
-        click.echo(f"restarts are unknown: {problem}")
+        output.show(f"restarts are unknown: {problem}")
 
 
 def read_incidents(storage: RunStorage) -> tuple[Sequence[Incident], str | None]:
@@ -105,7 +106,7 @@ def _watch(storage: RunStorage) -> RunRecord:
     with rich.live.Live(console=rich.console.Console(), auto_refresh=False, transient=True) as live:
         while not _is_over(storage, record := read_record(storage)):
             lines = _lines(storage, record, read_incidents(storage)[0])
-            live.update(rich.text.Text("\n".join(lines)), refresh=True)
+            live.update(rich.text.Text(escaped("\n".join(lines))), refresh=True)
             time.sleep(_POLL_S)
     return record
 

@@ -37,7 +37,7 @@ def command(run: str, timeout_s: float | None, address: str | None, storage: str
     if is_json:
         output.print_json(result.as_dict())
     else:
-        click.echo(f"run {opened.run}: {run_view.how_far(result.state, result.steps)}")
+        output.show(f"run {opened.run}: {run_view.how_far(result.state, result.steps)}")
         if result.error is not None:
             run_view.print_error(result.error)
     return result.exit_code
