@@ -47,9 +47,7 @@ def run() -> RunStorage:
     row: dict[str, Any] = {"run": "digits-1", "attempt": 0, "task": TaskId.parse("worker/0"), "epoch": 1}
     for step in (1, 2, 3):
         name = f"loss{TITLE}"
-        writer.append(
-            [MetricRow(**row, step=step, wall_time=1.0, scope=Scope.GLOBAL, name=name, value=0.5)]
-        )
+        writer.append([MetricRow(**row, step=step, wall_time=1.0, scope=Scope.GLOBAL, name=name, value=0.5)])
     writer.flush()
     text = f"\x1b[31mred\x1b[0m{TITLE}\n"
     storage.write_text(storage.log_segment(TaskId.parse("worker/0"), attempt=0, seq=0), text)
@@ -112,7 +110,8 @@ def test_progress_and_the_end_of_a_run_show_them_escaped() -> None:
     view = PlainView(screen)
     view.say(f"note: {TITLE}")
     view.show(Progress(step=1, metrics={f"loss{TITLE}": 0.5}))
-    result = RunResult(run="a", state=RunState.FAILED, metrics={TITLE: 1.0}, notes=(TITLE,), storage="/runs/a")
+    facts: dict[str, Any] = {"metrics": {TITLE: 1.0}, "notes": (TITLE,), "storage": "/runs/a"}
+    result = RunResult(run="a", state=RunState.FAILED, **facts)
     run_end.print_end(result, said=(), stream=screen)
     assert screen.getvalue().count(SHOWN) == 4
     assert not CONTROL.search(screen.getvalue())
