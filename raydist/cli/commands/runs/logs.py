@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.run_argument import note_damage, open_named, run_argument
+from raydist.cli.run_argument import note_damage, open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.log_noise import NoiseFilter, is_noise
 from raydist.errors import MistakeError, SpecError
@@ -64,6 +64,7 @@ class _SinceType(click.ParamType[float]):
 @click.option("--time", "with_time", is_flag=True, help="Print the time of each line.")
 @click.option("--all", "is_all", is_flag=True, help="Print TensorFlow's start-up messages too.")
 @click.option("--raw", "is_raw", is_flag=True, help="Print each line as it is, with all control sequences.")
+@wait_option
 @storage_option
 @json_option
 def command(
@@ -76,6 +77,7 @@ def command(
     with_time: bool,
     is_all: bool,
     is_raw: bool,
+    wait_s: float,
     storage: str,
     is_json: bool,
 ) -> None:
@@ -88,7 +90,7 @@ def command(
             "--follow and --json do not go together: JSON is one object, printed at the end"
         )
     asked = parse_any_task(task) if task is not None else None
-    opened = open_named(storage, run)
+    opened = open_named(storage, run, wait_s=wait_s if follow else 0.0)
     is_all = is_all or is_json
     logs = _Logs(opened, task=asked, attempt=attempt, tail=tail, since_s=since_s, is_all=is_all)
     if follow:

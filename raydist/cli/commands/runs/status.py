@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.run_argument import open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import PlainView
 from raydist.errors import StorageError
@@ -30,9 +30,10 @@ _POLL_S = 1.0
 @click.command("status", epilog="More: `raydist guide commands`.")
 @run_argument
 @click.option("-w", "--watch", is_flag=True, help="Update the view until the run has ended.")
+@wait_option
 @storage_option
 @json_option
-def command(run: str, watch: bool, storage: str, is_json: bool) -> None:
+def command(run: str, watch: bool, wait_s: float, storage: str, is_json: bool) -> None:
     """Show the progress of a run.
 
     Works from any shell, during the run and after Ray is gone.
@@ -41,7 +42,7 @@ def command(run: str, watch: bool, storage: str, is_json: bool) -> None:
 
     if watch and is_json:
         raise click.UsageError("--watch and --json do not go together: JSON is one object, printed at once")
-    opened = open_named(storage, run)
+    opened = open_named(storage, run, wait_s=wait_s if watch else 0.0)
     record = read_record(opened)
     if watch and not record.state.is_terminal:
         record = _watch(opened)
