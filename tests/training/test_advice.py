@@ -12,10 +12,12 @@ from tests.support.processes import Cluster, run_function
 MESSAGES = "tests.support.mistake_functions:messages"
 TENSORFLOWS = {
     "loss_with_the_default_reduction": "Please use `tf.keras.losses.Reduction.SUM`",
+    "summary_without_tensorboard": "TensorBoard is not installed",
     "loop_over_other_sizes": "Shape mismatch in the collective instance",
 }
 OURS = {
     "loss_with_the_default_reduction": "Make the loss with reduction='none' and divide the sum by the global",
+    "summary_without_tensorboard": "`pip install 'raydist[tensorboard]'`",
     "loop_over_other_sizes": "reduce them to scalars first, or give every worker batches of one size",
 }
 
