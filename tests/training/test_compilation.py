@@ -1,0 +1,25 @@
+"""Where XLA compiles what several replicas with GPUs share: the hardware is data here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raydist.training.stepping import clustering
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_told"),
+    [
+        pytest.param({"jit": "autoclustering"}, True, id="set_jit"),
+        pytest.param({"flags": "--tf_xla_cpu_global_jit --tf_xla_auto_jit=2"}, True, id="flags"),
+        pytest.param({"flags": "--tf_xla_auto_jit=0"}, False, id="flags-off"),
+        pytest.param({}, False, id="off"),
+        pytest.param({"jit": "autoclustering", "num_gpus": 0}, False, id="cpus"),
+        pytest.param({"jit": "autoclustering", "num_replicas": 1}, False, id="one-replica"),
+    ],
+)
+def test_xla_on_several_replicas_with_gpus_is_noted(facts: dict[str, Any], is_told: bool) -> None:
+    sentence = clustering.note_on(**{"num_replicas": 2, "num_gpus": 1, "jit": "", "flags": "", **facts})
+    assert (sentence is not None and "#120580, #120989, #121429" in sentence) == is_told
