@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,3 +24,20 @@ from raydist.training.stepping import clustering
 def test_xla_on_several_replicas_with_gpus_is_noted(facts: dict[str, Any], is_told: bool) -> None:
     sentence = clustering.note_on(**{"num_replicas": 2, "num_gpus": 1, "jit": "", "flags": "", **facts})
     assert (sentence is not None and "#120580, #120989, #121429" in sentence) == is_told
+
+
+@pytest.mark.slow  # the only one here that imports TensorFlow
+def test_what_tensorflow_says_of_devices_and_xla_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    from raydist.training.stepping import compilation
+
+    noted: list[str] = []
+    monkeypatch.setattr(compilation.reporter, "note", noted.append)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["GPU:0"] if kind == "GPU" else [])
+    strategy = SimpleNamespace(num_replicas_in_sync=2)
+    compilation.note_clustering(strategy)
+    tf.config.optimizer.set_jit("autoclustering")
+    compilation.note_clustering(strategy)
+    tf.config.optimizer.set_jit(False)
+    assert len(noted) == 1
