@@ -71,7 +71,7 @@ def open_named(storage: str, run: str, *, wait_s: float = 0.0) -> RunStorage:
 
     opened, deadline_s = Storage.open(storage), time.monotonic() + wait_s
     if wait_s and find_run_yet(opened, run) is None:
-        output.show(f"{no_such_run(opened, run)}; waiting {wait_s:g} s for it", is_error=True)
+        output.show(f"{no_such_run(opened, run)}; waiting up to {wait_s:g} s for it", is_error=True)
         while time.monotonic() < deadline_s and find_run_yet(opened, run) is None:
             time.sleep(_POLL_S)
     return find_run(opened, run)

@@ -47,12 +47,12 @@ def test_command_waits_for_its_run(
     with created_soon():
         code, out, err = raydist(arguments[0], name, *arguments[1:])
     assert (code, told[1] in out + err) == (told[0], True), err
-    assert "; waiting 10 s for it\n" in err
+    assert "; waiting up to 10 s for it\n" in err
 
 
 def test_run_that_does_not_come_is_told_at_the_end(raydist: Run) -> None:
     code, _, err = raydist("wait", "digits-1", "--wait", "0.3s")
-    assert (code, err.count("no run named 'digits-1'"), "waiting 0.3 s for it" in err) == (2, 2, True)
+    assert (code, err.count("no run named 'digits-1'"), "waiting up to 0.3 s for it" in err) == (2, 2, True)
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("logs",), ("wait", "--wait", "0")], ids=str)
@@ -62,7 +62,7 @@ def test_other_commands_do_not_wait(raydist: Run, arguments: tuple[str, ...]) ->
 
 
 def test_wait_ends_with_its_timeout_where_there_is_no_run(raydist: Run) -> None:
-    assert "waiting 0.2 s for it" in raydist("wait", "digits-1", "--timeout", "0.2s")[2]
+    assert "waiting up to 0.2 s for it" in raydist("wait", "digits-1", "--timeout", "0.2s")[2]
 
 
 def test_fault_waits_for_the_tasks_of_a_run_that_starts(raydist: Run) -> None:
