@@ -13,6 +13,7 @@ from raydist.metrics.records import Scope
 from raydist.training.input import input_clock, recipes, train_data
 from raydist.training.replicas import slices
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
+from raydist.training.stepping import compilation
 from raydist.training.stepping.pace_report import PaceReport
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import LoopRequest
@@ -84,6 +85,7 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         skip=span.skip,
         count=span.last_step - span.done,
     )
+    compilation.note_clustering(run.strategy)
     call = _make_call(run.strategy, request.step_fn)
     iterator = iter(dataset)
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
