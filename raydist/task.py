@@ -23,6 +23,7 @@ from raydist.spec.entry.entry_point import load_function
 from raydist.spec.entry.script import run_script
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
+from raydist.spec.text.control import without_colours
 from raydist.storage.files.job_secrets import secrets_of
 from raydist.storage.files.redaction import Secrets
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
@@ -187,8 +188,10 @@ def failure_of(task: TaskId, error: BaseException, *, secrets: Secrets = NO_SECR
         task=task,
         kind=kind,
         error_type=type(error).__name__,
-        message=secrets.hide(message),
-        traceback=secrets.hide(_users_traceback(error)) if kind is FailureKind.USER else None,
+        message=without_colours(secrets.hide(message)),
+        traceback=without_colours(secrets.hide(_users_traceback(error)))
+        if kind is FailureKind.USER
+        else None,
     )
 
 

@@ -163,7 +163,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
     "cli.screen": {"errors", "spec", "spec.settings", "storage", "storage.files", "cli.job_options"},
-    "cli.run_argument": {"errors", "storage", "cli.job_options"},
+    "cli.run_argument": {"errors", "storage", "cli.job_options", "cli.screen"},
     "cli": {
         *("errors", "spec", "spec.settings", "spec.request", "storage.files", "runtime.host", "watch", "api"),
         *("__init__", "cli.job_options", "cli.screen"),

@@ -90,7 +90,7 @@ def first_sentence(text: str | None) -> str:
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        click.echo(f"raydist {raydist.__version__}")
+        output.show(f"raydist {raydist.__version__}")
         ctx.exit()
 
 
@@ -144,7 +144,7 @@ def _run_command(arguments: Sequence[str], *, is_json: bool) -> int:
     try:
         code = cli.main(args=list(arguments), prog_name="raydist", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        output.show(error.ctx.get_help() if error.ctx else error.format_message())
         return 2
     except click.ClickException as error:
         standard_streams.tolerate_failures()  # the mistake is what is to be told

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from raydist.cli.job_options import default_storage
+from raydist.cli.job_options import DurationType, default_storage
+from raydist.cli.screen import output
 from raydist.errors import RaydistError, StorageError
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 # More names than anybody reads.
 _MAX_COMPLETED = 200
+_POLL_S = 0.2
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -40,17 +43,38 @@ def run_argument(function: _Function) -> _Function:
     return click.argument("run", metavar="RUN", shell_complete=complete_run)(function)
 
 
-def open_named(storage: str, run: str) -> RunStorage:
+def wait_option(function: _Function) -> _Function:
+    """Adds `--wait` to a command that may be given right after `submit`, before its run is there."""
+    return click.option(
+        "--wait",
+        "wait_s",
+        metavar="DURATION",
+        type=DurationType(),
+        default="10s",
+        show_default=True,
+        help="How long to wait for a run that does not exist yet: seconds, or 90s, 5m, 2h.",
+    )(function)
+
+
+def open_named(storage: str, run: str, *, wait_s: float = 0.0) -> RunStorage:
     """Opens the run that is meant: by its name, by a prefix that no other run has, or by `@latest`.
+
+    Args:
+      wait_s: How long to wait for a run that does not exist yet.
 
     Raises:
       MistakeError: There is no such run, or several begin like that.
       StorageError: Storage cannot be read.
     """
     from raydist.storage.filesystem import Storage
-    from raydist.storage.run_names import find_run
+    from raydist.storage.run_names import find_run, find_run_yet, no_such_run
 
-    return find_run(Storage.open(storage), run)
+    opened, deadline_s = Storage.open(storage), time.monotonic() + wait_s
+    if wait_s and find_run_yet(opened, run) is None:
+        output.show(f"{no_such_run(opened, run)}; waiting up to {wait_s:g} s for it", is_error=True)
+        while time.monotonic() < deadline_s and find_run_yet(opened, run) is None:
+            time.sleep(_POLL_S)
+    return find_run(opened, run)
 
 
 def note_damage(storage: RunStorage) -> None:
@@ -60,4 +84,4 @@ def note_damage(storage: RunStorage) -> None:
     try:
         read_record(storage)
     except StorageError as error:
-        click.echo(f"note: {error}", err=True)
+        output.show(f"note: {error}", is_error=True)

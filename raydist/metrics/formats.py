@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.metrics.merge import MetricTable
+from raydist.spec.text.control import escaped
 
 _BLOCK_LINES = 16_384
 
@@ -48,7 +49,7 @@ def json_blocks(table: MetricTable, *, run: str) -> Iterator[bytes]:
 def text_blocks(table: MetricTable) -> Iterator[bytes]:
     """Yields aligned columns, the header first, as `cli.screen.output.print_table` prints them."""
     blocks = [[_as_cells(column) for column in block] for block in _blocks(table)]
-    names = table.column_names
+    names = [escaped(name) for name in table.column_names]
     widths = [
         max([len(name), *(pc.max(pc.utf8_length(cells[place])).as_py() for cells in blocks)])
         for place, name in enumerate(names)

@@ -13,7 +13,7 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.run_list import DamagedRecord, list_runs
 from raydist.storage.run_record import RunRecord
 
-_FIELDS = ("state", "job", "steps", "duration_s", "strategy", "created_at_s")
+_FIELDS = ("state", "job", "steps", "best", "duration_s", "strategy", "created_at_s")
 
 
 def run_list(storage: Storage, problems: Problems) -> list[dict[str, Any]]:
@@ -35,12 +35,19 @@ def _line_of(record: RunRecord) -> dict[str, Any]:
         state=record.state.value,
         job=record.plan.get("job"),
         steps=record.steps,
-        metrics=plain["metrics"],
+        metrics=dict(sorted(plain["metrics"].items(), key=_metric_order)),
+        best=None if record.best is None else {"name": record.best.name, "value": record.best.value},
         duration_s=record.timings.get("total"),
         strategy=record.strategy,
         created_at_s=record.created_at_s,
         params=record.spec.get("params") or {},
     )
+
+
+def _metric_order(entry: tuple[str, Any]) -> int:
+    """Places the loss and what was validated in front: a line has room for few."""
+    name = entry[0]
+    return 0 if name == "loss" else 1 if name == "val_loss" else 2 if name.startswith("val_") else 3
 
 
 def _line(*, run: str, params: Mapping[str, Any] = MappingProxyType({}), **facts: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from raydist.errors import ClusterError, MistakeError
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.result import TaskRecord
+from raydist.spec.run_state import RunState
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecord, read_record
 from raydist.storage.run_storage import RunStorage, open_run
@@ -97,9 +98,10 @@ def _wait_for(storage: RunStorage, task: TaskId, *, at_step: int) -> RunRecord:
                 f"run {storage.run} has ended: {record.state.value} after {record.steps} steps; "
                 "only a live run can be disturbed"
             )
-        entry = _entry_of(record, task)
-        if record.steps >= at_step and entry.pid is not None:
-            return record
+        if record.tasks or record.state is not RunState.STARTING:  # else it was just submitted
+            entry = _entry_of(record, task)
+            if record.steps >= at_step and entry.pid is not None:
+                return record
         time.sleep(_POLL_S)
 
 

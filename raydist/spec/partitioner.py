@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from raydist.errors import SpecError
+from raydist.spec.byte_size import parse_bytes
 from raydist.spec.near import suggest
 
 FORMS = "min_size:BYTES, max_shards:N, min_size:BYTES,max_shards:N or fixed_shards:N"
@@ -18,7 +19,8 @@ _FIELDS = {"min_size": "min_shard_bytes", "max_shards": "max_shards", "fixed_sha
 class Partitioner:
     """How variables are cut along their first axis, so that a large one is spread over several ps.
 
-    Each way to write it means one of tf.distribute.experimental.partitioners:
+    BYTES is a number, or a size with its unit such as 256KiB. Each way to write it means one of
+    tf.distribute.experimental.partitioners:
       `min_size:BYTES`: MinSizePartitioner(min_shard_bytes=BYTES, max_shards=the number of ps).
       `min_size:BYTES,max_shards:N`: MinSizePartitioner(min_shard_bytes=BYTES, max_shards=N).
       `max_shards:N`: MinSizePartitioner(max_shards=N), with TensorFlow's own least size of 256 KiB.
@@ -55,10 +57,12 @@ class Partitioner:
     def parse(cls, text: str) -> Partitioner:
         fields: dict[str, int] = {}
         for part in text.split(","):
-            match = re.fullmatch(r"([\w-]+):(-?[0-9]{1,15})", part.strip())
-            if match is None:
-                raise SpecError(f"partitioner is {text!r}; write {FORMS}, each with a whole number")
-            kind, value = match[1], int(match[2])
+            match = re.fullmatch(r"([\w-]+):(-?[0-9]{1,15})(\s*[KMG]i?B)?", part.strip())
+            if match is None or (match[3] and match[1] != "min_size"):
+                raise SpecError(
+                    f"partitioner is {text!r}; write {FORMS}, each with a whole number, BYTES also as 256KiB"
+                )
+            kind, value = match[1], parse_bytes("partitioner", f"{match[2]}{match[3] or ''}")
             if kind not in _FIELDS:
                 raise SpecError(f"partitioner is {text!r}, of unknown kind {kind}; {suggest(kind, _FIELDS)}")
             if _FIELDS[kind] in fields:

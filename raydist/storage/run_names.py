@@ -35,24 +35,36 @@ def find_run(storage: Storage, asked: str) -> RunStorage:
       MistakeError: There is no such run, or several begin like that; the message gives the names.
       StorageError: Storage cannot be read.
     """
+    found = find_run_yet(storage, asked)
+    if found is None:
+        raise MistakeError(no_such_run(storage, asked))
+    return found
+
+
+def find_run_yet(storage: Storage, asked: str) -> RunStorage | None:
+    """Returns the run as `find_run` does, but None where there is none by now.
+
+    Raises:
+      SpecError: It cannot be a run's name.
+      MistakeError: Several runs begin like that; the message gives the names.
+      StorageError: Storage cannot be read.
+    """
     if asked == LATEST:
-        return RunStorage(storage, run=_latest(storage))
+        latest = _latest(storage)
+        return None if latest is None else RunStorage(storage, run=latest)
     check_run_name(asked)
     if storage.exists(RunLayout(run=asked).record):
         return RunStorage(storage, run=asked)
     folders = storage.list_names("")
     if asked in folders:  # not taken for a prefix of others
-        raise MistakeError(
-            f"no run named {asked!r} in {storage.uri()}; its folder has no run.json: the run has not "
-            "started yet, or did not come about"
-        )
+        return None
     found = _with_record(storage, [name for name in folders if name.startswith(asked)])
     if len(found) == 1:
         return RunStorage(storage, run=found[0])
     if found:
         shown = ", ".join(found[:_MAX_SHOWN]) + (", …" if len(found) > _MAX_SHOWN else "")
         raise MistakeError(f"{len(found)} runs in {storage.uri()} begin with {asked!r}: {shown}; name one")
-    raise MistakeError(no_such_run(storage, asked))
+    return None
 
 
 def run_names(storage: Storage) -> list[str]:
@@ -90,7 +102,14 @@ def read_contents(storage: Storage, names: Sequence[str]) -> dict[str, bytes | S
 
 def no_such_run(storage: Storage, asked: str) -> str:
     """Returns the sentence about a run that does not exist, with the names that are near."""
+    if asked == LATEST:
+        return f"there is no latest run: no runs are kept in {storage.uri()}; give their place with --storage"
     folders = storage.list_names("")
+    if asked in folders:
+        return (
+            f"no run named {asked!r} in {storage.uri()}; its folder has no run.json: the run has not "
+            "started yet, or did not come about"
+        )
     near = _with_record(storage, difflib.get_close_matches(asked, folders, n=2 * _MAX_SHOWN))[:3]
     if near:
         hint = f"did you mean {' or '.join(near)}?"
@@ -101,13 +120,9 @@ def no_such_run(storage: Storage, asked: str) -> str:
     return f"no run named {asked!r} in {storage.uri()}; {hint}"
 
 
-def _latest(storage: Storage) -> str:
-    for name in names_by_age(storage):
-        if storage.exists(RunLayout(run=name).record):
-            return name
-    raise MistakeError(
-        f"there is no latest run: no runs are kept in {storage.uri()}; give their place with --storage"
-    )
+def _latest(storage: Storage) -> str | None:
+    names = names_by_age(storage)
+    return next((name for name in names if storage.exists(RunLayout(run=name).record)), None)
 
 
 def _created_at_s(content: bytes | StorageError) -> float:

@@ -8,6 +8,7 @@ import signal
 import sys
 
 from raydist.errors import StorageError
+from raydist.spec.text.control import escaped
 from raydist.watch.messages import DriverFacts
 
 # How late the death of a driver is noticed whose other children still hold the pipe.
@@ -29,10 +30,14 @@ def main() -> None:
     try:
         result = settle(facts.run, how=describe_death(None))
     except StorageError as error:
-        print(f"raydist: {describe_death(None)}; its last record is not written: {error}", file=sys.stderr)
+        _say(f"{describe_death(None)}; its last record is not written: {error}")
         return
     if result is not None and result.error is not None:
-        print(f"raydist: run {result.run} ({result.storage}): {result.error.message}", file=sys.stderr)
+        _say(f"run {result.run} ({result.storage}): {result.error.message}")
+
+
+def _say(sentence: str) -> None:
+    print(f"raydist: {escaped(sentence)}", file=sys.stderr)
 
 
 def _wait_for_end(*, driver: int) -> DriverFacts:

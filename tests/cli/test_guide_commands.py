@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 import pytest
 
 from raydist import errors
+from raydist.cli import main
 from raydist.cli.screen import guide_pages
 from raydist.runtime.task.code_archive import pack
 from raydist.spec.extra_roles.role import ExtraTask
@@ -25,6 +27,7 @@ from tests.support.guide import (
     PAGES,
     ROOT,
     arguments_in,
+    blocks,
     commands,
     commands_in,
     mentions,
@@ -47,6 +50,15 @@ def test_commands_parse(page: Path) -> None:
         check_command(page, arguments)
     for arguments in mentions(page):
         check_command(page, arguments, is_mention=True)
+
+
+@every_page
+def test_no_command_stands_in_the_comment_of_another(page: Path) -> None:
+    for block in blocks(page, "bash"):
+        for line in block.splitlines():
+            before, _, comment = line.partition("#")
+            lost = re.search(rf"\braydist ({'|'.join(main.COMMANDS)}) [\w./-]+", comment)
+            assert not before.strip() or lost is None, line
 
 
 def check_command(page: Path, arguments: list[str], *, is_mention: bool = False) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from raydist.errors import MistakeError
 from raydist.page.gathering import Problems, gather_curves, gather_facts
+from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.page_runs import BEGUN_S, DEATH, store_run
 
@@ -42,6 +43,13 @@ def test_whole_run_is_gathered(run: RunStorage) -> None:
         ("worker/0", 0.1),
         ("worker/1", 0.1),
     ]
+
+
+def test_excerpt_of_a_log_has_no_control_sequences(run: RunStorage) -> None:
+    key = run.log_segment(TaskId.parse("worker/1"), attempt=0, seq=1)
+    run.write_text(key, "\x1b[31mred\x1b[0m\x1b]0;owned\x07\n")
+    (failure,) = gathered(run)[0]["failures"]
+    assert failure["log_end"].endswith("attempt 0\nred\n")
 
 
 def test_root_cause_has_the_end_of_its_log(run: RunStorage) -> None:

@@ -145,6 +145,9 @@ class TestReport:
         assert all(
             each in shown for each in ("h0 (10.0.0.1), h1 (10.0.0.2)", "Some CPU", "17.2 GB", "2.21.0")
         )
+        assert "Linux 6.1 x86_64" in shown
+        # Nothing is cut off at the edge of the section.
+        assert environment.evaluate("(one) => one.querySelector('.hosts').scrollWidth <= one.clientWidth")
         assert "some-package" not in shown
         environment.locator("summary", has_text="all packages").click()
         assert "some-package" in environment.inner_text()
@@ -317,6 +320,32 @@ class TestLivePage:
         page.wait_for_selector("text=tuned-1")
         assert page.evaluate("document.documentElement.scrollWidth") == width
         assert all(address.startswith(url) for address in browser.requested)
+
+    def test_list_of_long_names_fits_and_has_validation_and_best_values(
+        self, browser: Browser, runs: Path
+    ) -> None:
+        run = open_run(str(runs), run="recommender-of-movies-20261121-093012-1f3a")
+        values = {
+            "accuracy": 0.5,
+            "auc": 0.25,
+            "recall": 0.125,
+            "loss": 1.5,
+            "val_auc": 0.75,
+            "val_loss": 2.5,
+        }
+        plan = {"job": "jobs/recommender_of_movies.py:train_and_evaluate"}
+        best = {"name": "val_auc", "value": 0.875, "step": 40}
+        store_run(run, metrics=values, plan=plan, best=best, strategy="multi_worker_mirrored")
+        with serving(str(runs)) as server:
+            page = browser.open(server.url, width=1200)
+            page.wait_for_selector("text=recommender-of-movies")
+            scrolled = page.locator(".scroll")
+            assert scrolled.evaluate("({ scrollWidth, clientWidth }) => scrollWidth - clientWidth") == 0
+            shown = page.locator("tr", has_text="recommender-of-movies").locator(".values").all_inner_texts()
+            assert [text.split() for text in shown] == [
+                ["loss", "1.5", "val_loss", "2.5", "val_auc", "0.75"],
+                ["val_auc", "0.875"],
+            ]
 
     def test_list_is_filtered_and_sorted(self, browser: Browser, url: str) -> None:
         page = browser.open(url)

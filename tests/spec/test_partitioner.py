@@ -26,6 +26,13 @@ def test_text_is_read_and_written_back(text: str, fields: dict[str, Any]) -> Non
     assert str(partitioner) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "num_bytes"), [("min_size:256KiB", 262144), ("min_size:1 MB,max_shards:4", 10**6)]
+)
+def test_size_may_have_a_unit(text: str, num_bytes: int) -> None:
+    assert Partitioner.parse(text).min_shard_bytes == num_bytes
+
+
 @pytest.mark.parametrize("text", ["max_shards:4,min_size:8", "min_size:08, max_shards:4"])
 def test_order_and_spaces_do_not_matter(text: str) -> None:
     assert str(Partitioner.parse(text)) == "min_size:8,max_shards:4"
@@ -41,6 +48,7 @@ def test_order_and_spaces_do_not_matter(text: str) -> None:
         ("min_size", f"'min_size'; write {FORMS}, each with a whole number"),
         ("min_size:256K", f"'min_size:256K'; write {FORMS}, each with a whole number"),
         ("min_size:1.5", None),
+        ("max_shards:4KiB", f"'max_shards:4KiB'; write {FORMS}, each with a whole number"),
         ("min_size:" + "9" * 5000, None),
         ("min_size:8,", None),
         ("8", None),

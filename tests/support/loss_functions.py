@@ -375,7 +375,12 @@ def optimizers_with_repeated_rows(ctx: Any) -> dict[str, Any]:
         "clipvalue": optimizers.Adam(0.1, epsilon=1e-3, clipvalue=0.001),
         "EMA": optimizers.Adam(0.1, epsilon=1e-3, use_ema=True, ema_momentum=0.5),
     }
-    return {name: _trained_table(ctx, keras, optimizer) for name, optimizer in made.items()}
+    tables, notes = {}, {}
+    for name, optimizer in made.items():
+        before = progress_of(ctx).status().notes
+        tables[name] = _trained_table(ctx, keras, optimizer)
+        notes[name] = progress_of(ctx).status().notes[len(before) :]
+    return {**tables, "notes": notes}
 
 
 def _trained_table(ctx: Any, keras: Any, optimizer: Any) -> np.ndarray:

@@ -42,6 +42,18 @@ def loss_with_the_default_reduction(ctx: Any) -> None:
     ctx.train_steps(step, dataset, num_steps=4)
 
 
+def summary_without_tensorboard(ctx: Any) -> None:
+    """Writes a summary where TensorBoard is not installed."""
+    import sys
+    from unittest import mock
+
+    import tensorflow as tf
+
+    gone = dict.fromkeys(("tensorboard", "tensorboard.summary", "tensorboard.summary.v2"))
+    with mock.patch.dict(sys.modules, gone):
+        tf.summary.scalar("loss", 0.5, step=1)
+
+
 def loop_over_other_sizes(ctx: Any) -> None:
     """A bare loop in which each worker has batches of another size, and sums a loss for each example."""
     import tensorflow as tf

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from raydist.spec.tasks import TaskId
+from raydist.task import failure_of
 from raydist.training.reporting.advice import with_advice
 from tests.support.processes import Cluster, run_function
 
 MESSAGES = "tests.support.mistake_functions:messages"
 TENSORFLOWS = {
     "loss_with_the_default_reduction": "Please use `tf.keras.losses.Reduction.SUM`",
+    "summary_without_tensorboard": "TensorBoard is not installed",
     "loop_over_other_sizes": "Shape mismatch in the collective instance",
 }
 OURS = {
     "loss_with_the_default_reduction": "Make the loss with reduction='none' and divide the sum by the global",
+    "summary_without_tensorboard": "`pip install 'raydist[tensorboard]'`",
     "loop_over_other_sizes": "reduce them to scalars first, or give every worker batches of one size",
 }
 
@@ -35,3 +39,13 @@ def test_programs_that_are_wrong_for_several_replicas_say_what_to_do() -> None:
 @pytest.mark.parametrize("message", ["", "loss is not a number"])
 def test_other_messages_stay_as_they_are(message: str) -> None:
     assert with_advice(message) == message
+
+
+def test_colours_of_a_library_are_no_part_of_a_failure() -> None:
+    try:
+        raise ValueError("calling \x1b[1mDense.call()\x1b[0m failed")
+    except ValueError as error:
+        failure = failure_of(TaskId.parse("worker/0"), error)
+    assert failure.message == "calling Dense.call() failed"
+    assert failure.traceback is not None
+    assert failure.traceback.endswith("ValueError: calling Dense.call() failed\n")

@@ -158,3 +158,9 @@ def test_best_subclassed_model_without_config_is_exported(tmp_path: Path) -> Non
 def test_nothing_is_exported_when_it_is_turned_off(tmp_path: Path) -> None:
     run_function(TARGET, Cluster(), storage=tmp_path, job_options={"export": False})
     assert not (tmp_path / "test/export").exists()
+
+
+def test_model_that_cannot_be_traced_is_noted_with_the_cause(tmp_path: Path) -> None:
+    [chief] = run_function(TARGET, Cluster(), storage=tmp_path, kind="untraceable")
+    [note] = [note for note in chief.values["notes"] if "export" in note]
+    assert note.startswith("the model is not exported: NotImplementedError: no lookups; its checkpoints")

@@ -38,6 +38,20 @@ def test_optimizer_sees_the_sum_of_equal_rows(optimizer: str, cluster: Cluster) 
         np.testing.assert_allclose(task.arrays[optimizer], expected.arrays[optimizer], atol=1e-5, rtol=0)
 
 
+def test_summed_rows_are_noted_where_they_change_an_update() -> None:
+    [task] = run(Cluster())
+    noted = {
+        name: [note for note in notes if "plain Keras 3 run" in note]
+        for name, notes in task.values["notes"].items()
+    }
+    assert noted["SGD"] == []
+    assert [note.partition(" gets them")[0] for note in noted["Adam"]] == [
+        "rows of embeddings that a batch looks up several times are summed before Adam"
+    ]
+    assert (len(noted["Adagrad"]), len(noted["Ftrl"])) == (1, 1)
+    assert noted["clipnorm"] == []  # Adam again: said once
+
+
 def test_unpatched_keras_still_squares_equal_rows_one_by_one() -> None:
     """Fails once Keras sums them by itself: `with_unique_rows` is then no longer needed."""
     [task] = run_function("tests.support.loss_functions:adam_of_stock_keras", Cluster())

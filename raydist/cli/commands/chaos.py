@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from raydist.cli.job_options import DurationType, json_option, storage_option
-from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.run_argument import open_named, run_argument, wait_option
 from raydist.cli.screen import output
 from raydist.errors import MistakeError, SpecError
 from raydist.runs.chaos import Fault, disturb
@@ -32,6 +32,7 @@ _DONE = {Fault.KILL: "killed", Fault.TERM: "sent SIGTERM to", Fault.STOP: "stopp
     metavar="ADDRESS",
     help="Ray cluster, to reach tasks on other hosts; the run's own when omitted.",
 )
+@wait_option
 @storage_option
 @json_option
 def command(
@@ -42,6 +43,7 @@ def command(
     for_s: float | None,
     at_step: int,
     address: str | None,
+    wait_s: float,
     storage: str,
     is_json: bool,
 ) -> None:
@@ -59,11 +61,11 @@ def command(
     if for_s is not None and fault is not Fault.STOP:
         raise MistakeError("--for says how long a task is stopped; give it with --stop")
     task = TaskId.parse(text)
-    run = open_named(storage, run).run
+    run = open_named(storage, run, wait_s=wait_s).run
     done = disturb(run, task, fault, storage=storage, at_step=at_step, for_s=for_s, address=address)
     if is_json:
         output.print_json(done.as_dict())
     else:
-        click.echo(
+        output.show(
             f"{_DONE[fault]} {task} of run {run} (process {done.pid} on {done.host}) at step {done.step}"
         )

@@ -36,7 +36,7 @@ def command(run: str, verify: bool, storage: str, is_json: bool) -> None:
     elif rows:
         output.print_table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
     else:
-        click.echo(f"no committed checkpoints in {opened.uri(opened.checkpoints)}")
+        output.show(f"no committed checkpoints in {opened.uri(opened.checkpoints)}")
 
 
 def _describe(store: CheckpointStore, checkpoint: Checkpoint, *, verify: bool) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from raydist.cli.screen import output
+
 SHELLS = ("bash", "zsh", "fish")
 # What click looks for in the environment when the shell asks.
 VARIABLE = "_RAYDIST_COMPLETE"
@@ -22,4 +24,4 @@ def command(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     root = click.get_current_context().find_root().command
-    click.echo(found(root, {}, "raydist", VARIABLE).source())
+    output.show(found(root, {}, "raydist", VARIABLE).source())

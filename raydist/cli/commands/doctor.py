@@ -49,7 +49,9 @@ def command(address: str | None, storage: str, is_json: bool) -> int:
         width = max(len(each.get("host") or "") for each in found)
         for each in found:
             host = f"{(each.get('host') or '').ljust(width)}  " if width else ""
-            click.echo(f"{'ok ' if each['is_ok'] else 'BAD'}  {host}{each['what'].ljust(12)}  {each['text']}")
+            output.show(
+                f"{'ok ' if each['is_ok'] else 'BAD'}  {host}{each['what'].ljust(12)}  {each['text']}"
+            )
     bad = [each["exit_code"] for each in found if not each["is_ok"]]
     return bad[0] if bad else 0
 

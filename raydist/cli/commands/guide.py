@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from raydist.cli.screen import output
 from raydist.cli.screen.guide_pages import TOPICS, page, title
 from raydist.spec.near import suggest
 
@@ -29,7 +30,7 @@ def command(topic: str | None) -> None:
     elif sys.stdout.isatty():
         _print_rendered(page(topic))
     else:
-        click.echo(page(topic), nl=False)
+        output.show(page(topic), end="")
 
 
 def without_links(markdown: str) -> str:
@@ -52,8 +53,8 @@ def _as_text(link: re.Match[str]) -> str:
 def _print_topics() -> None:
     width = max(map(len, TOPICS))
     for topic in TOPICS:
-        click.echo(f"{topic.ljust(width)}  {title(topic)}")
-    click.echo("\nraydist guide TOPIC shows a page")
+        output.show(f"{topic.ljust(width)}  {title(topic)}")
+    output.show("\nraydist guide TOPIC shows a page")
 
 
 def _print_rendered(markdown: str) -> None:
@@ -64,4 +65,4 @@ def _print_rendered(markdown: str) -> None:
     console = rich.console.Console()
     with console.capture() as captured:
         console.print(RenderedMarkdown(without_links(markdown)), width=min(console.width, _WIDTH))
-    click.echo(captured.get(), nl=False)  # also where the locale's encoding is ASCII, unlike rich
+    output.show(captured.get(), end="", is_raw=True)  # also where the locale's encoding is ASCII, unlike rich

@@ -10,6 +10,7 @@ import click
 
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import note_damage, open_named, run_argument
+from raydist.cli.screen import output
 from raydist.cli.screen.curves import charts
 from raydist.errors import StorageError
 from raydist.metrics.records import Scope
@@ -51,13 +52,13 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     if damaged and not table.num_rows:
         raise damaged[0]
     for error in damaged:
-        click.echo(f"left out: {error}", err=True)
+        output.show(f"left out: {error}", is_error=True)
     if is_json or form == "json":
-        _print_blocks(formats.json_blocks(table, run=run))
+        _print_blocks(formats.json_blocks(table, run=run), is_json=True)
     elif form == "csv":
         _print_blocks(formats.csv_blocks(table))
     elif not table.num_rows:
-        click.echo(f"no metrics of {run} are stored yet")
+        output.show(f"no metrics of {run} are stored yet")
     elif plot:
         _draw(table)
     else:
@@ -69,10 +70,10 @@ def _draw(table: MetricTable) -> None:
 
     width = min(shutil.get_terminal_size().columns, _MAX_WIDTH)
     drawn = charts(curves(table, num_buckets=_POINTS_PER_COLUMN * width), width=width, height=_CHART_HEIGHT)
-    click.echo("\n\n".join(drawn) or "there are no numbers to draw; see the table")
+    output.show("\n\n".join(drawn) or "there are no numbers to draw; see the table")
 
 
-def _print_blocks(blocks: Iterable[bytes]) -> None:
+def _print_blocks(blocks: Iterable[bytes], *, is_json: bool = False) -> None:
     """Prints each block before the next is made: `| head` waits for the first alone."""
     for block in blocks:
-        click.echo(block, nl=False)
+        output.show(output.json_text(block.decode()) if is_json else block.decode(), end="")

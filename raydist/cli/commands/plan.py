@@ -67,7 +67,7 @@ def command(
     if is_json:
         output.print_json({"task": str(asked), "tf_config": tf_config})
     else:
-        click.echo(_tf_config_line(asked, tf_config))
+        output.show(_tf_config_line(asked, tf_config))
 
 
 def show(plan: Plan, *, is_json: bool) -> None:
@@ -80,42 +80,42 @@ def show(plan: Plan, *, is_json: bool) -> None:
 
 def _print(plan: Plan) -> None:
     args = f" -- {shlex.join(redact_arguments(plan.job.args))}" if plan.job.args else ""
-    click.echo(f"job        {plan.job.entry_point}{args}")
-    click.echo(f"inventory  {_inventory(plan)}")
-    click.echo(f"strategy   {plan.strategy.value}: {plan.reason}")
-    click.echo(f"keras      {plan.keras.value}: {plan.keras_reason}")
+    output.show(f"job        {plan.job.entry_point}{args}")
+    output.show(f"inventory  {_inventory(plan)}")
+    output.show(f"strategy   {plan.strategy.value}: {plan.reason}")
+    output.show(f"keras      {plan.keras.value}: {plan.keras_reason}")
     if plan.job.env:
         shown = without_secrets(plan.job.env)
-        click.echo(f"env        {shlex.join(f'{name}={text}' for name, text in shown.items())}")
+        output.show(f"env        {shlex.join(f'{name}={text}' for name, text in shown.items())}")
     if plan.job.runtime_env:
-        click.echo(f"runtime    Ray's runtime_env with {', '.join(sorted(plan.job.runtime_env))}")
+        output.show(f"runtime    Ray's runtime_env with {', '.join(sorted(plan.job.runtime_env))}")
     for role in plan.roles:
         each = " each" if role.num_tasks > 1 else ""
-        click.echo(f"role       {role.num_tasks} x {role.task_type.value}, {role.resources}{each}")
+        output.show(f"role       {role.num_tasks} x {role.task_type.value}, {role.resources}{each}")
     for extra in plan.job.roles.values():
         each = " each" if extra.num_tasks > 1 else ""
         program = shlex.join(redact_arguments(extra.command))
-        click.echo(f"role       {extra.num_tasks} x {extra.name}, {extra.resources}{each}: {program}")
-    click.echo(f"placement  {_placement(plan)}")
+        output.show(f"role       {extra.num_tasks} x {extra.name}, {extra.resources}{each}: {program}")
+    output.show(f"placement  {_placement(plan)}")
     for line in _host_lines(plan):
-        click.echo(line)
+        output.show(line)
     if plan.devices is not None:
-        click.echo(f"devices    {plan.devices} logical CPU devices per task")
+        output.show(f"devices    {plan.devices} logical CPU devices per task")
     if (sizes := batch_sizes_of(plan)) is not None:
-        click.echo(f"batch      {sizes}")
+        output.show(f"batch      {sizes}")
         if sizes.rate is not None:
-            click.echo(f"rate       {sizes.rate}")
+            output.show(f"rate       {sizes.rate}")
     for note in plan.notes:
-        click.echo(f"note: {note}")
-    click.echo("the addresses below stand for those that the tasks will lease:")
+        output.show(f"note: {note}")
+    output.show("the addresses below stand for those that the tasks will lease:")
     if lists_tasks(plan):
         for task, config in placeholder_tf_configs(plan):
-            click.echo(_tf_config_line(task, config))
+            output.show(_tf_config_line(task, config))
         return
     for task_type, addresses in placeholder_cluster(plan).as_dict().items():
         few = addresses if len(addresses) <= _MAX_ADDRESSES else [*addresses[:2], "…", addresses[-1]]
-        click.echo(f"cluster    {len(addresses)} x {task_type}: {', '.join(few)}")
-    click.echo(f"TF_CONFIG  the cluster and the task; --tf-config {plan.tasks[-1]} prints that of one task")
+        output.show(f"cluster    {len(addresses)} x {task_type}: {', '.join(few)}")
+    output.show(f"TF_CONFIG  the cluster and the task; --tf-config {plan.tasks[-1]} prints that of one task")
 
 
 def _tf_config_line(task: TaskId, config: str | None) -> str:

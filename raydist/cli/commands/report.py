@@ -51,9 +51,9 @@ def command(run: str, path: Path | None, storage: str, is_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{target}  {size_bytes / 1e6:.1f} MB")
+    output.show(f"{target}  {size_bytes / 1e6:.1f} MB")
     for sentence in problems.sentences:
-        click.echo(f"left out: {sentence}", err=True)
+        output.show(f"left out: {sentence}", is_error=True)
 
 
 def _write(target: Path, page: str) -> int:

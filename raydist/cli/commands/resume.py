@@ -10,6 +10,7 @@ from raydist.cli import running
 from raydist.cli.commands.runs.kept_job import check_args, check_roles, kept_job, kept_settings, lost_secrets
 from raydist.cli.job_options import default_storage, given_options, job_options, json_option
 from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.screen import output
 from raydist.cli.screen.grouped_help import RunCommand
 from raydist.spec.definition import TypedOptions
 from raydist.spec.settings.environment import ENV, variable_names
@@ -49,7 +50,7 @@ def command(
         layer = _joined(layer, read_config(config))
     check_roles(run, record.spec, settings=layer)
     for sentence in lost_secrets(record.spec, layers=(layer, {**given, PARAMS: params})):
-        click.echo(f"note: {sentence}", err=True)
+        output.show(f"note: {sentence}", is_error=True)
     return running.run_job(
         kept_job(run, record.spec, working_dir=working_dir),
         config=layer,

@@ -37,4 +37,4 @@ def command(run: str, names: tuple[str, ...], timeout_s: float, storage: str, is
         return
     for task, text in found.items():
         shown = text or f"no stacks within {timeout_s:g} s\n"
-        click.echo(f"== {task}\n{shown}")
+        output.show(f"== {task}\n{shown}")

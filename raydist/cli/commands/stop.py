@@ -49,7 +49,7 @@ def command(run: str, timeout_s: float, address: str | None, storage: str, is_js
         told = result.as_dict()
         output.print_json({key: told[key] for key in ("run", "state", "steps", "checkpoint", "storage")})
     else:
-        click.echo(f"run {run}: {run_view.how_far(result.state, result.steps)}")
+        output.show(f"run {run}: {run_view.how_far(result.state, result.steps)}")
 
 
 def _stop(attached: AttachedRun, run: str, *, timeout_s: float) -> None:

@@ -46,7 +46,7 @@ def command(runs: tuple[str, ...], host: str, port: int | None, storage: str, is
             output.print_json({"url": url, "storage": opened.uri(), "runs": names})
         else:
             shown = "the runs" if names is None else ", ".join(names)
-            click.echo(f"{url}  shows {shown} in {opened.uri()}; Ctrl-C ends it")
+            output.show(f"{url}  shows {shown} in {opened.uri()}; Ctrl-C ends it")
         warn_of_readers(host)
         sys.stdout.flush()
         stop.wait()

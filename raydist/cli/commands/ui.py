@@ -42,7 +42,7 @@ def command(host: str, port: int | None, no_token: bool, storage: str, is_json: 
         if is_json:
             output.print_json({"url": server.url, "storage": opened.uri()})
         else:
-            click.echo(f"{server.url}  shows the runs in {opened.uri()}; Ctrl-C ends it")
+            output.show(f"{server.url}  shows the runs in {opened.uri()}; Ctrl-C ends it")
         if no_token:
             warn_of_readers(host)
         sys.stdout.flush()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 
-import click
+from raydist.cli.screen import output
 
 
 def warn_of_readers(host: str) -> None:
     """Says on stderr who can read what `host` serves without a token, if others than this machine can."""
     if not _is_loopback(host):
-        click.echo(f"raydist: everybody who reaches {host} can read these runs", err=True)
+        output.show(f"raydist: everybody who reaches {host} can read these runs", is_error=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,21 +1,26 @@
-"""What every command prints alike: one JSON object, a table, an error."""
+"""Where everything that commands print goes through, and what they print alike: JSON, a table, an error."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from raydist.cli.screen import guide_pages
 from raydist.errors import RaydistError
 from raydist.spec.run_state import RunState
+from raydist.spec.text.control import escaped
 from raydist.storage.files.redaction import redact_text
 from raydist.storage.plain_json import dump_plain_json
+
+# JSON allows them in a string.
+_CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f]")
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
@@ -23,15 +28,33 @@ def wants_json(arguments: Sequence[str]) -> bool:
     return "--json" in itertools.takewhile(lambda each: each != "--", arguments)
 
 
+def show(
+    text: str, *, end: str = "\n", is_error: bool = False, stream: IO[str] | None = None, is_raw: bool = False
+) -> None:
+    """Prints `text` with what could control the terminal written out: it may hold names that anybody chose.
+
+    Args:
+      stream: Where to; stdout, or stderr with `is_error`, when omitted.
+      is_raw: Whether the text is printed as it is, also where stdout is no terminal.
+    """
+    printed = text if is_raw else escaped(text)
+    click.echo(f"{printed}{end}", nl=False, err=is_error, file=stream, color=True if is_raw else None)
+
+
 def print_json(data: Mapping[str, Any]) -> None:
     """Prints the one object that `--json` promises. NaN and infinities become null: JSON has none."""
-    click.echo(dump_plain_json(data, indent=2))
+    show(json_text(dump_plain_json(data, indent=2)))
+
+
+def json_text(text: str) -> str:
+    """Returns JSON with all control characters in its strings written as JSON writes them."""
+    return _CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Prints aligned columns; numbers stand at the right of theirs."""
     for line in table_lines(headers, rows):
-        click.echo(line)
+        show(line)
 
 
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
@@ -81,7 +104,7 @@ def print_error(
     known = [f"{name} {value}" for name, value in places.items() if value is not None]
     if (page := guide_pages.command_about(type_name, code)) is not None:
         known.append(f"see `{page}`")
-    click.echo(f"raydist: {message}" + (f" ({', '.join(known)})" if known else ""), err=True)
+    show(f"raydist: {message}" + (f" ({', '.join(known)})" if known else ""), is_error=True)
     return code
 
 
@@ -118,4 +141,5 @@ def _descriptor_1_on_2() -> Iterator[None]:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    # Escaped here already: a column is as wide as what is shown.
+    return f"{value:.6g}" if isinstance(value, float) else escaped(str(value)).replace("\n", "\\n")

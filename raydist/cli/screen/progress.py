@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from raydist.cli.screen import output
+from raydist.spec.text.control import escaped
+
 if TYPE_CHECKING:
     import rich.live
 
@@ -111,7 +114,7 @@ class PlainView:
         self.say(progress_line(progress))
 
     def say(self, sentence: str) -> None:
-        print(sentence, file=self._stream, flush=True)
+        output.show(sentence, stream=self._stream)
 
     def _is_due(self, progress: Progress, last: Progress) -> bool:
         if progress.step == 0:
@@ -130,11 +133,13 @@ class LiveView:
     def show(self, progress: Progress) -> None:
         import rich.text
 
-        line = rich.text.Text(progress_line(progress), style="cyan", no_wrap=True, overflow="ellipsis")
+        line = rich.text.Text(
+            escaped(progress_line(progress)), style="cyan", no_wrap=True, overflow="ellipsis"
+        )
         self._live.update(line)
 
     def say(self, sentence: str) -> None:
-        self._live.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        self._live.console.print(escaped(sentence), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

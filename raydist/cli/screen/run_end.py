@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, TextIO
 
 from raydist.cli.job_options import default_storage
-from raydist.cli.screen import run_view
+from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import duration, metrics_line
 
 if TYPE_CHECKING:
@@ -23,18 +23,18 @@ def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> No
     """
     for note in result.notes:
         if note not in said:
-            print(f"note: {note}", file=stream)
+            output.show(f"note: {note}", stream=stream)
     if result.traceback:
-        print(f"\n{result.traceback.rstrip()}\n", file=stream)
+        output.show(f"\n{result.traceback.rstrip()}\n", stream=stream)
     if result.error is not None and result.error.log_end:
         lines = "\n".join(f"  {line}" for line in result.error.log_end.splitlines())
-        print(f"\nthe end of {result.error.task}'s log:\n{lines}\n", file=stream)
+        output.show(f"\nthe end of {result.error.task}'s log:\n{lines}\n", stream=stream)
     if result.error is not None:
         run_view.print_error(result.error, stream=stream)
     total_s = result.timings.get("total") or 0.0
     attempts = "" if result.attempts == 1 else f", {result.attempts} attempts"
     how_far = run_view.how_far(result.state, result.steps)
-    print(f"{how_far}, {duration(total_s)}{attempts}", file=stream)
+    output.show(f"{how_far}, {duration(total_s)}{attempts}", stream=stream)
     facts = {
         "metrics": metrics_line(result.metrics),
         "checkpoint": result.checkpoint,
@@ -42,16 +42,16 @@ def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> No
     }
     for name, value in facts.items():
         if value:
-            print(f"  {name.ljust(10)}  {value}", file=stream)
+            output.show(f"  {name.ljust(10)}  {value}", stream=stream)
     third = "metrics" if result.exit_code == 0 else "resume"
-    print(f"next: {_next_commands(result, 'status', 'logs', third)}", file=stream)
+    output.show(f"next: {_next_commands(result, 'status', 'logs', third)}", stream=stream)
 
 
 def print_acceptance(result: RunResult, *, stream: TextIO) -> None:
     """Prints where a detached run is found from now on."""
-    print(f"run {result.run} continues in the cluster, independently of this shell", file=stream)
-    print(f"  storage     {result.storage}", file=stream)
-    print(f"next: {_next_commands(result, 'status', 'logs -f', 'stop')}", file=stream)
+    output.show(f"run {result.run} continues in the cluster, independently of this shell", stream=stream)
+    output.show(f"  storage     {result.storage}", stream=stream)
+    output.show(f"next: {_next_commands(result, 'status', 'logs -f', 'stop')}", stream=stream)
 
 
 def _next_commands(result: RunResult, *commands: str) -> str:

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-import click
-
 from raydist.cli.screen import guide_pages, output
 from raydist.cli.screen.progress import Progress, duration, metrics_line, rate
 from raydist.spec.best import Best
@@ -193,7 +191,7 @@ def error_lines(error: RunError) -> list[str]:
 def print_error(error: RunError, *, stream: TextIO | None = None) -> None:
     """Prints why a run failed, to stdout when `stream` is omitted."""
     for line in error_lines(error):
-        click.echo(line, file=stream)
+        output.show(line, stream=stream)
 
 
 def age_line(record: RunRecord) -> str | None:

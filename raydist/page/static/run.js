@@ -198,17 +198,18 @@ function factsView(data) {
     section("Plan", "", facts(planned)),
     record.notes.length ? section("Notes", "", h("ul", { className: "notes" }, record.notes.map((note) => h("li", {}, note)))) : null,
     code.length ? section("Code", "", facts(code.map(([name, value]) => [name.replaceAll("_", " "), name === "num_bytes" ? formatBytes(value) : formatAny(value)]))) : null,
-    section("Environment", "", facts(environment), hostTable(record.environment),
+    section("Environment", "", facts(environment), hostFacts(record.environment),
       Object.keys(versions).length ? h("details", {}, h("summary", {}, "all packages"), facts(Object.entries(versions))) : null,
       record.tasks.length ? table(["task", "state", "steps", "host", "pid"], record.tasks.slice(0, 200).map((task) => [task.task, task.state, formatNumber(task.steps), task.host || "–", formatAny(task.pid)]), [2, 4]) : null,
       h("details", {}, h("summary", {}, "all options"), facts(options))));
 }
 
-function hostTable(environment) {
+function hostFacts(environment) {
   if (!environment || !environment.hosts.length) return null;
-  return table(["hosts", "CPU", "CPUs", "memory", "GPUs", "system"], environment.hosts.map(({ machine, hosts }) => [
-    Object.entries(hosts).map(([address, name]) => `${name} (${address})`).join(", "), machine.cpu || "–", formatAny(machine.num_cpus),
-    machine.memory_bytes === null ? "–" : formatBytes(machine.memory_bytes), machine.gpus.join(", ") || "none", machine.system]), [2, 3]);
+  return h("div", { className: "hosts" }, environment.hosts.map(({ machine, hosts }) => facts([
+    ["hosts", Object.entries(hosts).map(([address, name]) => `${name} (${address})`).join(", ")], ["CPU", machine.cpu || "–"],
+    ["CPUs", formatAny(machine.num_cpus)], ["memory", machine.memory_bytes === null ? "–" : formatBytes(machine.memory_bytes)],
+    ["GPUs", machine.gpus.join(", ") || "none"], ["system", machine.system]])));
 }
 
 function checkpointTable(checkpoints) {

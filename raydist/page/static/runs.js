@@ -7,6 +7,7 @@ const COLUMNS = [
   { name: "job", of: (run) => run.job || "", isMinor: true },
   { name: "steps", of: (run) => run.steps, isNumber: true },
   { name: "metrics", of: (run) => Object.values(run.metrics)[0] ?? null },
+  { name: "best", of: (run) => (run.best ? run.best.value : null) },
   { name: "duration", of: (run) => run.duration_s, isNumber: true },
   { name: "strategy", of: (run) => run.strategy || "", isMinor: true },
   { name: "started", of: (run) => run.created_at_s || 0, isNumber: true },
@@ -14,7 +15,7 @@ const COLUMNS = [
 
 class RunsView {
   constructor(page) {
-    Object.assign(this, { page, runs: [], chosen: new Set(), sort: { column: COLUMNS[7], isDown: true } });
+    Object.assign(this, { page, runs: [], chosen: new Set(), sort: { column: COLUMNS[8], isDown: true } });
     this.filter = h("input", { type: "search", placeholder: "filter: name, state, job, lr=0.01", "aria-label": "filter runs", oninput: () => this.show() });
     this.compare = h("button", { type: "button", className: "primary", onclick: () => page.go("compare", [...this.chosen]) });
     this.count = h("span", { className: "hint" });
@@ -63,12 +64,14 @@ class RunsView {
       else this.chosen.delete(run.run);
       this.tellChosen();
     } });
-    const metrics = Object.entries(run.metrics).slice(0, 3).map(([name, value]) => h("span", { className: "metric" }, `${name} `, h("b", {}, formatNumber(value))));
+    const metric = (name, value) => h("span", { className: "metric" }, `${name} `, h("b", {}, formatNumber(value)));
+    const metrics = Object.entries(run.metrics).slice(0, 3).flatMap(([name, value]) => [metric(name, value), " "]);
     return h("tr", {}, h("td", {}, choose),
-      h("td", {}, h("a", { href: this.page.link("run", [run.run]) }, run.run)),
-      h("td", {}, stateBadge(run.state)), h("td", { className: "minor" }, run.job || "–"),
-      h("td", { className: "number" }, formatNumber(run.steps)), h("td", {}, metrics),
-      h("td", { className: "number" }, formatSeconds(run.duration_s)), h("td", { className: "minor" }, run.strategy || "–"),
+      h("td", { className: "text" }, h("a", { href: this.page.link("run", [run.run]) }, run.run)),
+      h("td", {}, stateBadge(run.state)), h("td", { className: "minor text" }, run.job || "–"),
+      h("td", { className: "number" }, formatNumber(run.steps)), h("td", { className: "values" }, metrics),
+      h("td", { className: "values" }, run.best ? metric(run.best.name, run.best.value) : "–"),
+      h("td", { className: "number" }, formatSeconds(run.duration_s)), h("td", { className: "minor text" }, run.strategy || "–"),
       h("td", { className: "number" }, formatTime(run.created_at_s)));
   }
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from raydist.training.replicas import all_reduce
 from raydist.training.replicas.replica_share import weighted_gradient
+from raydist.training.reporting import reporter
 
 
 def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
@@ -33,6 +34,23 @@ def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
         present = all_reduce.sum_over_replicas(present, context)
     found = iter(present)
     return [None if one is None else with_unique_rows(next(found)) for one in gradients]
+
+
+def note_unique_rows(optimizer: Any, gradients: Sequence[Any]) -> None:
+    """Notes that sparse rows are summed for an optimizer of Keras 3, where that changes its updates."""
+    if any(isinstance(one, tf.IndexedSlices) for one in gradients) and not _is_linear(optimizer):
+        name = type(optimizer).__name__
+        reporter.note(
+            f"rows of embeddings that a batch looks up several times are summed before {name} gets them, as "
+            "tf_keras does, also on one device; Keras 3 without raydist takes each lookup for a gradient of "
+            "its own, so weights differ from those of a plain Keras 3 run"
+        )
+
+
+def _is_linear(optimizer: Any) -> bool:
+    """Whether an update by the sum of some gradients is the sum of the updates by each."""
+    clips = (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
+    return type(optimizer).__name__ == "SGD" and not any(clips)
 
 
 def with_unique_rows(gradient: Any) -> Any:

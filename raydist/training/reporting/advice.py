@@ -16,6 +16,12 @@ _ADVICE = {
         "Build MultiWorkerMirroredStrategy() before the first tensor, variable, dataset or model; before "
         "tf.config.list_logical_devices(); tf.config.list_physical_devices() may come first."
     ),
+    # TensorFlow has not brought it along since 2.21. raydist's extra `tensorflow` does not either, because
+    # only programs that write summaries themselves need it.
+    "TensorBoard is not installed, missing implementation for tf.summary": (
+        "Install it on each host: `pip install 'raydist[tensorboard]'`; or leave out tf.summary and Keras's "
+        "TensorBoard callback: raydist writes its metrics for TensorBoard without them."
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from raydist.spec.best import Best, best_of
 from raydist.spec.status import TaskFailure, TaskPace, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
+from raydist.spec.text.control import without_colours
 
 
 class TaskProgress:
@@ -160,6 +161,7 @@ class TaskProgress:
 
     def note(self, sentence: str) -> None:
         """Adds a sentence about what was chosen on the user's behalf, once."""
+        sentence = without_colours(sentence)
         with self._lock:
             if sentence not in self._status.notes:
                 self._status = replace(self._whole(), notes=(*self._status.notes, sentence))

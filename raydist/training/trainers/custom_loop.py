@@ -15,6 +15,7 @@ from raydist.training import tf_private
 from raydist.training.input import input_clock, recipes, train_data
 from raydist.training.replicas import slices
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
+from raydist.training.stepping import compilation
 from raydist.training.stepping.pace_report import PaceReport
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import LoopRequest
@@ -86,6 +87,7 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         skip=span.skip,
         count=span.last_step - span.done,
     )
+    compilation.note_clustering(run.strategy)
     call = _make_call(run.strategy, request.step_fn, before_first=functools.partial(_check_equal, run))
     iterator = iter(dataset)
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)

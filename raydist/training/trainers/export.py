@@ -21,6 +21,7 @@ from raydist.storage.run_storage import RunStorage
 from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.keras_patches.adapters import adapter_of
+from raydist.training.reporting.causes import cause_of
 from raydist.training.reporting.reporter import Reporter
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def export(
         uri = _in_thread(lambda: _write(model, files, folder, _inputs_of(element_spec), reporter))
     except Exception as error:  # whatever the user's model and layers raise
         reporter.note(
-            f"the model is not exported: {_first_line(error)}; its checkpoints are whole. "
+            f"the model is not exported: {cause_of(error)}; its checkpoints are whole. "
             "--no-export leaves it out"
         )
     else:
@@ -96,7 +97,7 @@ def _write(model: Any, files: dict[str, bytes], folder: ExportFolder, inputs: An
                 _write_serving(model, files, place / "saved_model", inputs)
                 reporter.note(
                     "the model is exported as a SavedModel alone, not as a .keras file: "
-                    f"{_first_line(error)}; a get_config() that its class can be made from would give it one"
+                    f"{cause_of(error)}; a get_config() that its class can be made from would give it one"
                 )
             else:
                 if adapter_of(copy).knows_inputs(copy):
@@ -171,10 +172,6 @@ def _inputs_of(element_spec: Any) -> Any:
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros([size or 1 for size in spec.shape], spec.dtype)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _in_thread(function: Callable[[], str]) -> str:

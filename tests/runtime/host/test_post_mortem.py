@@ -94,6 +94,11 @@ def test_crash_is_named_by_the_log_and_shown_without_its_native_stack(
     ]
 
 
+def test_end_of_a_log_has_no_control_sequences(scratch: Path) -> None:
+    (scratch / "log").write_text("\x1b[1mepoch\x1b[0m 1\x1b]0;owned\x07\n10%\r20%\n")
+    assert examine(scratch, code=1, oom=None).log_end == "epoch 1\n20%"
+
+
 def test_exit_is_named_by_the_log(scratch: Path) -> None:
     (scratch / "log").write_text(f"epoch 1\n\n{EXIT_MARK}7\n")
     finding = examine(scratch, code=None, oom=None)

@@ -73,9 +73,9 @@ def command(
     if is_json:
         output.print_json({"deleted": [_told(one) for one in chosen], "kept": kept, "bytes": num_bytes})
     elif chosen:
-        click.echo(f"deleted {_count(chosen)}, {size_text(num_bytes)} freed")
+        output.show(f"deleted {_count(chosen)}, {size_text(num_bytes)} freed")
     else:
-        click.echo("nothing to delete")
+        output.show("nothing to delete")
 
 
 def _named(uri: str, runs: tuple[str, ...]) -> list[_Chosen]:
@@ -129,7 +129,7 @@ def _count(chosen: list[_Chosen]) -> str:
 
 def _show(chosen: list[_Chosen], kept: list[dict[str, str]]) -> None:
     for one in kept:
-        click.echo(f"kept {one['run']}: {one['reason']}")
+        output.show(f"kept {one['run']}: {one['reason']}")
     if chosen:
         rows = [[_told(one)[name] for name in ("run", "state")] + _row_end(one) for one in chosen]
         output.print_table(_COLUMNS, rows)

@@ -65,9 +65,9 @@ def command(run: str, storage: str, is_json: bool) -> None:
         output.print_json(told)
         return
     for line in run_view.record_lines(record, incidents):
-        click.echo(line)
+        output.show(line)
     if problem is not None:
-        click.echo(f"restarts are unknown: {problem}")
+        output.show(f"restarts are unknown: {problem}")
     _print_sections(told)
 
 
@@ -105,16 +105,16 @@ def _host_row(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def _print_facts(title: str, facts: Mapping[str, Any]) -> None:
     if facts:
-        click.echo(f"\n{title}")
+        output.show(f"\n{title}")
         texts = {
             name: value if isinstance(value, str) else json.dumps(value) for name, value in facts.items()
         }
         for line in run_view.fact_lines(texts):
-            click.echo(f"  {line}")
+            output.show(f"  {line}")
 
 
 def _print_table(title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     if rows:
-        click.echo(f"\n{title}")
+        output.show(f"\n{title}")
         for line in output.table_lines(columns, [[row.get(name) for name in columns] for row in rows]):
-            click.echo(f"  {line}")
+            output.show(f"  {line}")

@@ -64,9 +64,9 @@ def command(run: str, what: str, directory: Path, step: int | None, storage: str
         output.print_json(told)
         return
     for note in notes:
-        click.echo(f"note: {note}")
+        output.show(f"note: {note}")
     of_step = f" of step {copied['step']}" if copied.get("step") is not None else ""
-    click.echo(
+    output.show(
         f"{what}{of_step} of run {opened.run}: {copied['num_files']} files, {size_text(copied['bytes'])}, "
         f"in {directory}"
     )

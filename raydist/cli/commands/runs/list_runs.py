@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,9 @@ import click
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import duration
+from raydist.errors import MistakeError
+from raydist.spec.near import suggest
+from raydist.spec.params.kept import shown_params
 from raydist.spec.plain import as_plain
 from raydist.spec.run_state import RunState
 
@@ -30,12 +33,15 @@ _UNKNOWN: dict[str, Any] = {
     "attempts": 0,
     "steps": 0,
     "best": None,
+    "metrics": {},
     "storage": None,
     "error": None,
     "created_at_s": None,
     "duration_s": None,
 }
 _COLUMNS = ("run", "state", "job", "strategy", "attempts", "steps", "best", "started", "duration")
+_MORE_COLUMNS = ("keras", "storage")
+_NOT_COLUMNS = ("metrics", "params", "error", "created_at_s", "duration_s")
 
 
 @click.command("list", epilog="More: `raydist guide commands`.")
@@ -55,9 +61,23 @@ _COLUMNS = ("run", "state", "job", "strategy", "attempts", "steps", "best", "sta
     show_default=True,
     help="How many at most; 0 for all.",
 )
+@click.option("--params", "with_params", is_flag=True, help="Add a column for each param.")
+@click.option(
+    "--columns",
+    metavar="NAME,…",
+    help="Columns to print: those that are printed otherwise, keras, storage, params and metrics.",
+)
 @storage_option
 @json_option
-def command(states: tuple[str, ...], job: str | None, limit: int, storage: str, is_json: bool) -> None:
+def command(
+    states: tuple[str, ...],
+    job: str | None,
+    limit: int,
+    with_params: bool,
+    columns: str | None,
+    storage: str,
+    is_json: bool,
+) -> None:
     """List runs, the newest first."""
     from raydist.storage.filesystem import Storage
     from raydist.storage.run_list import list_runs
@@ -73,9 +93,17 @@ def command(states: tuple[str, ...], job: str | None, limit: int, storage: str, 
         asked = " that match" if states or job else ""
         folder = opened.local_path()
         why = "" if folder is None or folder.is_dir() else ", which does not exist"
-        click.echo(f"no runs{asked} in {opened.uri()}{why}")
+        output.show(f"no runs{asked} in {opened.uri()}{why}")
         return
-    _print(listing)
+    chosen = None if columns is None else [name.strip() for name in columns.split(",")]
+    _print(listing, asked=chosen, with_params=with_params)
+
+
+def _check_columns(columns: Iterable[str], *, known: Collection[str]) -> None:
+    for name in columns:
+        if name not in known or name in _NOT_COLUMNS:
+            shown = [one for one in known if one not in _NOT_COLUMNS]
+            raise MistakeError(f"no run that is listed has {name!r}; {suggest(name, sorted(shown))}")
 
 
 def _matcher(states: Collection[str], job: str | None) -> Callable[[RunRecord], bool] | None:
@@ -103,22 +131,27 @@ def _described(record: RunRecord | DamagedRecord) -> dict[str, Any]:
     told = {key: as_plain(getattr(record, key, unknown)) for key, unknown in _UNKNOWN.items()}
     if isinstance(record, RunRecord):
         told |= {"job": run_view.job_text(record), "duration_s": run_view.duration_s(record)}
-    return told
+        return {**told, "params": shown_params(record.spec)}
+    return {**told, "params": {}}
 
 
-def _print(listing: Listing) -> None:
+def _print(listing: Listing, *, asked: Sequence[str] | None, with_params: bool) -> None:
     from raydist.storage.run_record import RunRecord
 
-    rows = []
+    cells = []
     for record in listing.runs:
         told = _described(record)
         told["started"] = run_view.local_time(told["created_at_s"])
         told["best"] = run_view.best_text(record.best) if isinstance(record, RunRecord) else None
         told["duration"] = None if told["duration_s"] is None else duration(told["duration_s"])
-        rows.append([told[name] for name in _COLUMNS])
-    output.print_table(_COLUMNS, rows)
+        # A column of its own wins over a param, a param over a metric of that name.
+        cells.append({**told["metrics"], **told["params"], **told})
+    params = dict.fromkeys(name for cell in cells for name in cell["params"])
+    columns = [*(asked or _COLUMNS), *(params if with_params else ())]
+    _check_columns(columns, known={*_COLUMNS, *_MORE_COLUMNS, *(name for cell in cells for name in cell)})
+    output.print_table(columns, [[cell.get(name) for name in columns] for cell in cells])
     for record in listing.runs:
         if not isinstance(record, RunRecord):
-            click.echo(record.error.message)
+            output.show(record.error.message)
     if not listing.is_complete:
-        click.echo(f"{len(listing.runs)} of {listing.num_known} runs; --limit 0 shows all")
+        output.show(f"{len(listing.runs)} of {listing.num_known} runs; --limit 0 shows all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import sys
 import time
 from collections.abc import Iterable
 from datetime import datetime
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.run_argument import note_damage, open_named, run_argument
+from raydist.cli.run_argument import note_damage, open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.log_noise import NoiseFilter, is_noise
 from raydist.errors import MistakeError, SpecError
 from raydist.spec.duration import parse_duration
 from raydist.spec.extra_roles.role import AnyTask, parse_any_task
+from raydist.spec.text.control import coloured_line, without_sequences
 
 if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage
@@ -61,6 +63,8 @@ class _SinceType(click.ParamType[float]):
 )
 @click.option("--time", "with_time", is_flag=True, help="Print the time of each line.")
 @click.option("--all", "is_all", is_flag=True, help="Print TensorFlow's start-up messages too.")
+@click.option("--raw", "is_raw", is_flag=True, help="Print each line as it is, with all control sequences.")
+@wait_option
 @storage_option
 @json_option
 def command(
@@ -72,6 +76,8 @@ def command(
     since_s: float | None,
     with_time: bool,
     is_all: bool,
+    is_raw: bool,
+    wait_s: float,
     storage: str,
     is_json: bool,
 ) -> None:
@@ -84,7 +90,7 @@ def command(
             "--follow and --json do not go together: JSON is one object, printed at the end"
         )
     asked = parse_any_task(task) if task is not None else None
-    opened = open_named(storage, run)
+    opened = open_named(storage, run, wait_s=wait_s if follow else 0.0)
     is_all = is_all or is_json
     logs = _Logs(opened, task=asked, attempt=attempt, tail=tail, since_s=since_s, is_all=is_all)
     if follow:
@@ -96,7 +102,7 @@ def command(
         logs.check_found()
         output.print_json({"run": opened.run, "logs": _texts(logs, lines)})
         return
-    printer = _Printer(has_prefix=asked is None, with_time=with_time)
+    printer = _Printer(has_prefix=asked is None, with_time=with_time, is_raw=is_raw)
     printer.print(logs.read_new(is_last=not follow))
     while follow and not logs.is_over():
         time.sleep(_POLL_S)
@@ -104,8 +110,8 @@ def command(
     if not follow:
         logs.check_found()
         if not printer.has_printed and logs.num_left_out:
-            click.echo(
-                f"TensorFlow's start-up messages alone ({logs.num_left_out}); --all shows them", err=True
+            output.show(
+                f"TensorFlow's start-up messages alone ({logs.num_left_out}); --all shows them", is_error=True
             )
 
 
@@ -200,20 +206,26 @@ class _Printer:
       has_printed: Whether there was any line yet.
     """
 
-    def __init__(self, *, has_prefix: bool, with_time: bool) -> None:
+    def __init__(self, *, has_prefix: bool, with_time: bool, is_raw: bool) -> None:
         self._has_prefix = has_prefix
         self._with_time = with_time
+        self._is_raw = is_raw
         self._attempt: int | None = None
         self.has_printed = False
 
     def print(self, lines: Iterable[LogLine]) -> None:
         for line in lines:
             if self._attempt not in (None, line.attempt):
-                click.echo(f"==> attempt {line.attempt} <==")
+                output.show(f"==> attempt {line.attempt} <==")
             self._attempt, self.has_printed = line.attempt, True
             at = f"{run_view.local_time(line.at_s)} " if self._with_time else ""
             prefix = f"[{line.task}] " if self._has_prefix else ""
-            click.echo(f"{at}{prefix}{line.text}")
+            output.show(f"{at}{prefix}{self._shown(line.text)}", is_raw=True)
+
+    def _shown(self, text: str) -> str:
+        if self._is_raw:
+            return text
+        return coloured_line(text) if sys.stdout.isatty() else without_sequences(text)
 
 
 def _texts(logs: _Logs, lines: Iterable[LogLine]) -> list[dict[str, object]]:

@@ -63,16 +63,16 @@ def command(
             }
         )
         return
-    click.echo(
+    output.show(
         f"{found.task}: {_count(num_steps, 'step')} ({answer.first_step} to {answer.last_step}) in "
         f"{_count(answer.calls, 'call')}, {answer.seconds:.2f} s"
     )
     if answer.is_cut:
-        click.echo(f"The training ended before {steps} steps.")
+        output.show(f"The training ended before {steps} steps.")
     elif answer.calls < num_steps:
-        click.echo("Several steps run in one call, and a profile begins and ends between calls.")
-    click.echo(f"The profile is in {answer.profile}")
-    click.echo(f"`raydist tensorboard {opened.run}` shows it on its Profile page (`pip install xprof`).")
+        output.show("Several steps run in one call, and a profile begins and ends between calls.")
+    output.show(f"The profile is in {answer.profile}")
+    output.show(f"`raydist tensorboard {opened.run}` shows it on its Profile page (`pip install xprof`).")
 
 
 def _count(number: int, noun: str) -> str:

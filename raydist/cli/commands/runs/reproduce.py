@@ -94,9 +94,9 @@ def command(
         output.print_json({"run": opened.run, "commands": lines, "notes": notes})
         return 0
     for note in notes:
-        click.echo(f"# {note}")
+        output.show(f"# {note}")
     for line in lines:
-        click.echo(line)
+        output.show(line)
     return 0
 
 
@@ -117,7 +117,7 @@ def _run_again(
         unpack(code, target)
         own["working_dir"] = str(target)
     for note in notes:
-        click.echo(f"note: {note}", err=is_json)
+        output.show(f"note: {note}", is_error=is_json)
     return running.run_job(
         kept_job(record.run, record.spec, working_dir=own.get("working_dir")),
         config=kept_settings(record.spec),

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from raydist.cli.job_options import json_option, storage_option
-from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.run_argument import open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import PlainView
 from raydist.errors import StorageError
 from raydist.spec.incidents import Incident, incidents_of
 from raydist.spec.plain import as_plain
+from raydist.spec.text.control import escaped
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
@@ -29,9 +30,10 @@ _POLL_S = 1.0
 @click.command("status", epilog="More: `raydist guide commands`.")
 @run_argument
 @click.option("-w", "--watch", is_flag=True, help="Update the view until the run has ended.")
+@wait_option
 @storage_option
 @json_option
-def command(run: str, watch: bool, storage: str, is_json: bool) -> None:
+def command(run: str, watch: bool, wait_s: float, storage: str, is_json: bool) -> None:
     """Show the progress of a run.
 
     Works from any shell, during the run and after Ray is gone.
@@ -40,7 +42,7 @@ def command(run: str, watch: bool, storage: str, is_json: bool) -> None:
 
     if watch and is_json:
         raise click.UsageError("--watch and --json do not go together: JSON is one object, printed at once")
-    opened = open_named(storage, run)
+    opened = open_named(storage, run, wait_s=wait_s if watch else 0.0)
     record = read_record(opened)
     if watch and not record.state.is_terminal:
         record = _watch(opened)
@@ -52,9 +54,9 @@ def command(run: str, watch: bool, storage: str, is_json: bool) -> None:
         output.print_json({**told, **facts, **times, "restarts": as_plain(incidents)})
         return
     for line in _lines(opened, record, incidents):
-        click.echo(line)
+        output.show(line)
     if problem is not None:
-        click.echo(f"restarts are unknown: {problem}")
+        output.show(f"restarts are unknown: {problem}")
 
 
 def read_incidents(storage: RunStorage) -> tuple[Sequence[Incident], str | None]:
@@ -105,7 +107,7 @@ def _watch(storage: RunStorage) -> RunRecord:
     with rich.live.Live(console=rich.console.Console(), auto_refresh=False, transient=True) as live:
         while not _is_over(storage, record := read_record(storage)):
             lines = _lines(storage, record, read_incidents(storage)[0])
-            live.update(rich.text.Text("\n".join(lines)), refresh=True)
+            live.update(rich.text.Text(escaped("\n".join(lines))), refresh=True)
             time.sleep(_POLL_S)
     return record
 

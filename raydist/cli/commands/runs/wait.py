@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from raydist.cli.job_options import json_option, storage_option, timeout_option
-from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.run_argument import open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.errors import ClusterError
 
@@ -18,16 +20,19 @@ from raydist.errors import ClusterError
     metavar="ADDRESS",
     help="Ray that a detached run is in; the one it was submitted to when omitted.",
 )
+@wait_option
 @storage_option
 @json_option
-def command(run: str, timeout_s: float | None, address: str | None, storage: str, is_json: bool) -> int:
+def command(
+    run: str, timeout_s: float | None, address: str | None, wait_s: float, storage: str, is_json: bool
+) -> int:
     """Wait until a run ends, and exit with its exit code.
 
     Works from any shell. A run whose driver has died is exit code 3.
     """
     from raydist.runs.attached import AttachedRun
 
-    opened = open_named(storage, run)
+    opened = open_named(storage, run, wait_s=min(wait_s, math.inf if timeout_s is None else timeout_s))
     attached = AttachedRun(opened, address=address)
     with output.stdout_kept_for_json(is_json):
         has_ended = attached.wait(timeout_s)
@@ -37,7 +42,7 @@ def command(run: str, timeout_s: float | None, address: str | None, storage: str
     if is_json:
         output.print_json(result.as_dict())
     else:
-        click.echo(f"run {opened.run}: {run_view.how_far(result.state, result.steps)}")
+        output.show(f"run {opened.run}: {run_view.how_far(result.state, result.steps)}")
         if result.error is not None:
             run_view.print_error(result.error)
     return result.exit_code

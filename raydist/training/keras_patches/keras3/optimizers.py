@@ -85,6 +85,8 @@ def _make_apply_gradients(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def _backend_apply_gradients(self: Any, grads: list[Any], trainable_variables: list[Any]) -> None:
         is_stock = tf_private.is_default(tf.distribute.get_strategy())
+        if not is_stock:
+            gradients.note_unique_rows(self, grads)
         if self not in _inner and not is_stock:
             grads = gradients.summed_over_replicas(grads)
         original(self, grads, trainable_variables)

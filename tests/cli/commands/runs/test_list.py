@@ -83,3 +83,49 @@ def test_list_of_runs_that_do_not_match_says_so(raydist: Run, runs: str) -> None
     code, out, _ = raydist("list", "--storage", runs, "--state", "CANCELLED", "--job", "nothing")
     assert code == 0
     assert "torn" in out  # what it was cannot be told
+
+
+@pytest.fixture
+def tuned(tmp_path: Any) -> str:
+    """A storage with two runs that differ in a param, one of them with a metric."""
+    for created_at_s, name, params, metrics in (
+        (1.0, "a", {"rate": 0.1}, {"accuracy": 0.75}),
+        (2.0, "b", {"rate": 0.01, "depth": 3}, {}),
+    ):
+        storage = open_run(str(tmp_path / "tuned"), run=name)
+        record = make_record(storage, state="RUNNING", spec={"params": params}, metrics=metrics)
+        RunRecordStore(storage, clock=lambda now_s=created_at_s: now_s).replace(record)
+    return str(tmp_path / "tuned")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        pytest.param(
+            ["--columns", "run,accuracy"], ["run  accuracy", "b           -", "a        0.75"], id="columns"
+        ),
+        pytest.param(
+            ["--columns", "run", "--params"],
+            ["run  rate  depth", "b    0.01      3", "a     0.1      -"],
+            id="params",
+        ),
+    ],
+)
+def test_list_has_the_columns_that_are_asked_for(
+    raydist: Run, tuned: str, arguments: list[str], lines: list[str]
+) -> None:
+    code, out, _ = raydist("list", "--storage", tuned, *arguments)
+    assert (code, out.splitlines()) == (0, lines)
+
+
+def test_column_that_no_run_has_is_exit_2(raydist: Run, tuned: str) -> None:
+    code, _, err = raydist("list", "--storage", tuned, "--columns", "run,acuracy")
+    assert (code, "no run that is listed has 'acuracy'; did you mean accuracy?" in err) == (2, True)
+
+
+def test_json_has_params_and_metrics(raydist: Run, tuned: str) -> None:
+    runs = json.loads(raydist("list", "--storage", tuned, "--json")[1])["runs"]
+    assert [(run["params"], run["metrics"]) for run in runs] == [
+        ({"rate": 0.01, "depth": 3}, {}),
+        ({"rate": 0.1}, {"accuracy": 0.75}),
+    ]

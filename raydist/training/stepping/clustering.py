@@ -1,0 +1,21 @@
+"""What is to be told where XLA compiles parts of steps by itself, as `tf.config.optimizer.set_jit` asks."""
+
+from __future__ import annotations
+
+
+def note_on(*, num_replicas: int, num_gpus: int, jit: str, flags: str) -> str | None:
+    """Returns what is to be told where XLA compiles parts of a step that several replicas with GPUs share.
+
+    Args:
+      num_gpus: Of this task.
+      jit: What `tf.config.optimizer.get_jit` returns; empty where XLA does not choose parts by itself.
+      flags: TF_XLA_FLAGS.
+    """
+    is_clustering = bool(jit) or any(f"--tf_xla_auto_jit={level}" in flags for level in ("1", "2", "fusible"))
+    if num_replicas == 1 or num_gpus == 0 or not is_clustering:
+        return None
+    return (
+        f"XLA compiles parts of the steps that {num_replicas} replicas with GPUs share; TensorFlow has open "
+        "reports of other losses there (tensorflow#120580, #120989, #121429), and raydist has not compared "
+        "them: compare with a run without set_jit and --tf_xla_auto_jit"
+    )

@@ -1,0 +1,99 @@
+"""The pages for those who come from elsewhere: what they say to write starts the same tasks."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from raydist import api
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.plan import Plan
+from raydist.spec.byte_size import parse_bytes
+from raydist.spec.duration import parse_duration
+from raydist.spec.tasks import TaskType
+from tests.cli.conftest import Run
+from tests.support.guide import FOLDER, blocks
+
+TFJOB = FOLDER / "coming-from-tfjob.md"
+TYPES = {"Chief": "chief", "Worker": "worker", "PS": "ps", "Evaluator": "evaluator"}
+_BLOCKS = blocks(TFJOB, "yaml")
+PAIRS = [
+    pytest.param(yaml.safe_load(before), after, id=yaml.safe_load(before)["metadata"]["name"])
+    for before, after in zip(_BLOCKS[::2], _BLOCKS[1::2], strict=True)
+]
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has plans made for a host with room for whatever the guide asks for."""
+    host = Host(name="big", num_cpus=64, num_gpus=8, memory_bytes=1 << 40)
+    monkeypatch.setattr(api, "this_machine", lambda: Inventory(hosts=(host,), is_embedded=True))
+
+
+def planned(config: str, tmp_path: Path) -> Plan:
+    (tmp_path / "main.py").write_text("print('a script')\n")
+    (tmp_path / "config.yaml").write_text(config)
+    return api.plan(str(tmp_path / "main.py"), config=str(tmp_path / "config.yaml"), address="local")
+
+
+def replicas_of(manifest: dict[str, Any]) -> dict[str, int]:
+    """Returns the number of tasks by type; without parameter servers the chief is one of the workers."""
+    specs = manifest["spec"]["tfReplicaSpecs"]
+    found = {TYPES[name]: spec["replicas"] for name, spec in specs.items()}
+    if "ps" not in found:
+        found["worker"] += found.pop("chief", 0)
+    return found
+
+
+@pytest.mark.usefixtures("roomy")
+@pytest.mark.parametrize(("manifest", "config"), PAIRS)
+def test_config_starts_the_tasks_of_the_tfjob(manifest: dict[str, Any], config: str, tmp_path: Path) -> None:
+    plan = planned(config, tmp_path)
+    roles = {role.task_type.value: role for role in plan.roles}
+    assert {name: role.num_tasks for name, role in roles.items()} == replicas_of(manifest)
+    for name, spec in manifest["spec"]["tfReplicaSpecs"].items():
+        [container] = spec["template"]["spec"]["containers"]
+        limits = container["resources"]["limits"]
+        resources = roles.get(TYPES[name], roles["worker"]).resources
+        assert resources.num_cpus == limits["cpu"]
+        assert resources.memory_bytes == parse_bytes(name, f"{limits['memory']}B")
+        assert resources.num_gpus == limits.get("nvidia.com/gpu", 0)
+        assert {each["name"]: each["value"] for each in container.get("env", ())} == plan.job.env
+        assert [*plan.job.args] == container["command"][2:]
+
+
+@pytest.mark.usefixtures("roomy")
+@pytest.mark.parametrize(("manifest", "config"), PAIRS)
+def test_config_has_the_limits_of_the_tfjob(manifest: dict[str, Any], config: str, tmp_path: Path) -> None:
+    job, policy = planned(config, tmp_path).job, manifest["spec"].get("runPolicy", {})
+    never = {each["restartPolicy"] for each in manifest["spec"]["tfReplicaSpecs"].values()} == {"Never"}
+    assert job.max_failures == policy.get("backoffLimit", 0 if never else 3)
+    seconds = policy.get("activeDeadlineSeconds")
+    assert job.timeout == (None if seconds is None else parse_duration("timeout", seconds))
+
+
+@pytest.mark.usefixtures("roomy")
+def test_parameter_servers_run_the_script_as_under_a_tfjob(tmp_path: Path) -> None:
+    plan = planned(_BLOCKS[3], tmp_path)
+    assert plan.job.run_on.value == "all"
+    assert TaskType.EVALUATOR in {role.task_type for role in plan.roles}
+
+
+def test_tf_config_of_the_page_is_what_plan_prints(raydist: Run, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("print('a script')\n")
+    [told] = blocks(FOLDER / "coming-from-tf-config.md", "json")
+    code, out, _ = raydist(
+        "plan", "main.py", "--workers", "2", "--tf-config", "worker/1", "--address", "local"
+    )
+    assert (code, json.loads(out.partition("TF_CONFIG=")[2])) == (0, json.loads(told))
+
+
+def test_program_for_ray_train_is_python() -> None:
+    [before] = blocks(FOLDER / "coming-from-ray-train.md", "py")
+    [function] = [node for node in ast.parse(before).body if isinstance(node, ast.FunctionDef)]
+    assert function.name == "train"
