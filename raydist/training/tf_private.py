@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import inspect
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -604,9 +606,13 @@ class DataFunction:
         return getattr(function, "__qualname__", None) or type(function).__name__
 
     @property
-    def is_tensorflows(self) -> bool:
-        """Whether it is a function of TensorFlow's own."""
-        return getattr(self._wrapper._func, "__module__", "").startswith("tensorflow.")
+    def is_users(self) -> bool:
+        """Whether it is the user's, and not of TensorFlow, raydist or another installed package."""
+        function = inspect.unwrap(self._wrapper._func)
+        is_own = getattr(function, "__module__", "").partition(".")[0] not in ("tensorflow", "raydist")
+        code = getattr(function, "__code__", None)
+        installed = sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]
+        return is_own and (code is None or not code.co_filename.startswith(installed))
 
     @property
     def graph(self) -> tf.Graph | None:

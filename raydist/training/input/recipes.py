@@ -34,6 +34,15 @@ def parts_of_workers(recipe: Batches, strategy: tf.distribute.Strategy, *, start
     return strategy.distribute_datasets_from_function(own)
 
 
+def global_batches(recipe: Batches, strategy: tf.distribute.Strategy, *, start_step: int = 0) -> Any:
+    """Returns the batches from a step of the run on, for a model whose own `fit` changes them first.
+
+    Keras distributes them, and each worker reads all rows. A collective; raises as `parts_of_workers`.
+    """
+    _check_same_batches(recipe, strategy, start_step)
+    return recipe.dataset(start_step=start_step)
+
+
 def check_length(data: Any, num_steps: int) -> None:
     """Raises UnsupportedError where batches of raydist.data end before the training does."""
     if isinstance(data, Batches) and data.num_steps is not None and data.num_steps < num_steps:

@@ -143,12 +143,12 @@ def _maps_anything(node: tf.data.Dataset) -> bool:
 
 
 def _is_users_map(node: tf.data.Dataset) -> bool:
-    # TensorFlow makes some of its own, for `unbatch`.
-    return _is_map(node) and not any(one.is_tensorflows for one in tf_private.functions_of(node))
+    # TensorFlow, Keras and libraries whose `fit` prepares data make maps that the user cannot move.
+    return _is_map(node) and all(one.is_users for one in tf_private.functions_of(node))
 
 
 def _maps_inside(node: tf.data.Dataset) -> bool:
-    return any(map(map_functions.maps_examples, tf_private.functions_of(node)))
+    return any(one.is_users and map_functions.maps_examples(one) for one in tf_private.functions_of(node))
 
 
 def nodes_of(node: tf.data.Dataset) -> Iterator[tf.data.Dataset]:

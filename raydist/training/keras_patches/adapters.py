@@ -118,6 +118,6 @@ def check(model: Any, strategy: tf.distribute.Strategy) -> None:
         )
 
 
-def has_own_step(model: Any, name: str) -> bool:
-    """Whether the model's class brings a `train_step`, or `test_step`, of the user's."""
+def has_own(model: Any, name: str) -> bool:
+    """Whether the model's class brings a method of its own, such as `train_step` or `fit`."""
     return getattr(type(model), name) is not getattr(adapter_of(model).library.Model, name)

@@ -67,7 +67,7 @@ class WorkerEvaluation:
         self._metrics = metrics or LocalMetrics(model)
         # What the user's own test_step returns beside the metrics.
         self._returned = ReturnedScalars(self._strategy, self._test_step)
-        if adapters.has_own_step(model, "test_step"):
+        if adapters.has_own(model, "test_step"):
             self._returned.probe(self._element_spec())
 
     def _element_spec(self) -> Any:

@@ -164,7 +164,7 @@ class _Training:
         self._save = save
         self._train_step = adapters.adapter_of(model).converted(model, model.train_step)
         # What the user's own train_step returns beside the metrics.
-        self._returned = self._probe(feed) if adapters.has_own_step(model, "train_step") else None
+        self._returned = self._probe(feed) if adapters.has_own(model, "train_step") else None
         steps = PackedSteps(run.strategy, run.coordinator, self._step, feed=feed, zeros=self._zeros)
         sizes = ClosureSizes(num_workers=run.assignment.num_workers, total=num_steps)
         self._scheduler = StepScheduler(

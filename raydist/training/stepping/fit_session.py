@@ -25,6 +25,7 @@ class FitSession:
       first: Where `fit` begins, once a callback of raydist's knows; None leaves it to Keras.
       resumption: Where the training data begin.
       groups: Which batches make up each step.
+      element_spec: The structure of a batch of the training data, once Keras has them.
     """
 
     def __init__(self, model: Any, callbacks: Any, *, base: type) -> None:
@@ -39,6 +40,7 @@ class FitSession:
         self.is_nested = _current.get() is not None
         self.first: Start | None = None
         self.resumption = _of_any(known, "resumption") or Resumption(Start())
+        self.element_spec: Any = None
         self.groups: Groups = _of_any(known, "groups") or Groups()
         pauses = _of_any(known, "pauses")
         self._pauses: Pauses | None = None if pauses is None else pauses()

@@ -37,7 +37,9 @@ def _read(data: Any, run: TaskRun, model: Any) -> Any:
     """Returns what Keras's `evaluate` is given."""
     _, name = OF_EVALUATE
     if isinstance(data, Batches):
-        return recipes.parts_of_workers(data.for_epochs(None), run.strategy)
+        has_own = adapters.has_own(model, "evaluate")  # which may change the data, as KerasHub's does
+        read = recipes.global_batches if has_own else recipes.parts_of_workers
+        return read(data.for_epochs(None), run.strategy)
     if fit_data.check_py_dataset(data, model, name=name):
         return data  # each worker reads all batches and keeps its part of each
     if fit_data.is_generator(data):

@@ -27,6 +27,7 @@ class FitPosition:
       here: The checkpoint, where it was written in this `fit`.
       epoch_size: Steps of the epoch before, where this process has seen its end. Of an epoch of unknown size
         a checkpoint may hold all steps, and nothing be left of it when the run resumes there.
+      element_spec: The structure of a batch that Keras was given, once it was.
     """
 
     def __init__(self, run: TaskRun, *, initial_epoch: int = 0, accumulate: int = 1) -> None:
@@ -65,6 +66,7 @@ class FitPosition:
         # Steps of this `fit` before this process began; None if the checkpoint does not say.
         self._steps_before = 0 if here is None else length and length.steps
         self.epoch_size: int | None = None
+        self.element_spec: Any = None
         self.restored_rate: float | None = None
         self.history: list[Mapping[str, float]] = list(here.history) if here else []
 

@@ -32,13 +32,13 @@ class _TrainData:
 
     Attributes:
       dataset: What Keras's `fit` is given.
-      element_spec: The structure of one replica's batch.
+      element_spec: The structure of one replica's batch; None where the model's own `fit` changes it.
       steps_per_epoch: None where the data's end ends an epoch.
       options: Further arguments of Keras's `fit`.
     """
 
     dataset: Any
-    element_spec: Any
+    element_spec: Any | None
     steps_per_epoch: int | None
     resumption: resume.Resumption
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class SynchronousTrainer:
         earlier_trainings.fit_ended(run, request, position, *in_all, group_size=groups.size)
         if not position.is_done:  # a later one exports
             run.reporter.first_step = max(run.reporter.first_step, position.step)
-            run.export(model, fit=position.number, element_spec=data.element_spec)
+            run.export(model, fit=position.number, element_spec=data.element_spec or position.element_spec)
         return history
 
     def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
@@ -142,13 +142,18 @@ class SynchronousTrainer:
             batches_per_epoch = groups.batches_per_epoch or steps_per_epoch * groups.size
             recipes.check_length(data, (request.epochs - request.initial_epoch) * batches_per_epoch)
             first = position.start.epoch * batches_per_epoch + position.start.step * groups.size
-            dataset = recipes.parts_of_workers(data, strategy, start_step=first)
+            read = recipes.global_batches if self._has_own_fit(request) else recipes.parts_of_workers
+            dataset = read(data, strategy, start_step=first)
         return _TrainData(
             dataset=dataset,
-            element_spec=resume.element_spec(dataset),
+            element_spec=None if self._has_own_fit(request) else resume.element_spec(dataset),
             steps_per_epoch=steps_per_epoch,
-            resumption=resume.Resumption(position.start, groups),
+            resumption=resume.Resumption(position.start, groups, is_there=isinstance(data, Batches)),
         )
+
+    def _has_own_fit(self, request: FitRequest) -> bool:
+        """Whether the model has its own `fit`, which may change a dataset first, as KerasHub's does."""
+        return adapters.has_own(request.model, "fit")
 
     def _validation_data(self, request: FitRequest) -> tuple[Any, int | None]:
         data, strategy, steps = request.validation_data, self._run.strategy, request.validation_steps
@@ -157,6 +162,8 @@ class SynchronousTrainer:
         if isinstance(data, Batches):
             # Keras gets the number of steps, so the data need no end; each validation begins anew.
             steps = evaluation.num_steps(data, steps, names=evaluation.OF_VALIDATION)
+            if self._has_own_fit(request):
+                return recipes.global_batches(data.for_epochs(None), strategy).take(steps), None
             return recipes.parts_of_workers(data.for_epochs(None), strategy), steps
         if isinstance(data, tf.data.Dataset) or callable(data):
             auto_shard = self._run.auto_shard

@@ -77,7 +77,9 @@ class _Progress:
     def on_train_begin(self, logs: Any = None) -> None:
         position, model = self._position, self.model
         first = resume.Start(epoch=position.first_epoch(self.params["epochs"]), step=position.step_in_epoch)
-        adapter_of(model).begin_fit(model, self._element_spec, first=first, session=fit_session.current())
+        session = fit_session.current()
+        position.element_spec = None if session is None else session.element_spec
+        adapter_of(model).begin_fit(model, self._element_spec, first=first, session=session)
         is_grouped = self.groups is not None and self.groups.size > 1
         layers = layer_notes.notes_on(model, position.run.strategy, is_grouped=is_grouped)
         for sentence in (*layers, *model_state.unsaved(model)):

@@ -78,6 +78,8 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
             self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
             self._num_batches = self.data_adapter.num_batches
         dataset = self.data_adapter.get_tf_dataset()
+        if session is not None:
+            session.element_spec = resume.element_spec(dataset)
         check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
         agree = functools.partial(means_over_workers, distribute_strategy)
         is_static = slices.has_static_batch(dataset)

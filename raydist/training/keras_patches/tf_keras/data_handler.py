@@ -42,6 +42,8 @@ def configure_dataset(
     del x
     session = fit_session.taken_by_data_handler()
     given = dataset = self._adapter.get_dataset()
+    if session is not None:
+        session.element_spec = resume.element_spec(dataset)
     if not data_adapter._is_distributed_dataset(dataset):
         build.note_spec(self._model, dataset.element_spec)
     if class_weight:
