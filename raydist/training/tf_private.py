@@ -9,8 +9,8 @@ import contextlib
 import enum
 import functools
 import inspect
-import sysconfig
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -611,8 +611,8 @@ class DataFunction:
         function = inspect.unwrap(self._wrapper._func)
         is_own = getattr(function, "__module__", "").partition(".")[0] not in ("tensorflow", "raydist")
         code = getattr(function, "__code__", None)
-        installed = sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]
-        return is_own and (code is None or not code.co_filename.startswith(installed))
+        folders = set() if code is None else set(Path(code.co_filename).parts)
+        return is_own and not folders & {"site-packages", "dist-packages"}
 
     @property
     def graph(self) -> tf.Graph | None:

@@ -21,7 +21,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def libraries(pytestconfig: pytest.Config) -> str:
     """The folder of the libraries' packages; they are installed unless it has them."""
-    folder = Path(pytestconfig.getoption("--libraries")).absolute()
+    # A note that names a function asks by this name of its folder whether it is the user's.
+    folder = Path(pytestconfig.getoption("--libraries"), "site-packages").absolute()
     marker, wanted = folder / "raydist-libraries.txt", REQUIREMENTS.read_text()
     if not marker.exists() or marker.read_text() != wanted:
         install_beside(folder, REQUIREMENTS)
