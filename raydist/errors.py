@@ -11,7 +11,8 @@ RaydistError
 ├── StorageError           exit code 4: storage cannot be read or written
 │   └── CheckpointError    a checkpoint is damaged, or does not fit the model
 └── TrainingError          exit code 1: the run failed while training
-    └── TaskFailedError    a task raised or died; names the first, lists the collateral
+    ├── TaskFailedError    a task raised or died; names the first, lists the collateral
+    └── NonFiniteError     a reported value became NaN or infinite, with stop_on_nan; no other attempt follows
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "DataError",
     "JobFileError",
     "MistakeError",
+    "NonFiniteError",
     "RaydistError",
     "SpecError",
     "StartTimeoutError",
@@ -183,6 +185,19 @@ class TaskFailedError(TrainingError):
         except raydist.TaskFailedError as error:
             print(error.task, error.attempt, error.result.traceback)
     """
+
+
+class NonFiniteError(TrainingError, MistakeError):
+    """With `stop_on_nan`, a reported value became NaN or infinite; names the value and the step.
+
+    No other attempt follows: the steps since the checkpoint would be the same.
+
+    Example:
+        raydist.run("jobs/cifar.py", stop_on_nan=True)
+        # NonFiniteError once a loss or a metric is NaN or infinite
+    """
+
+    exit_code = 1
 
 
 def add_note(error: BaseException, note: str) -> None:

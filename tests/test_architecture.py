@@ -227,6 +227,7 @@ PUBLIC = [
     "JobFileError",
     "JobSpec",
     "MistakeError",
+    "NonFiniteError",
     "Plan",
     "RaydistError",
     "RunHandle",

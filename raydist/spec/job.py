@@ -229,6 +229,7 @@ class JobSpec:
       timeout: Limit for the whole run in seconds; None sets none.
       start_timeout: Limit for an attempt's start in seconds.
       stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
+      stop_on_nan: Whether the run ends once a reported value is NaN or infinite.
       resume: Whether to continue the run of that name; `auto` continues it if it has not succeeded, and
         starts it if there is none.
       checkpoint_every: When to save.
@@ -309,6 +310,7 @@ class JobSpec:
     timeout: float | None = None
     start_timeout: float = 300.0
     stall_timeout: float = 600.0
+    stop_on_nan: bool = False
     resume: Resume = False
     checkpoint_every: CheckpointEvery = CheckpointEvery()
     keep: int | None = 3

@@ -10,6 +10,9 @@ from raydist.spec.best import Best
 from raydist.spec.plain import NOT_KEPT
 from raydist.spec.tasks import TaskId
 
+# How notes about NaN and infinite values begin, by which whoever shows a run tells them from others.
+NOT_FINITE = "not finite"
+
 
 class TaskState(enum.Enum):
     """Where a task stands in one attempt."""

@@ -64,6 +64,30 @@ def test_crash_names_the_signal_and_shows_the_end_of_the_log(raydist: Raydist, t
     assert "logging.cc" not in shown
 
 
+_DIVERGING_JOB = """
+import raydist
+
+
+@raydist.job(strategy="one_device")
+def train(ctx: raydist.TrainContext):
+    for step in range(1, 9):
+        ctx.report({"loss": float("nan") if step > 3 else 1.0}, step=step)
+"""
+
+
+def test_stop_on_nan_ends_the_run_at_that_step_without_another_attempt(
+    raydist: Raydist, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "diverging.py").write_text(_DIVERGING_JOB)
+    ended = raydist("submit", "code/diverging.py", "--stop-on-nan", "--json", "--name", "diverging")
+    assert ended.code == 1, ended.err
+    error = ended.json["error"]
+    assert (error["type"], error["task"], ended.json["attempts"]) == ("NonFiniteError", "worker/0", 1)
+    assert error["message"].startswith("not finite after step 4: loss is nan; --stop-on-nan ends the run")
+    assert "Traceback" not in ended.err
+
+
 def test_killed_worker_costs_one_attempt_and_changes_nothing(
     raydist: Raydist,
     running_ray: RunningRay,

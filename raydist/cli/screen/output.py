@@ -29,15 +29,24 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def show(
-    text: str, *, end: str = "\n", is_error: bool = False, stream: IO[str] | None = None, is_raw: bool = False
+    text: str,
+    *,
+    end: str = "\n",
+    is_error: bool = False,
+    stream: IO[str] | None = None,
+    is_raw: bool = False,
+    is_alarming: bool = False,
 ) -> None:
     """Prints `text` with what could control the terminal written out: it may hold names that anybody chose.
 
     Args:
       stream: Where to; stdout, or stderr with `is_error`, when omitted.
       is_raw: Whether the text is printed as it is, also where stdout is no terminal.
+      is_alarming: Whether it is red on a terminal.
     """
     printed = text if is_raw else escaped(text)
+    if is_alarming:
+        printed = click.style(printed, fg="red")
     click.echo(f"{printed}{end}", nl=False, err=is_error, file=stream, color=True if is_raw else None)
 
 

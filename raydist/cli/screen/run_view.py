@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from raydist.spec.best import Best
 from raydist.spec.plain import as_plain
 from raydist.spec.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
 from raydist.spec.run_state import RunState
+from raydist.spec.status import NOT_FINITE
 
 if TYPE_CHECKING:
     from raydist.spec.incidents import Incident
@@ -25,6 +27,7 @@ _TASK_COLUMNS = (
 )
 # Left out where no task measures it.
 _WAITS = {"input wait": "input_wait", "collective wait": "collective_wait"}
+_NON_FINITE = re.compile(rf"note: {NOT_FINITE}|(metrics|best) .*\b(nan|inf)\b")
 _KEYS = {"lag": "lag_steps", "steps/s": "steps_per_s"}
 
 
@@ -47,6 +50,11 @@ def record_lines(record: RunRecord, incidents: Sequence[Incident] = ()) -> list[
     if record.error:
         lines += ["", *error_lines(record.error)]
     return lines
+
+
+def is_alarming(line: str) -> bool:
+    """Whether a line of `record_lines` tells of values that are NaN or infinite."""
+    return _NON_FINITE.match(line) is not None
 
 
 def _task_lines(tasks: Sequence[Mapping[str, Any]]) -> list[str]:

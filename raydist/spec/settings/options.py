@@ -259,6 +259,13 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.duration,
     ),
     Option(
+        name="stop_on_nan",
+        metavar="",
+        summary="End the run once a reported value is NaN or infinite.",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+    Option(
         name="resume",
         metavar="auto",
         summary="Continue the run of that name; with auto, start it if there is none.",

@@ -79,6 +79,7 @@ class RunOptions(TypedDict, total=False):
     timeout: Duration | None
     start_timeout: Duration
     stall_timeout: Duration
+    stop_on_nan: bool
     resume: bool | Literal["auto"]
     checkpoint_every: CheckpointEvery | str | int
     keep: int | None

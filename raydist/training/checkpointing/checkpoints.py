@@ -14,6 +14,7 @@ import numpy as np
 
 from raydist.errors import CheckpointError
 from raydist.spec import best
+from raydist.spec.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.training.checkpointing import variables
@@ -29,6 +30,7 @@ _READS = 3
 _REREAD_AFTER_S = 1.0
 # How often a task that waits for a slow storage shows that it is alive.
 _BEAT_S = 5.0
+_SHOWN_NAMES = 3
 
 logger = logging.getLogger(__name__)
 
@@ -194,6 +196,9 @@ class TaskCheckpoints:
         info = {"epoch": epoch, "fit": fit, "metrics": metrics}
 
         def upload() -> None:
+            if names := snapshot.non_finite():
+                info["non_finite"] = names
+                self._progress.note(non_finite_note(f"the checkpoint of step {step}", names))
             if arrays:
                 files[ARRAYS_FILE] = encode_arrays(arrays)
             self._commit({**snapshot.files(), **files}, step=step, info=info)
@@ -263,13 +268,24 @@ def best_steps(committed: Sequence[Checkpoint], keep_best: str | None) -> set[in
 def best_step(committed: Sequence[Checkpoint], keep_best: str | None) -> int | None:
     """Returns the step with the best value of the metric of `keep_best`; None where no checkpoint has it.
 
-    Among equals the earliest is. A value that is no finite number is never best.
+    Among equals the earliest is. A value that is no finite number is never best, and neither is a checkpoint
+    whose variables are not all finite.
     """
     if keep_best is None:
         return None
     metric, _ = best.parse_keep_best(keep_best)
-    found = ((checkpoint.info.get("metrics", {}).get(metric), checkpoint.step) for checkpoint in committed)
+    found = (
+        (checkpoint.info.get("metrics", {}).get(metric), checkpoint.step)
+        for checkpoint in committed
+        if not checkpoint.info.get("non_finite")
+    )
     return best.best_step(found, keep_best)
+
+
+def non_finite_note(what: str, names: Sequence[str]) -> str:
+    """Returns what is told of a checkpoint or an export with variables that are not finite."""
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"{NOT_FINITE}: {what} holds NaN or infinity in {', '.join(names[:_SHOWN_NAMES])}{more}"
 
 
 def _names(workers: Sequence[int]) -> str:

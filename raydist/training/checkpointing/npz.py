@@ -49,6 +49,11 @@ class NpzBuffer:
             start += flat.size
         assert start == place.size, f"{name}: {start} bytes for a place of {place.size}"
 
+    def array(self, name: str) -> np.ndarray:
+        """Returns an array as it was filled, which lives in this memory."""
+        shape, dtype = self.entries[name]
+        return self._bytes[self._places[name][1]].view(dtype).reshape(shape)
+
     def seal(self) -> memoryview:
         """Adds checksums and the directory; returns the file, which lives in this memory."""
         file = _FileInMemory(self._bytes)

@@ -117,6 +117,23 @@ class Snapshot:
         arrays = cast(bytes, self._arrays.seal())
         return {ARRAYS_NAME: arrays, INDEX_NAME: self._index}
 
+    def non_finite(self) -> list[str]:
+        """Returns the names of the variables that hold NaN or an infinity. Reads all of the memory once."""
+        return [
+            entry["name"]
+            for entry in json.loads(self._index)
+            if not _is_finite(self._arrays.array(entry["key"]), np.dtype(entry["dtype"]))
+        ]
+
+
+def _is_finite(array: np.ndarray, dtype: np.dtype[Any]) -> bool:
+    if dtype.kind in "biu":
+        return True
+    try:  # bfloat16 and the like are kept as bytes
+        return bool(np.isfinite(array.view(dtype)).all())
+    except TypeError:  # integers of 4 bits, of which NumPy knows nothing
+        return True
+
 
 def groups_in(files: Mapping[str, bytes]) -> set[str]:
     """Returns the names of the groups that a snapshot holds."""

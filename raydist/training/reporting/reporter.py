@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -9,9 +10,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from raydist.errors import NonFiniteError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
+from raydist.spec.status import NOT_FINITE
 from raydist.spec.tasks import TaskType
 from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import TaskProgress
@@ -60,6 +63,8 @@ class Reporter:
         self._run_name = assignment.job.name
         self._attempt = assignment.attempt
         self._keep_best = assignment.job.keep_best
+        self._stops_on_nan = assignment.job.stop_on_nan
+        self._non_finite: set[str] = set()
         self._histograms_every = assignment.job.tensorboard_histograms
         self._has_graph = not assignment.job.tensorboard_graph
         self._metrics = metrics
@@ -85,6 +90,9 @@ class Reporter:
         Args:
           values: This task's own values as of now, for its status.
           is_resumable: False for steps that no checkpoint holds, and that a new attempt would repeat.
+
+        Raises:
+          NonFiniteError: One of `values` is NaN or infinite, with --stop-on-nan.
         """
         self.step = max(self.step, step)
         self.settle()
@@ -92,12 +100,16 @@ class Reporter:
         report(step, epoch=epoch, local_metrics=values)
         if self._profiler is not None:
             self._profiler.stepped(step)
+        self._check_finite(values or {}, step=step)
 
     def hand_in(self, values: Mapping[str, float], *, step: int) -> None:
         """Takes what the train function reports of its step, for the first thread that needs it to record.
 
         Recording takes 0.1 ms right after a step, whose data fill the caches, and a quarter of it in a row
         (tests/benchmarks/costs.py). So the threads that write and send it do it.
+
+        Raises:
+          NonFiniteError: One of `values` is NaN or infinite, with --stop-on-nan.
         """
         self.step = max(self.step, step)
         self._handed_in.append((values, step, time.time()))
@@ -105,6 +117,7 @@ class Reporter:
             self.settle()
         if self._profiler is not None:
             self._profiler.stepped(step)
+        self._check_finite(values, step=step)
 
     def settle(self) -> None:
         """Records what was handed in."""
@@ -125,11 +138,31 @@ class Reporter:
         epoch: int | None = None,
         scope: Scope = Scope.GLOBAL,
     ) -> None:
-        """Records values that hold after `step` steps, of this task or, called in every task, of the run."""
+        """Records values that hold after `step` steps, of this task or, called in every task, of the run.
+
+        Raises:
+          NonFiniteError: One of `values` is NaN or infinite, with --stop-on-nan.
+        """
         self.step = max(self.step, step)
         with self._lock:
             self.settle()
             self._record(values, step=step, epoch=epoch, scope=scope, at_s=time.time())
+        self._check_finite(values, step=step)
+
+    def _check_finite(self, values: Mapping[str, float], *, step: int) -> None:
+        """Tells of values that are not finite, of each name once."""
+        found = {name: value for name, value in values.items() if not math.isfinite(value)}
+        if not found or (found.keys() <= self._non_finite and not self._stops_on_nan):
+            return
+        self._non_finite |= found.keys()
+        told = ", ".join(f"{name} is {value}" for name, value in found.items())
+        sentence = f"{NOT_FINITE} after step {step}: {told}"
+        if self._stops_on_nan:
+            self.settle()
+            raise NonFiniteError(
+                f"{sentence}; --stop-on-nan ends the run. A lower learning rate or clipnorm may help"
+            )
+        self.note(f"{sentence}. A lower learning rate or clipnorm may help; --stop-on-nan ends such a run")
 
     def _record(
         self, values: Mapping[str, float], *, step: int, epoch: int | None, scope: Scope, at_s: float

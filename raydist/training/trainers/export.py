@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from raydist.storage.run_storage import RunStorage
 from raydist.training.checkpointing import variables
-from raydist.training.checkpointing.checkpoints import TaskCheckpoints
+from raydist.training.checkpointing.checkpoints import TaskCheckpoints, non_finite_note
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.reporting.causes import cause_of
 from raydist.training.reporting.reporter import Reporter
@@ -72,7 +72,11 @@ def export(
     if snapshot is None:
         return
     try:
-        files = checkpoints.best_files(fit=fit) or snapshot.files()
+        files = checkpoints.best_files(fit=fit)
+        if files is None:
+            files = snapshot.files()
+            if names := snapshot.non_finite():
+                reporter.note(non_finite_note("the exported model", names))
         # In a thread of its own, because `fit` may have been called inside of the strategy's scope.
         uri = _in_thread(lambda: _write(model, files, folder, _inputs_of(element_spec), reporter))
     except Exception as error:  # whatever the user's model and layers raise

@@ -65,7 +65,7 @@ def command(run: str, storage: str, is_json: bool) -> None:
         output.print_json(told)
         return
     for line in run_view.record_lines(record, incidents):
-        output.show(line)
+        output.show(line, is_alarming=run_view.is_alarming(line))
     if problem is not None:
         output.show(f"restarts are unknown: {problem}")
     _print_sections(told)

@@ -54,7 +54,7 @@ def command(run: str, watch: bool, wait_s: float, storage: str, is_json: bool) -
         output.print_json({**told, **facts, **times, "restarts": as_plain(incidents)})
         return
     for line in _lines(opened, record, incidents):
-        output.show(line)
+        output.show(line, is_alarming=run_view.is_alarming(line))
     if problem is not None:
         output.show(f"restarts are unknown: {problem}")
 
@@ -107,7 +107,11 @@ def _watch(storage: RunStorage) -> RunRecord:
     with rich.live.Live(console=rich.console.Console(), auto_refresh=False, transient=True) as live:
         while not _is_over(storage, record := read_record(storage)):
             lines = _lines(storage, record, read_incidents(storage)[0])
-            live.update(rich.text.Text(escaped("\n".join(lines))), refresh=True)
+            shown = [
+                rich.text.Text(escaped(line), style="red" if run_view.is_alarming(line) else "")
+                for line in lines
+            ]
+            live.update(rich.text.Text("\n").join(shown), refresh=True)
             time.sleep(_POLL_S)
     return record
 
