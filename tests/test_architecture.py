@@ -178,7 +178,7 @@ ROOMS: dict[str, set[str]] = {
 }
 
 # The most modules that a folder may have.
-MAX_MODULES = 15
+MAX_MODULES = 25
 
 # What an import inside a function may be for: one of these, or a module of raydist that loads one of these.
 LATE: dict[str, str] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -52,12 +52,6 @@ class KerasAdapter(Protocol):
         """Returns a function of `(x, y)` that adds the weight of each label, as this Keras's `fit` does.
 
         A class that is left out weighs 1.0 in Keras 3; tf_keras refuses it.
-        """
-
-    def metric_slots(self, model: Any) -> Iterator[tuple[Any, str, tf.Variable]]:
-        """Yields where the metrics hold their variables: an object, the name of its attribute, the variable.
-
-        A variable that a metric of tf_keras keeps in a list is not found.
         """
 
     def is_optimizer(self, value: Any) -> bool:

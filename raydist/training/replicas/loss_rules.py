@@ -35,6 +35,11 @@ def enable_check(is_enabled: bool) -> None:
     _CheckSettings.checks = is_enabled
 
 
+def is_enabled() -> bool:
+    """Whether models are checked."""
+    return _CheckSettings.checks
+
+
 def rule_of(model: Any) -> LossRule:
     """Returns the rule that a model trains by."""
     return _rules.get(model, LossRule.SCALED)
@@ -86,7 +91,7 @@ def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> N
     own = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], element_spec)
     where = loss_check.described(type(model).train_step)
     try:
-        spec = tf.nest.map_structure(_relaxed_spec, _own_rows(own))
+        spec = tf.nest.map_structure(relaxed_spec, _own_rows(own))
         with gradient_probe.counters_kept(model):
             check = UpdateCheck(step, strategy=strategy, spec=spec)
     except Exception as error:  # the user's code
@@ -139,11 +144,11 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
       num_batches: Batches of an update.
     """
     strategy = model.distribute_strategy
-    step, batch = _without_none(step, _own_rows(strategy.experimental_local_results(element)[0]))
+    step, batch = on_own_rows(strategy, step, element)
     check: loss_check.StepCheck | None = None
     errors = [UNKNOWN] * 3
     try:
-        spec = tf.nest.map_structure(_relaxed_spec, batch)
+        spec = tf.nest.map_structure(relaxed_spec, batch)
         if int(slices.num_rows(batch)) > 1:
             with gradient_probe.counters_kept(model):
                 check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
@@ -242,6 +247,13 @@ def _own_rows(element: Any) -> Any:
     return element.batch if isinstance(element, slices.Slice) else element
 
 
+def on_own_rows(
+    strategy: tf.distribute.Strategy, step: Callable[[Any], Any], element: Any
+) -> tuple[Callable[[Any], Any], Any]:
+    """Returns the batch of this worker's first replica, and `step` for what of it is there."""
+    return _without_none(step, _own_rows(strategy.experimental_local_results(element)[0]))
+
+
 def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], Any]:
     """Returns a step on the components that are there, and these; `train_on_batch` has None for weights."""
     components = tf.nest.flatten(batch)
@@ -256,7 +268,7 @@ def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any
     return on_given, [one for one in given if one is not None]
 
 
-def _relaxed_spec(component: Any) -> Any:
+def relaxed_spec(component: Any) -> Any:
     """Returns the type of a component, which may be a type already, with any number of rows."""
     spec = component if isinstance(component, tf.TypeSpec) else tf.type_spec_from_value(component)
     if isinstance(spec, tf.TensorSpec):

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training.replicas import loss_rules, own_logs, slices, user_batches
+from raydist.training.replicas import loss_rules, metric_check, own_logs, slices, user_batches
 from raydist.training.replicas.accumulation import Group
 from raydist.training.stepping import compilation, step_calls, update_steps
 
@@ -73,11 +73,17 @@ def make_step_function(
         # the metrics, whose variables are summed over all replicas.
         return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
 
+    def is_undecided(is_group: bool) -> bool:
+        return is_training and loss_rules.is_undecided(model, strategy, is_group=is_group)
+
     def look_at(element: Any) -> None:
         batches = element.batches if isinstance(element, Group) else (element,)
-        loss_rules.decide(model, step, batches[0], num_batches=len(batches))
-        if isinstance(element, Group):
-            loss_rules.check_rule(model)
+        if is_undecided(isinstance(element, Group)):
+            loss_rules.decide(model, step, batches[0], num_batches=len(batches))
+            if isinstance(element, Group):
+                loss_rules.check_rule(model)
+        if metric_check.is_wanted(model, strategy):
+            metric_check.check(model, step, batches[0])
 
     def look_at_groups(element_spec: Any) -> None:
         loss_rules.check_update(model, step, element_spec)
@@ -85,7 +91,7 @@ def make_step_function(
             loss_rules.check_rule(model)
 
     first_look = step_calls.FirstLook(
-        is_wanted=lambda is_group: loss_rules.is_undecided(model, strategy, is_group=is_group),
+        is_wanted=lambda is_group: is_undecided(is_group) or metric_check.is_wanted(model, strategy),
         at_element=look_at,
         at_groups=look_at_groups,
     )
@@ -94,5 +100,5 @@ def make_step_function(
         run_eagerly=model.run_eagerly,
         jit_compile=compilation.is_compiled(model, strategy),
         on_batch=user_batches.step_of(strategy, replica_step, run_eagerly=model.run_eagerly, finish=finish),
-        first_look=first_look if is_training else None,
+        first_look=first_look,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -44,10 +44,6 @@ class Keras3:
 
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
         return class_weights.of_batches(class_weight)
-
-    def metric_slots(self, model: Any) -> Iterator[tuple[Any, str, tf.Variable]]:
-        for variable in model.metrics_variables:
-            yield variable, "_value", variable.value
 
     def is_optimizer(self, value: Any) -> bool:
         return isinstance(value, keras.optimizers.Optimizer)

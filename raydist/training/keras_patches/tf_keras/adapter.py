@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -56,13 +56,6 @@ class TfKeras:
 
         function: Callable[..., Any] = checked
         return function
-
-    def metric_slots(self, model: Any) -> Iterator[tuple[Any, str, tf.Variable]]:
-        holders = [holder for metric in model.metrics for holder in metric._flatten_layers()]
-        for holder in holders:  # a metric may hold others
-            for name, value in vars(holder).items():
-                if any(value is variable for variable in holder.variables):
-                    yield holder, name, value
 
     def is_optimizer(self, value: Any) -> bool:
         return isinstance(value, (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer))

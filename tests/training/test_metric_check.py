@@ -1,0 +1,71 @@
+"""Metrics of the user's own that cannot be added up over replicas are noted, and no others."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess, run_in_turn
+
+FUNCTION = "tests.support.metric_functions:own_metrics"
+WAYS = ("fit", "evaluate", "own step")
+CLUSTERS = {
+    "1 device": Cluster(),
+    "2 devices": Cluster(strategy="mirrored", devices=2),
+    "2 workers": Cluster(strategy="multi_worker_mirrored", workers=2),
+}
+WRONG = {"largest": "Largest (", "root_of_batch": "root_of_batch ("}
+
+
+@functools.cache
+def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
+    # Of 9 examples one replica has 5.
+    calls = {how: (FUNCTION, {"how": how, "batch_size": 9}) for how in WAYS}
+    found = CLUSTERS[cluster]
+    where = Cluster(strategy=found.strategy, workers=found.workers, devices=found.devices, keras=keras)
+    return run_in_turn({**calls, "parts": (FUNCTION, {"how": "parts"})}, where, job_options={"export": False})
+
+
+KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("cluster", [name for name in CLUSTERS if name != "1 device"])
+@pytest.mark.parametrize("how", WAYS)
+def test_metric_that_is_no_sum_is_noted_and_all_others_equal_one_device(
+    how: str, cluster: str, keras: str
+) -> None:
+    [one] = run("1 device", keras)[how]
+    for task in run(cluster, keras)[how]:
+        values, expected = task.values["values"], one.values["values"]
+        right = {name: value for name, value in expected.items() if name not in WRONG}
+        assert {name: values[name] for name in right} == pytest.approx(right, rel=1e-5)
+        # Once for each metric: the runs before it have noted metrics of these names.
+        noted = {name for name, where in WRONG.items() if any(where in note for note in notes_of(task))}
+        assert noted == {name for name in values if name in WRONG} | (
+            set(WRONG) if how == "own step" else set()
+        )
+        assert not any("spread" in note or "each" in note for note in notes_of(task))
+        for name in noted & set(values):
+            assert values[name] != pytest.approx(expected[name], rel=1e-3)
+
+
+@pytest.mark.parametrize("keras", KERASES)
+def test_metric_that_cannot_be_run_on_a_part_of_a_batch_is_noted(keras: str) -> None:
+    [task] = run("2 devices", keras)["parts"]
+    [note] = [one for one in notes_of(task) if "halves" in one]
+    assert "could not be shown" in note
+
+
+def notes_of(task: TaskProcess) -> list[Any]:
+    return list(task.values["notes"])
+
+
+def test_what_parameter_servers_do_with_own_metrics_is_noted() -> None:
+    where = Cluster(strategy="parameter_server", workers=1, ps=1)
+    [chief] = run_in_turn({"evaluate": (FUNCTION, {"how": "evaluate"})}, where)["evaluate"]
+    [note] = notes_of(chief)
+    assert "largest from Largest (" in note
+    assert "is added up" in note
