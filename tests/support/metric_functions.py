@@ -95,7 +95,11 @@ def own_metrics(ctx: Any, *, how: str = "fit", batch_size: int = 8) -> dict[str,
     """Trains or evaluates with them; returns the values and what was noted of metrics."""
     keras.utils.set_random_seed(1)
     x = np.random.default_rng(1).normal(size=(3 * batch_size, 3)).astype("float32")
-    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(batch_size, drop_remainder=how == "parts")
+
+    def read() -> tf.data.Dataset:
+        rows = tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+        return rows.batch(batch_size, drop_remainder=how == "parts")
+
     with ctx.strategy.scope():
         inputs = keras.layers.Input((3,))
         make = OwnStep if how == "own step" else keras.Model
@@ -108,8 +112,8 @@ def own_metrics(ctx: Any, *, how: str = "fit", batch_size: int = 8) -> dict[str,
         else:
             model.compile(keras.optimizers.SGD(0.01), "mse", metrics=metrics)
     if how == "evaluate":
-        values = ctx.evaluate(model, lambda: data)
+        values = ctx.evaluate(model, read)
     else:
-        values = {name: one[-1] for name, one in ctx.fit(model, data, epochs=2).history.items()}
-    notes = [one for one in progress_of(ctx).status().notes if "metric " in one]
+        values = {name: one[-1] for name, one in ctx.fit(model, read(), epochs=2).history.items()}
+    notes = [one for one in progress_of(ctx).status().notes if "metric" in one]
     return {"values": {name: float(value) for name, value in values.items()}, "notes": notes}
