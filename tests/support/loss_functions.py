@@ -37,6 +37,44 @@ def loss_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
     }
 
 
+def loop_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, Any]:
+    """Trains with `ctx.train_steps`; returns weights, the last loss and notes."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+    with ctx.strategy.scope():
+        inputs = keras.Input((4,))
+        outputs = keras.layers.Dense(1)(keras.layers.Dense(3, activation="tanh")(inputs))
+        model = keras.Model(inputs, outputs)
+        optimizer = keras.optimizers.Adam(0.1)
+        optimizer.build(model.trainable_variables)
+    number, factor = ctx.strategy.num_replicas_in_sync, 3
+    losses = {
+        **_OWN_LOSSES,
+        "loop, divided outside": lambda y, predicted: _mean(y, predicted) / number,
+        "loop, divided by workers": lambda y, predicted: _mean(y, predicted) / ctx.num_workers,
+        "loop, number of its own": lambda y, predicted: _mean(y, predicted) / factor,
+        "loop, global batch": lambda y, predicted: tf.reduce_sum(_of_each(y, predicted)) / batch_size,
+    }
+    own_loss = losses[kind]
+
+    def step(batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = own_loss(y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    noted = len(progress_of(ctx).status().notes)
+    examples = tuple(one[:24] for one in _examples())
+    data = tf.data.Dataset.from_tensor_slices(examples).batch(batch_size).repeat()
+    logs = ctx.train_steps(step, data, num_steps=7, steps_per_call=3)
+    notes = list(progress_of(ctx).status().notes[noted:])
+    return {"weights": _flat(model), "loss": logs["loss"], "notes": notes}
+
+
 def _mean(y: Any, predicted: Any) -> Any:
     import tensorflow as tf
 

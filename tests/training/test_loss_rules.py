@@ -22,6 +22,19 @@ NOTED = {
     "unscaled regularizer": "could not be shown",
 }
 UNSURE = ("step, compares examples", "step, random")
+# Steps of ctx.train_steps: those of models, and some that have numbers from outside.
+LOOPS = {
+    "step, mean": "averaged over the 2 replicas",
+    "step, loss object and mean": "averaged over the 2 replicas",
+    "step, average loss": None,
+    "step, divided by replicas": None,
+    "step, divided by three": None,
+    "loop, global batch": None,
+    "loop, number of its own": "averaged over the 2 replicas",
+    "loop, divided outside": "has that number from outside",
+    "step, compares examples": "could not be shown",
+    "step, random": "could not be shown",
+}
 CLUSTERS = {
     "one device": Cluster(),
     "2 devices": Cluster(strategy="mirrored", devices=2),
@@ -49,7 +62,11 @@ def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
         for name in NOTED
         if name != "reduces" or keras == "3"
     }
-    calls = {**kinds, **slices, **notes, **{name: (f"{FUNCTIONS}:{name}", {}) for name in others}}
+    loops = {
+        f"loop of {kind}": (f"{FUNCTIONS}:loop_written_as", {"kind": kind})
+        for kind in (*LOOPS, "loop, divided by workers")
+    }
+    calls = {**kinds, **loops, **slices, **notes, **{name: (f"{FUNCTIONS}:{name}", {}) for name in others}}
     if keras == "legacy":
         summing = f"{FUNCTIONS}:step_that_sums_its_gradients_itself"
         calls["sums, divided"] = (summing, {"is_divided": True})
@@ -100,6 +117,29 @@ def test_loss_that_cannot_be_equal_is_told(kind: str, cluster: str, keras: str) 
     [note] = run(cluster, keras)[kind][0].values["notes"]
     assert "could not be shown" in note
     assert cause in note
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+@pytest.mark.parametrize("kind", LOOPS)
+def test_steps_of_a_loop_are_those_of_one_device_or_told(kind: str, cluster: str, keras: str) -> None:
+    [expected] = run("one device", keras)[f"loop of {kind}"]
+    for task in run(cluster, keras)[f"loop of {kind}"]:
+        told = LOOPS[kind]
+        if told != "could not be shown":
+            np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
+        notes = [note for note in task.values["notes"] if "loss_functions.py:" in note]
+        # One sentence for one function: of the steps, the first leaves it.
+        assert len(notes) <= (told is not None)
+        assert all(told in note for note in notes if told)
+    if kind in ("step, mean", "loop, divided outside", "step, compares examples"):
+        assert len(notes) == 1
+
+
+def test_step_that_divides_by_the_number_of_workers_is_told() -> None:
+    name = "loop of loop, divided by workers"
+    [expected] = run("one device", "3")[name]
+    for task in run("2 workers", "3")[name]:
+        np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)

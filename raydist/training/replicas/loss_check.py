@@ -45,8 +45,18 @@ class StepCheck:
       processes_gradients: Whether it clips its gradients, or does something else that is not linear.
     """
 
-    def __init__(self, step: Callable[[Any], Any], *, strategy: tf.distribute.Strategy, spec: Any) -> None:
+    def __init__(
+        self,
+        step: Callable[[Any], Any],
+        *,
+        strategy: tf.distribute.Strategy,
+        spec: Any,
+        is_model_step: bool = True,
+    ) -> None:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
+
+        Args:
+          is_model_step: Whether it is a Keras model's step, and not a loop's.
 
         Raises:
           Exception: Whatever the step raises on a part of a batch.
@@ -56,6 +66,7 @@ class StepCheck:
         self.reduces_twice = False
         self.processes_gradients = False
         self._step = step
+        self._is_model_step = is_model_step
         self._probe = Probe(strategy)
         self._spec = spec
         signature = [_signature_of(one) for one in tf.nest.flatten(spec, expand_composites=True)]
@@ -102,7 +113,7 @@ class StepCheck:
             tf_private.as_one_of(
                 num_replicas, on_question=self._note_question, on_reduction=self._note_reduction
             ),
-            use_share(share, is_model_step=True),
+            use_share(share, is_model_step=self._is_model_step),
         ):
             return self._probe.collect(lambda: self._step(batch))
 
@@ -135,6 +146,13 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     )
     if finding.verdict is LossVerdict.LOCAL_MEAN:
         return averaged
+    if finding.verdict is LossVerdict.DIVIDED:
+        return (
+            f"the losses in {where} are means over a replica's part of the batch, and gradients are summed "
+            f"over {parts}, which is right only if the losses are divided by the number of replicas. The "
+            "function has that number from outside; divide by ctx.strategy.num_replicas_in_sync inside of "
+            "it, or do not divide"
+        )
     if finding.reduces_itself:
         return (
             f"whether {where} gives the gradients of one device could not be shown, because it adds them up "

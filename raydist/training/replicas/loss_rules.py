@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,18 +143,59 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
       element: The first element of the distributed data.
       num_batches: Batches of an update.
     """
-    strategy = model.distribute_strategy
+    with gradient_probe.counters_kept(model):
+        rule, check = _find(
+            next(_own_sources(model)),
+            step,
+            element,
+            strategy=model.distribute_strategy,
+            num_batches=num_batches,
+        )
+    _rules[model] = rule
+    if check is not None and (drifting := _drifting(model, check.assigned)):
+        reporter.note(loss_check.describe_assignments(next(_own_sources(model)), drifting))
+
+
+def rule_of_loop(
+    step_fn: Callable[[Any], Any],
+    element: Any,
+    *,
+    strategy: tf.distribute.Strategy,
+    numbers: Collection[float],
+) -> LossRule:
+    """Finds and reports the rule of a loop's step by its first batch. A collective, before it is traced.
+
+    Args:
+      numbers: Those that it has from outside. If one of them is the number of replicas, the step may divide
+        by it, which nothing shows.
+    """
+    num_replicas = strategy.num_replicas_in_sync
+    if num_replicas == 1 or not _CheckSettings.checks:
+        return LossRule.SCALED
+    may_divide = any(np.isclose(one, (num_replicas, 1 / num_replicas)).any() for one in numbers)
+    return _find(step_fn, step_fn, element, strategy=strategy, is_loop=True, may_divide=may_divide)[0]
+
+
+def _find(
+    source: Any,
+    step: Callable[[Any], Any],
+    element: Any,
+    *,
+    strategy: tf.distribute.Strategy,
+    num_batches: int = 1,
+    is_loop: bool = False,
+    may_divide: bool = False,
+) -> tuple[LossRule, loss_check.StepCheck | None]:
     step, batch = on_own_rows(strategy, step, element)
     check: loss_check.StepCheck | None = None
     errors = [UNKNOWN] * 3
     try:
         spec = tf.nest.map_structure(relaxed_spec, batch)
         if int(slices.num_rows(batch)) > 1:
-            with gradient_probe.counters_kept(model):
-                check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
+            check = loss_check.StepCheck(step, strategy=strategy, spec=spec, is_model_step=not is_loop)
             errors = check.errors(batch)
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
-        logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
+        logger.info("%s could not be checked: %s", source, error, exc_info=True)
     # One decision for all: each worker has looked at other examples, or had too few.
     is_known = [float(error < UNKNOWN) for error in errors]
     own = [error if known else 0.0 for error, known in zip(errors, is_known, strict=True)]
@@ -173,18 +214,17 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
         asks_for_replicas=num_asking > 0,
         reduces_itself=num_reducing > 0,
         reduces_twice=num_again > 0,
+        is_loop=is_loop,
+        may_divide=may_divide,
     )
-    _rules[model] = finding.rule
-    logger.info("%s: %s, errors %s", model.name, finding, means)
-    source = next(_own_sources(model))
+    logger.info("%s: %s, errors %s", source, finding, means)
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     sentence = loss_check.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)
     if check is not None and check.processes_gradients:
         reporter.note(loss_check.describe_processing(source))
-    if check is not None and (drifting := _drifting(model, check.assigned)):
-        reporter.note(loss_check.describe_assignments(source, drifting))
+    return finding.rule, check
 
 
 def _described_parts(num_replicas: int, num_batches: int) -> str:

@@ -34,6 +34,7 @@ class LossVerdict(enum.Enum):
 
     EITHER: Under the rules scaled and local mean the gradients equal one device's.
     SCALED, LOCAL_MEAN, SUM: Under that rule they do.
+    DIVIDED: Under the rule local mean they do, unless they are divided by a number that is that of replicas.
     UNEQUAL: Under none; the losses depend on how a batch is divided, or on random numbers.
     UNKNOWN: The step could not be run on a part of a batch.
     """
@@ -42,6 +43,7 @@ class LossVerdict(enum.Enum):
     SCALED = "scaled"
     LOCAL_MEAN = "local mean"
     SUM = "sum"
+    DIVIDED = "divided"
     UNEQUAL = "unequal"
     UNKNOWN = "unknown"
 
@@ -68,11 +70,16 @@ def decide(
     asks_for_replicas: bool = False,
     reduces_itself: bool = False,
     reduces_twice: bool = False,
+    is_loop: bool = False,
+    may_divide: bool = False,
 ) -> LossFinding:
     """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
 
-    Where much noise leaves it open, a step that asks for the number of replicas is taken to have scaled its
-    losses.
+    Where much noise leaves it open, a loop's step, and one that asks for the number of replicas, are taken to
+    have scaled their losses.
+
+    Args:
+      may_divide: Whether the step has the number of replicas from outside, and may divide by it.
     """
     scaled, local, summed = errors
     if reduces_twice and not reduces_itself:
@@ -89,11 +96,13 @@ def decide(
         return LossFinding(verdict=LossVerdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
     if scaled <= TOLERANCE:
         return LossFinding(verdict=LossVerdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
+    if local <= TOLERANCE and may_divide:
+        return LossFinding(verdict=LossVerdict.DIVIDED, rule=LossRule.SCALED, is_random=is_random)
     if local <= TOLERANCE:
         return LossFinding(verdict=LossVerdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
     if summed <= TOLERANCE:
         return LossFinding(verdict=LossVerdict.SUM, rule=LossRule.SUM, is_random=is_random)
     verdict = LossVerdict.UNKNOWN if max(scaled, local) >= UNKNOWN else LossVerdict.UNEQUAL
-    is_scaled = asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local
+    is_scaled = is_loop or asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local
     rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
     return LossFinding(verdict=verdict, rule=rule, is_random=is_random)

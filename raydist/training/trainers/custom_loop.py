@@ -13,9 +13,10 @@ from raydist.errors import UnsupportedError
 from raydist.metrics.records import Scope
 from raydist.training import tf_private
 from raydist.training.input import input_clock, recipes, train_data
-from raydist.training.replicas import slices
+from raydist.training.replicas import loss_rules, slices
+from raydist.training.replicas.loss_verdict import LossRule
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
-from raydist.training.stepping import compilation
+from raydist.training.stepping import compilation, reach
 from raydist.training.stepping.pace_report import PaceReport
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import LoopRequest
@@ -88,7 +89,12 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         count=span.last_step - span.done,
     )
     compilation.note_clustering(run.strategy)
-    call = _make_call(run.strategy, request.step_fn, before_first=functools.partial(_check_equal, run))
+    call = _make_call(
+        run.strategy,
+        request.step_fn,
+        num_workers=run.assignment.num_workers,
+        check_equal=functools.partial(_check_equal, run),
+    )
     iterator = iter(dataset)
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
     pace = PaceReport()
@@ -111,21 +117,23 @@ def _make_call(
     strategy: tf.distribute.Strategy,
     step_fn: Callable[[Any], Mapping[str, Any]],
     *,
-    before_first: Callable[[tf.Graph], None],
+    num_workers: int,
+    check_equal: Callable[[tf.Graph], None],
 ) -> Callable[[Any, int, bool], tuple[Mapping[str, float], bool]]:
     """Returns a function of iterator, number of steps, and whether this worker wants a checkpoint.
 
     It returns the scalars' means, and whether any worker wants one.
 
     Args:
-      before_first: Called with the graph of the steps before it is run.
+      check_equal: Called with the graph of a step before it is run.
     """
     names: list[str] = []
-    is_first = True
+    rule: LossRule | None = None
     num_local = len(strategy.extended.worker_devices)
 
     def replica_step(element: Any) -> tf.Tensor:
-        scalars = checked_scalars(slices.run_slice(step_fn, element))
+        assert rule is not None
+        scalars = checked_scalars(slices.run_slice(step_fn, element, rule=rule))
         names[:] = sorted(scalars)
         values = tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float64) for name in names])
         share = element.share if isinstance(element, slices.Slice) else 1.0 / strategy.num_replicas_in_sync
@@ -133,8 +141,8 @@ def _make_call(
         return tf.where(share > 0, values * share, tf.zeros_like(values))
 
     @tf.autograph.experimental.do_not_convert
-    def one_step(iterator: Any) -> tf.Tensor:
-        outputs = strategy.run(replica_step, args=(input_clock.next_element(iterator),))
+    def one_step(element: Any) -> tf.Tensor:
+        outputs = strategy.run(replica_step, args=(element,))
         return tf.add_n(list(strategy.experimental_local_results(outputs)))
 
     @tf.autograph.experimental.do_not_convert
@@ -146,23 +154,35 @@ def _make_call(
 
         return strategy.experimental_local_results(strategy.run(reduce, args=(total,)))[0]
 
-    @tf.function(reduce_retracing=True)
-    def steps(iterator: Any, count: tf.Tensor, wants_save: tf.Tensor) -> tf.Tensor:
-        total = one_step(iterator)
-        for _ in tf.range(count - 1):
-            total += one_step(iterator)
+    @tf.function(reduce_retracing=True, autograph=False)
+    def first_step(element: Any) -> tf.Tensor:
+        return one_step(element)
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def steps(iterator: Any, count: tf.Tensor, before: tf.Tensor, wants_save: tf.Tensor) -> tf.Tensor:
+        _, total = tf.while_loop(
+            lambda index, total: index < count,
+            lambda index, total: (index + 1, total + one_step(input_clock.next_element(iterator))),
+            [tf.constant(0), before],
+            parallel_iterations=1,
+        )
         # One all-reduce a call, of all scalars at once.
-        return over_workers(tf.concat([total / tf.cast(count, total.dtype), [wants_save]], axis=0))
+        return over_workers(tf.concat([total, [wants_save]], axis=0))
 
     def call(iterator: Any, count: int, wants_save: bool) -> tuple[Mapping[str, float], bool]:
-        arguments = iterator, tf.constant(count), tf.constant(float(wants_save), tf.float64)
-        nonlocal is_first
-        if is_first:
-            is_first = False
-            before_first(steps.get_concrete_function(*arguments).graph)
-        reduced = steps(*arguments)
-        *values, num_wanting = reduced.numpy().tolist()
-        return dict(zip(names, values, strict=True)), num_wanting > 0
+        nonlocal rule
+        left, before = count, None
+        if rule is None:
+            element = input_clock.next_element(iterator)
+            numbers = reach.numbers_of(step_fn, attributes={"num_workers": num_workers})
+            rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, numbers=numbers)
+            check_equal(first_step.get_concrete_function(element).graph)
+            left, before = count - 1, first_step(element)
+        if before is None:
+            before = tf.zeros([len(names)], tf.float64)
+        reduced = steps(iterator, tf.constant(left), before, tf.constant(float(wants_save), tf.float64))
+        *totals, num_wanting = reduced.numpy().tolist()
+        return dict(zip(names, (total / count for total in totals), strict=True)), num_wanting > 0
 
     return call
 
