@@ -229,9 +229,9 @@ class TrainContext(Protocol):
 
         Gradients are summed over replicas where a loss divides by the global batch size, and averaged by the
         number of examples where it is a mean over the replica's own; before the first step a check finds out
-        which, except under parameter_server. The scalars that `step_fn` returns are averaged over replicas (by their number of examples) and over the
-        steps of a call, and reported. Returns those of the last call. If the data end, they are read
-        again from the beginning.
+        which, except under parameter_server. The scalars that `step_fn` returns are averaged over replicas
+        (by their number of examples) and over the steps of a call, and reported. Returns those of the last
+        call. If the data end, they are read again from the beginning.
         A replica without examples runs `step_fn` on a padding example; its gradients count for nothing with
         a Keras optimizer.
 
