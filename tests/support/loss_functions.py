@@ -37,6 +37,40 @@ def loss_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
     }
 
 
+def layer_that_draws(ctx: Any, *, kind: str) -> dict[str, Any]:
+    """Trains a model with a layer of the user's; returns what was noted."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+
+    class Noise(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, inputs: Any) -> Any:
+            return inputs + (tf.random.normal(tf.shape(inputs)) if kind == "layer" else 0.0)
+
+    class Subclassed(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(name="subclassed")
+            self.last = keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.last(inputs + tf.random.uniform([4]))
+
+    with ctx.strategy.scope():
+        if kind == "subclassed":
+            model = Subclassed()
+        else:
+            noise = (
+                keras.layers.Lambda(lambda one: one + tf.random.normal([4])) if kind == "lambda" else Noise()
+            )
+            model = keras.Sequential([keras.Input((4,)), noise, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    noted = len(progress_of(ctx).status().notes)
+    data = tf.data.Dataset.from_tensor_slices(_examples()).batch(6)
+    model.fit(data if kind != "subclassed" else data.filter(lambda x, y: True), epochs=1, verbose=0)
+    return {"notes": [one for one in progress_of(ctx).status().notes[noted:] if "random" in one]}
+
+
 def loop_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, Any]:
     """Trains with `ctx.train_steps`; returns weights, the last loss and notes."""
     import tensorflow as tf

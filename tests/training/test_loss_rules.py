@@ -66,7 +66,13 @@ def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
         f"loop of {kind}": (f"{FUNCTIONS}:loop_written_as", {"kind": kind})
         for kind in (*LOOPS, "loop, divided by workers")
     }
-    calls = {**kinds, **loops, **slices, **notes, **{name: (f"{FUNCTIONS}:{name}", {}) for name in others}}
+    calls = {
+        **kinds,
+        **loops,
+        **slices,
+        **notes,
+        **{name: (f"{FUNCTIONS}:{name}", {}) for name in others},
+    }
     if keras == "legacy":
         summing = f"{FUNCTIONS}:step_that_sums_its_gradients_itself"
         calls["sums, divided"] = (summing, {"is_divided": True})

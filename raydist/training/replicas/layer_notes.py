@@ -10,6 +10,7 @@ import tensorflow as tf
 _MAX_NAMES = 5
 # What Keras's layers that draw random numbers begin with.
 _RANDOM = ("Random", "Gaussian", "Alpha", "RandAugment", "AugMix", "CutMix", "MixUp", "Solarization")
+_DRAWING_OPS = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
 
 
 def notes_on(model: Any, strategy: tf.distribute.Strategy, *, is_grouped: bool = False) -> Iterator[str]:
@@ -42,6 +43,28 @@ def notes_on(model: Any, strategy: tf.distribute.Strategy, *, is_grouped: bool =
         yield (
             f"{_names(random)} draw random numbers, so results repeat only with the same number of replicas"
         )
+
+
+def note_on_step(model: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) -> str | None:
+    """Returns a sentence for a traced step that draws random numbers in code of the user's.
+
+    Layers of Keras that draw have their own sentence, and are known by their classes.
+    """
+    layers = list(model._flatten_layers())
+    may_draw = [one for one in layers if not _is_keras(one) or type(one).__name__ == "Lambda"]
+    if strategy.num_replicas_in_sync == 1 or not may_draw or any(map(_is_random, layers)) or not draws(graph):
+        return None
+    return (
+        f"a training step of {_names(may_draw)} draws random numbers, so results repeat only with the same "
+        "number of replicas"
+    )
+
+
+def draws(graph: tf.Graph) -> bool:
+    """Whether a graph draws random numbers."""
+    graph_def = graph.as_graph_def()
+    nodes = [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
+    return any(word in node.op for node in nodes for word in _DRAWING_OPS)
 
 
 def _notes_on_groups(layers: list[Any]) -> Iterator[str]:

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import slices
+from raydist.training.replicas import layer_notes, slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import is_processed, with_unique_rows
 from raydist.training.replicas.loss_verdict import UNKNOWN, LossFinding, LossRule, LossVerdict
@@ -81,7 +81,7 @@ class StepCheck:
     @property
     def is_random(self) -> bool:
         """Whether the step draws random numbers."""
-        return any(_is_random(node.op) for node in _nodes_of(self._graph.as_graph_def()))
+        return layer_notes.draws(self._graph)
 
     def errors(self, batch: Any) -> list[float]:
         """Returns the relative difference to one device under each rule: scaled, local mean, sum."""
@@ -261,11 +261,3 @@ def _squared_norm(terms: Sequence[tuple[Any, tf.Tensor]]) -> tf.Tensor:
         [tf.cast(tf.convert_to_tensor(gradient), tf.float32) * weight for gradient, weight in terms]
     )
     return tf.reduce_sum(tf.square(total))
-
-
-def _nodes_of(graph_def: Any) -> list[Any]:
-    return [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
-
-
-def _is_random(op: str) -> bool:
-    return any(word in op for word in ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal"))

@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from raydist.training.replicas import loss_rules, metric_check, own_logs, slices, user_batches
+from raydist.training.replicas import layer_notes, loss_rules, metric_check, own_logs, slices, user_batches
 from raydist.training.replicas.accumulation import Group
+from raydist.training.reporting import reporter
 from raydist.training.stepping import compilation, step_calls, update_steps
 
 
@@ -90,6 +91,10 @@ def make_step_function(
         if not loss_rules.is_undecided(model, strategy, is_group=True):
             loss_rules.check_rule(model)
 
+    def note_draws(graph: tf.Graph) -> None:
+        if (note := layer_notes.note_on_step(model, strategy, graph)) is not None:
+            reporter.note(note)
+
     first_look = step_calls.FirstLook(
         is_wanted=lambda is_group: is_undecided(is_group) or metric_check.is_wanted(model, strategy),
         at_element=look_at,
@@ -101,4 +106,5 @@ def make_step_function(
         jit_compile=compilation.is_compiled(model, strategy),
         on_batch=user_batches.step_of(strategy, replica_step, run_eagerly=model.run_eagerly, finish=finish),
         first_look=first_look,
+        on_graph=note_draws if is_training else None,
     )

@@ -91,6 +91,7 @@ def call_of_steps(
     jit_compile: bool,
     on_batch: Callable[[Any], Any] | None = None,
     first_look: FirstLook | None = None,
+    on_graph: Callable[[tf.Graph], None] | None = None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `StepCall` that runs its steps in one `tf.function`, for the last outputs.
 
@@ -100,10 +101,12 @@ def call_of_steps(
       one_step: Takes an element of a `StepCall`: a batch, or the `Group` of a step.
       jit_compile: Whether XLA compiles each step, which one replica alone must then run.
       on_batch: Takes the batch of `train_on_batch`; None where it needs no other step.
+      on_graph: Called with the graph of the first steps that have run, if they were traced.
     """
     compiled = tf.function(one_step, reduce_retracing=True, jit_compile=True) if jit_compile else None
     on_element = one_step if run_eagerly else compiled or tf.function(one_step, reduce_retracing=True)
     loops: dict[int, _Loop] = {}
+    unseen = [] if on_graph is None or run_eagerly or compiled else [on_graph]
     begun: set[bool] = set()  # kinds of elements, by whether they are groups
 
     def begin(element: Any, *, is_group: bool) -> Any:
@@ -117,7 +120,10 @@ def call_of_steps(
         outputs = None
         for _ in range(call.num_steps):
             try:
-                outputs = on_element(begin(next(call), is_group=call.batches_per_step > 1))
+                element = begin(next(call), is_group=call.batches_per_step > 1)
+                outputs = on_element(element)
+                if unseen:
+                    unseen.pop()(on_element.get_concrete_function(element).graph)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if outputs is None:
                     raise
@@ -140,7 +146,10 @@ def call_of_steps(
         begun.add(size > 1)
         if size not in loops:
             loops[size] = _Loop(compiled or one_step, batches_per_step=size)
-        return loops[size](call.iterator, call.num_steps)
+        outputs = loops[size](call.iterator, call.num_steps)
+        if unseen:
+            unseen.pop()(loops[size].graph(call.iterator))
+        return outputs
 
     return function
 
@@ -167,6 +176,10 @@ class _Loop:
         except _NotScalarError:
             self._run = tf.function(self._run_any, reduce_retracing=True, autograph=False)
             return self._run(iterator, count)
+
+    def graph(self, iterator: Any) -> tf.Graph:
+        """Returns the graph of the steps, which were traced when they ran."""
+        return self._run.get_concrete_function(iterator, tf.constant(1)).graph
 
     def _run_scalars(self, iterator: Any, count: tf.Tensor) -> Any:
         def body(index: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
