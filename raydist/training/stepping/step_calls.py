@@ -104,9 +104,10 @@ def call_of_steps(
       on_graph: Called with the graph of the first steps that have run, if they were traced.
     """
     compiled = tf.function(one_step, reduce_retracing=True, jit_compile=True) if jit_compile else None
-    on_element = one_step if run_eagerly else compiled or tf.function(one_step, reduce_retracing=True)
+    traced = None if run_eagerly else compiled or tf.function(one_step, reduce_retracing=True)
+    on_element = traced or one_step
     loops: dict[int, _Loop] = {}
-    unseen = [] if on_graph is None or run_eagerly or compiled else [on_graph]
+    unseen = [] if on_graph is None or compiled else [on_graph]
     begun: set[bool] = set()  # kinds of elements, by whether they are groups
 
     def begin(element: Any, *, is_group: bool) -> Any:
@@ -122,8 +123,8 @@ def call_of_steps(
             try:
                 element = begin(next(call), is_group=call.batches_per_step > 1)
                 outputs = on_element(element)
-                if unseen:
-                    unseen.pop()(on_element.get_concrete_function(element).graph)
+                if unseen and traced is not None:
+                    unseen.pop()(traced.get_concrete_function(element).graph)
             except (StopIteration, tf.errors.OutOfRangeError):
                 if outputs is None:
                     raise
