@@ -71,11 +71,12 @@ def test_replaced_worker_of_a_parameter_server_run_gets_its_data_again(
     folder.mkdir()
     (folder / "job.py").write_text(JOB.replace("import tensorflow", "import time\nimport tensorflow"))
     values = np.linspace(0, 1, 48 * 8)
-    data = tmp_path / "train.parquet"
+    # In the job's folder, of which each task has a copy with times of its own.
+    data = folder / "train.parquet"
     pq.write_table(pa.table({"a": values, "b": values, "y": values}), data, row_group_size=8)
     options = ("--strategy", "parameter_server", "--ps", "1", "--name", "replaced", "-p", "epochs=40")
     process = start_raydist(
-        running_ray, tmp_path, "submit", "code/job.py", "-p", f"data={data}", "--json", *options
+        running_ray, tmp_path, "submit", "code/job.py", "-p", f"data={data.name}", "--json", *options
     )
 
     def status() -> dict[str, Any]:

@@ -148,7 +148,7 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     },
     "training/test_given_data.py": {
         r"TestAsOnOneDevice::.*(-|\[)(mirrored-2-keras3|multi_worker_mirrored-2-keras3_1)\]": WORKERS,
-        r"resumes_exactly\[(py dataset|generator|steps).*-3\]": "[shuffled-3]; test_recipes.py",
+        r"resumes_exactly\[(py dataset(?!.*padded)|generator|steps).*-3\]": "[shuffled-3]; test_recipes.py",
     },
     "training/test_keras_patches.py": {r"TestUsersOwnFit::.*\[central storage-3": DEVICES},
     "training/test_lazy_imports.py": {r"on_demand\[s": "[trains], which imports most"},

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support import given_functions
 from tests.support.given_functions import STEPS, py_dataset
 from tests.support.inside import progress_of
 from tests.support.train_functions import dense_model, examples
@@ -94,6 +95,10 @@ def evaluated_of_python(ctx: Any) -> dict[str, Any]:
         "py dataset, part": ctx.evaluate(model, py_dataset(), steps=2),
         "generator": ctx.evaluate(model, iter(batches)),
         "generator, part": ctx.evaluate(model, itertools.cycle(batches), steps=2),
+        "padded": ctx.evaluate(given_functions.made(ctx, "padded"), iter(given_functions.padded())),
+        "padded py dataset": ctx.evaluate(
+            given_functions.made(ctx, "padded"), given_functions.padded_py_dataset()
+        ),
         "number": _refusal(ctx.evaluate, model, 3),
         "empty": _refusal(ctx.evaluate, model, iter(())),
     }

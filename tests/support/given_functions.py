@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,11 +18,19 @@ def flat(model: Any) -> np.ndarray:
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
-def made(ctx: Any) -> Any:
+def made(ctx: Any, way: str = "") -> Any:
     import tensorflow as tf
 
+    keras = tf.keras
     with ctx.strategy.scope():
-        return dense_model(tf.keras, "sgd", metrics=("accuracy",))
+        if not way.endswith("padded"):
+            return dense_model(keras, "sgd", metrics=("accuracy",))
+        keras.utils.set_random_seed(7)
+        layers = [keras.layers.Dense(8), keras.layers.GlobalMaxPooling1D(), keras.layers.Dense(3)]
+        model = keras.Sequential(layers)  # which the data build
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, metrics=["accuracy"])
+        return model
 
 
 def weights() -> np.ndarray:
@@ -50,6 +59,30 @@ def py_dataset(*, reorders: bool = False) -> Any:
         def on_epoch_end(self) -> None:
             if reorders:
                 self.random.shuffle(self.rows)
+
+    return Batches()
+
+
+def padded() -> list[Any]:
+    """Returns batches of sequences, each as long as its longest one; the first two differ in that."""
+    random = np.random.default_rng(4)
+    return [
+        (random.normal(size=(size, length, 5)), random.integers(0, 3, size=size))
+        for size, length in ((16, 4), (16, 6), (16, 4), (2, 3))
+    ]
+
+
+def padded_py_dataset() -> Any:
+    import tensorflow as tf
+
+    batches = padded()
+
+    class Batches(tf.keras.utils.Sequence):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return len(batches)
+
+        def __getitem__(self, number: int) -> Any:
+            return batches[number]
 
     return Batches()
 
@@ -90,10 +123,20 @@ def arguments(way: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
             return (py_dataset(),), {"shuffle": False, "steps_per_epoch": 3}
         case "generator":
             return (generator(),), {"steps_per_epoch": 5, "validation_data": examples(20, seed=1)}
+        case "generator, padded":
+            batches = (batch for batch in itertools.cycle(padded()))
+            # Keras 3 does not take them for generators.
+            weight = {"class_weight": {0: 1.0, 1: 5.0, 2: 0.5}} if is_legacy() else {}
+            return (batches,), {"steps_per_epoch": 4, **weight}
+        case "py dataset, padded":
+            return (padded_py_dataset(),), {"shuffle": False, "validation_data": padded_py_dataset()}
         case "shuffled":
             return (wide, y), {"batch_size": SIZE}
         case "py dataset, shuffled":
             return (py_dataset(reorders=True),), {}
+        case "py dataset, shuffled, padded":
+            # A resumed run drops batches that are as long as each other.
+            return (padded_py_dataset(),), {}
     raise AssertionError(way)
 
 
@@ -105,9 +148,9 @@ def is_legacy() -> bool:
 
 AS_KERAS = (
     *("in order", "split", "steps", "classes", "py dataset", "py dataset, reordered"),
-    *("py dataset, other steps", "generator"),
+    *("py dataset, other steps", "generator", "generator, padded", "py dataset, padded"),
 )
-SHUFFLED = ("shuffled", "py dataset, shuffled")
+SHUFFLED = ("shuffled", "py dataset, shuffled", "py dataset, shuffled, padded")
 
 
 def through_ctx(ctx: Any, *, way: str, crash_after: int | None = None) -> dict[str, Any]:
@@ -120,7 +163,7 @@ def through_ctx(ctx: Any, *, way: str, crash_after: int | None = None) -> dict[s
             if self.steps == crash_after:
                 raise RuntimeError("on purpose")
 
-    model = made(ctx)
+    model = made(ctx, way)
     positional, named = arguments(way)
     crash = [] if crash_after is None else [Crash()]
     try:
@@ -136,7 +179,7 @@ def through_ctx(ctx: Any, *, way: str, crash_after: int | None = None) -> dict[s
 
 
 def through_keras(ctx: Any, *, way: str) -> dict[str, Any]:
-    model = made(ctx)
+    model = made(ctx, way)
     positional, named = arguments(way)
     if way == "py dataset, other steps" and not is_legacy():
         # Keras 3 cuts the second epoch off where the pass ends, and warns; ctx.fit goes on.
@@ -167,10 +210,13 @@ def refused(ctx: Any) -> dict[str, Any]:
             "epochs": 1,
             "class_weight": {0: 1.0, 1: 2.0},
         }
+    else:  # where tf_keras leaves all sizes open
+        first, longer, *_ = padded()
+        mistakes["sizes"] = {"train_data": iter([first, first, longer]), "epochs": 1}
     told = {}
     for name, given in mistakes.items():
         try:
-            ctx.fit(model, **given)
+            ctx.fit(made(ctx, "padded") if name == "sizes" else model, **given)
         except Exception as error:
             told[name] = f"{type(error).__name__}: {error}"
     return told

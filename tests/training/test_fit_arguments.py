@@ -98,6 +98,8 @@ class TestAsOnOneDevice:
                 same = "" if name == "whole" else ", part"
                 for way in ("py dataset", "generator"):
                     assert values[f"{way}{same}"] == pytest.approx(expected.values[name], abs=1e-5)
+            assert values["padded"] == pytest.approx(values["padded py dataset"], abs=1e-5)
+            assert values["padded"] == pytest.approx(expected.values["padded"], abs=1e-5)
             assert values["number"].startswith("UnsupportedError: data of ctx.evaluate is int; give")
             assert values["empty"].startswith("UnsupportedError: data of ctx.evaluate is a generator that")
 

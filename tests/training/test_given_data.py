@@ -52,7 +52,7 @@ class TestAsOnOneDevice:
         [expected] = found[way]
         for task in run(cluster)[way]:
             np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
-        [in_order] = found["py dataset"]
+        [in_order] = found["py dataset, padded" if way.endswith("padded") else "py dataset"]
         assert np.abs(in_order.arrays["weights"] - expected.arrays["weights"]).max() > 1e-3
 
     def test_mistakes_are_told(self, cluster: Cluster) -> None:
@@ -67,13 +67,15 @@ class TestAsOnOneDevice:
             assert "class_weight and sample_weight" in told["both weights"]
             if cluster.keras == "legacy":
                 assert "class_weight has no weight for a class" in told["class without a weight"]
+            else:
+                assert "of the shape (16, 6, 5), and (None, 4, 5) was expected" in told["sizes"]
 
 
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
 @pytest.mark.parametrize(
     "way",
     [
-        *("shuffled", "py dataset, shuffled", "generator"),
+        *("shuffled", "py dataset, shuffled", "py dataset, shuffled, padded", "generator"),
         pytest.param("py dataset, other steps", marks=SLOW),
         pytest.param("steps", marks=SLOW),
         pytest.param("py dataset, reordered", marks=SLOW),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -15,6 +17,10 @@ from raydist.storage.files.redaction import redact
 from raydist.storage.filesystem import FoundFile, Storage
 
 _SECOND_NS = 10**9
+# Of each file's beginning and end; there Parquet has its footer with the statistics of all columns.
+_END_BYTES = 1 << 16
+_MOST_CHECKSUMS = 1000
+_CHECKSUM_THREADS = 16
 
 Result = TypeVar("Result")
 # A file or a folder, or several of these, as a source takes them.
@@ -25,7 +31,8 @@ Uris = Uri | Sequence[Uri]
 class DataFiles:
     """Files below some URIs, numbered in the order of the URIs and of the names below each.
 
-    Holds no connection, so that it can be sent to another process.
+    Holds no connection, so that it can be sent to another process, which may have copies of its own: each
+    task has one of the job's folder, and hosts may have the same data on their disks.
     """
 
     def __init__(self, uris: Uris, *, what: str, is_wanted: Callable[[str], bool] = lambda key: True) -> None:
@@ -43,19 +50,28 @@ class DataFiles:
         self._uris = _as_texts(uris, what)
         self._files: list[tuple[int, FoundFile]] = []
         self._storages: dict[int, Storage] = {}
+        # What another process has seen in the files that it sent, and what this one has in their place.
+        self._sent: dict[int, int] | None = None
+        self._copies: dict[int, FoundFile] = {}
         for number, uri in enumerate(self._uris):
             found = _listed(uri, what)
             wanted = [file for file in found if not file.key or is_wanted(file.key)]
             if not wanted:
-                raise DataError(
-                    f"{what} found no files at {redact(uri)}; give a file, or a folder that holds some"
-                )
+                raise DataError(f"{what} found no files at {_place_of(uri)}")
             self._files += [(number, file) for file in wanted]
         if not self._files:
             raise DataError(f"{what} got no URI; give a file, or a folder that holds some")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_storages": {}}
+        relative = {number: path for number, uri in enumerate(self._uris) if (path := _within_folder(uri))}
+        return {**self.__dict__, "_storages": {}, "_copies": {}, "_sent": self.checksums(), "_own": relative}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for number, path in self.__dict__.pop("_own").items():
+            # A path into the sender's copy of the job's folder, which another host does not have.
+            if os.path.exists(path) and not os.path.exists(self._uris[number]):
+                self._uris[number] = path
 
     def __len__(self) -> int:
         return len(self._files)
@@ -71,6 +87,19 @@ class DataFiles:
     def version(self, number: int) -> tuple[int, int | None]:
         """Returns what changes with the content: size, and time of change in nanoseconds since 1970."""
         return self.size(number), self._files[number][1].modified_ns
+
+    def checksums(self) -> dict[int, int]:
+        """Returns a number, below 2**32, for the first and last bytes of files on this host's file systems.
+
+        By the files' numbers; of many files some, from the first to the last. What is in an object store
+        is the same for every host.
+
+        Raises DataError or StorageError, as `open` does.
+        """
+        local = [number for number in range(len(self)) if self._local_path(number) is not None]
+        chosen = local[:: -(-len(local) // _MOST_CHECKSUMS)] if local else []
+        with ThreadPoolExecutor(_CHECKSUM_THREADS, "raydist-checksums") as pool:
+            return dict(zip(chosen, pool.map(self._checksum, chosen), strict=True))
 
     def fingerprint(self) -> int:
         """Returns a number for the names and sizes of all files, below 2**32."""
@@ -131,12 +160,39 @@ class DataFiles:
             raise DataError(
                 f"input file {self.uri(number)} is gone since the run began; put it back, and resume"
             )
-        if not _is_the_same(file, now):
+        if not _is_the_same(self._copies.get(number, file), now) and not self._is_copy(number, now):
             raise DataError(
                 f"input file {self.uri(number)} has changed since it was opened: it had {file.size_bytes} "
                 f"bytes, and has {now.size_bytes} written later; the order of examples holds only for data "
                 "that stay the same"
             )
+
+    def _is_copy(self, number: int, now: FoundFile) -> bool:
+        """Whether a file that another process has found is a copy here, which has a time of its own.
+
+        Asked once for each file: from then on the copy has to stay as it is.
+        """
+        if self._sent is None or now.size_bytes != self.size(number) or self._local_path(number) is None:
+            return False
+        is_known = number in self._copies or number not in self._sent
+        if not is_known and self._checksum(number) != self._sent[number]:
+            return False
+        return _is_the_same(self._copies.setdefault(number, now), now)
+
+    def _checksum(self, number: int) -> int:
+        path = self._local_path(number)
+        assert path is not None
+        try:
+            with path.open("rb") as file:
+                crc32 = isal_zlib.crc32(file.read(_END_BYTES))
+                file.seek(max(0, self.size(number) - _END_BYTES))
+                return int(isal_zlib.crc32(file.read(_END_BYTES), crc32))
+        except OSError as error:
+            raise DataError(f"cannot read the input {path}: {error.strerror}") from error
+
+    def _local_path(self, number: int) -> Path | None:
+        storage, file = self._files[number]
+        return self._storage(storage).local_path(file.key)
 
     def _storage(self, number: int) -> Storage:
         if number not in self._storages:
@@ -158,6 +214,31 @@ def _as_texts(uris: Any, what: str) -> list[str]:
             raise DataError(f"{what} got {uri!r} as a URI; give text or a pathlib.Path, or a list of these")
         texts.append(text)
     return texts
+
+
+def _place_of(uri: str) -> str:
+    """Returns where a URI that has no files leads, and what to do about it."""
+    remedy = "give a file, or a folder that holds some"
+    path = Storage.open(uri).local_path()
+    if path is None:
+        return f"{redact(uri)}; {remedy}"
+    missing = "" if path.exists() else ", which does not exist on this host"
+    if os.path.isabs(uri) and not _within_folder(uri):
+        return f"{uri}{missing}; {remedy}"
+    return (
+        f"{uri}, which is {path}{missing}: in a run the current folder is the task's own copy of the job's "
+        f"folder, without what .raydistignore names; {remedy}, or the full path of data that lie elsewhere"
+    )
+
+
+def _within_folder(path: str) -> str | None:
+    """Returns an absolute path relative to the current folder, which is a task's copy of the job's folder.
+
+    None where it does not lead there.
+    """
+    folder = os.getcwd()
+    is_within = os.path.isabs(path) and os.path.commonpath([folder, path]) == folder
+    return os.path.relpath(path, folder) if is_within else None
 
 
 def _listed(uri: str, what: str) -> list[FoundFile]:

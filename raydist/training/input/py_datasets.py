@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raydist.training.input.resume import Start
@@ -43,7 +44,9 @@ class Order:
         return numbers[position]
 
 
-def from_position(data: Any, base: type, *, start: Start, seed: int | None, num_steps: int | None) -> Any:
+def from_position(
+    data: Any, base: type, *, start: Start, seed: int | None, num_steps: int | None, peeked: Sequence[Any]
+) -> Any:
     """Returns a PyDataset of the batches of `data` from a position on, for one `fit`.
 
     Its hooks are called as often as in the epochs before the position, because many reorder their examples
@@ -54,6 +57,7 @@ def from_position(data: Any, base: type, *, start: Start, seed: int | None, num_
       seed: Of the order of the batches; None for the order of their numbers.
       num_steps: Steps of an epoch where they are not the batches of a pass; batches then go on from epoch to
         epoch.
+      peeked: The first batches of `data`, see `peeked_at`.
     """
     for _ in range(start.epoch):
         data.on_epoch_begin() if hasattr(data, "on_epoch_begin") else None
@@ -65,7 +69,25 @@ def from_position(data: Any, base: type, *, start: Start, seed: int | None, num_
     else:
         made = type("RaydistBatches", (_Passes, base), {})(**options)
         made.begin(data, start=start, seed=seed)
+    made.peeked = peeked
     return made
+
+
+@contextlib.contextmanager
+def peeked_at(data: Any) -> Iterator[None]:
+    """Shows the first batches of a PyDataset as they are numbered, in the block.
+
+    Keras 3 looks at them for the sizes in which batches may differ, and users see to it that they do.
+    In another order, and from another position on, others would come first.
+    """
+    shown = isinstance(data, _FromPosition)
+    if shown:
+        data.is_peeked_at = True
+    try:
+        yield
+    finally:
+        if shown:
+            data.is_peeked_at, data.peeked = False, ()
 
 
 def num_batches_of(data: Any) -> int | None:
@@ -74,7 +96,19 @@ def num_batches_of(data: Any) -> int | None:
     return len(data) if found is None and hasattr(data, "__len__") else found
 
 
-class _Passes:
+class _FromPosition:
+    """What Keras is given.
+
+    Attributes:
+      peeked: The first batches of the data.
+      is_peeked_at: Whether Keras looks at them, see `peeked_at`.
+    """
+
+    peeked: Sequence[Any] = ()
+    is_peeked_at = False
+
+
+class _Passes(_FromPosition):
     """Each epoch is a pass over all batches; the first one begins at a position.
 
     Keras counts the batches from the first one of the pass on and drops those before the position: what it
@@ -97,6 +131,8 @@ class _Passes:
         return len(self)
 
     def __getitem__(self, position: int) -> Any:
+        if self.is_peeked_at:
+            return self.peeked[position]
         if position >= self._first:
             return self._data[self._order.number(self._pass, position)]
         if self._dropped is None:
@@ -117,7 +153,7 @@ class _Passes:
     _has_begun = False
 
 
-class _Endless:
+class _Endless(_FromPosition):
     """The passes follow each other without an end, from a position on."""
 
     num_batches = None
@@ -129,6 +165,8 @@ class _Endless:
         self._order = Order(self._per_pass or 0, seed=seed)
 
     def __getitem__(self, position: int) -> Any:
+        if self.is_peeked_at:
+            return self.peeked[position]
         position += self._first
         if self._per_pass is None:
             return self._data[position]

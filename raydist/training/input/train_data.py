@@ -17,6 +17,8 @@ from raydist.training.input import cut, labels, recipes
 from raydist.training.replicas import slices
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
+# What TensorFlow says of `from_generator`, and Keras 3 of generators.
+_OTHER_SIZES = re.compile(r"enerator`? yielded an element of shape (.+?) where .* shape (.+?) was expected")
 
 
 def read_batches(
@@ -140,6 +142,12 @@ def _remedy(message: str) -> str | None:
         return (
             "the dataset reads no files that TensorFlow could divide among the workers, and its "
             "auto-shard policy is file; use --auto-shard data"
+        )
+    if sizes := _OTHER_SIZES.search(message):
+        return (
+            f"the data yield an array of the shape {sizes[1]}, and {sizes[2]} was expected, from the first "
+            "two batches or the output_signature; let the first two batches differ in each size that may "
+            "vary, or give a tf.data.Dataset.from_generator with None for it in output_signature"
         )
     for sentence in (slices.UNLIKE_ROWS, labels.NO_WEIGHT):
         if sentence in message:

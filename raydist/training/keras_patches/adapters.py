@@ -24,12 +24,15 @@ class KerasAdapter(Protocol):
         the next one; else each epoch begins anew.
       continues_validation: Whether a validation of `validation_steps` takes up the data where the one before
         has ended; else each begins anew.
+      opens_sizes: Whether batches of generators and PyDatasets may differ in every size; else in those in
+        which the first two differ.
       has_sharded_variables: Whether layers can hold variables that a partitioner has cut.
     """
 
     library: Any
     continues_py_datasets: bool
     continues_validation: bool
+    opens_sizes: bool
     has_sharded_variables: bool
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:

@@ -43,7 +43,10 @@ def _read(data: Any, run: TaskRun, model: Any) -> Any:
     if fit_data.check_py_dataset(data, model, name=name):
         return data  # each worker reads all batches and keeps its part of each
     if fit_data.is_generator(data):
-        data = fit_data.dataset_of_generator(data, model, name=name)
+        data, specs = fit_data.dataset_of_generator(data, model, name=name)
+        adapter = adapters.adapter_of(model)
+        if adapter.opens_sizes:
+            adapter.build(model, specs.model)
     return train_data.read(data, run.strategy, auto_shard=run.auto_shard, name=name)
 
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training.input import arrays
-from raydist.training.input.py_datasets import is_py_dataset
+from raydist.training.input.py_datasets import is_py_dataset, num_batches_of
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.trainers.trainer import FitRequest
+
+# Batches that are looked at for the sizes in which they differ, as Keras 3 does.
+_NUM_PEEKED = 2
 
 
 def resolved(request: FitRequest, *, seed: int) -> FitRequest:
@@ -86,8 +91,8 @@ def is_generator(data: Any) -> bool:
     return hasattr(data, "__next__") and hasattr(data, "__iter__")
 
 
-def dataset_of_train_generator(request: FitRequest) -> tf.data.Dataset:
-    """Returns a dataset of what the generator yields that a `fit` is given.
+def dataset_of_train_generator(request: FitRequest) -> tuple[tf.data.Dataset, BatchSpecs]:
+    """Returns a dataset of what the generator yields that a `fit` is given, and the structure of its batches.
 
     Raises:
       UnsupportedError: It yields nothing, or several epochs would each need one.
@@ -102,8 +107,10 @@ def dataset_of_train_generator(request: FitRequest) -> tf.data.Dataset:
     return dataset_of_generator(request.train_data, request.model, name="train_data")
 
 
-def dataset_of_generator(generator: Iterator[Any], model: Any, *, name: str) -> tf.data.Dataset:
-    """Returns a dataset of what a generator yields, which can be read once.
+def dataset_of_generator(
+    generator: Iterator[Any], model: Any, *, name: str
+) -> tuple[tf.data.Dataset, BatchSpecs]:
+    """Returns a dataset of what a generator yields, which can be read once, and the structure of its batches.
 
     Args:
       name: What the generator is called in the call.
@@ -112,7 +119,7 @@ def dataset_of_generator(generator: Iterator[Any], model: Any, *, name: str) -> 
       UnsupportedError: It yields nothing.
     """
     floatx = adapter_of(model).library.backend.floatx()
-    peeked = list(itertools.islice(generator, 1))
+    peeked = list(itertools.islice(generator, _NUM_PEEKED))
     if not peeked:
         raise UnsupportedError(f"{name} is a generator that yields no batch")
     has_begun = False
@@ -125,23 +132,45 @@ def dataset_of_generator(generator: Iterator[Any], model: Any, *, name: str) -> 
         for batch in itertools.chain(peeked, generator):
             yield _batch(batch, floatx)
 
-    return tf.data.Dataset.from_generator(
-        batches, output_signature=spec_of(_batch(peeked[0], floatx))
-    ).prefetch(tf.data.AUTOTUNE)
+    specs = specs_of(peeked, model)
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=specs.signature)
+    return dataset.prefetch(tf.data.AUTOTUNE), specs
 
 
-def batch_spec(data: Any, model: Any) -> Any:
-    """Returns the structure of a batch of a PyDataset."""
-    return spec_of(_batch(data[0], adapter_of(model).library.backend.floatx()))
+@dataclass(frozen=True, kw_only=True)
+class BatchSpecs:
+    """The structure of batches that Python makes, in whose sizes they may differ, by the first ones.
+
+    Attributes:
+      signature: Of all batches that a `fit` takes, as open as the model's Keras has it.
+      model: What the model is built from.
+      exported: What an exported model takes.
+    """
+
+    signature: Any
+    model: Any
+    exported: Any
 
 
-def spec_of(batch: Any) -> Any:
-    """Returns the structure of batches like this one, of any number of examples."""
+def specs_of(peeked: Sequence[Any], model: Any) -> BatchSpecs:
+    """Returns the structure of batches like these: those that Keras would look at."""
+    adapter = adapter_of(model)
+    batches = [_batch(one, adapter.library.backend.floatx()) for one in peeked]
+    common = tf.nest.map_structure(_common_spec, *batches)
+    if not adapter.opens_sizes:
+        return BatchSpecs(signature=common, model=common, exported=common)
+    ranks = tf.nest.map_structure(lambda one: tf.TensorSpec([None] * one.ndim, one.dtype), batches[0])
+    # It builds a model from the sizes of a batch.
+    first = tf.nest.map_structure(_common_spec, batches[0])
+    return BatchSpecs(signature=ranks, model=first, exported=common)
 
-    def spec(component: Any) -> tf.TensorSpec:
-        return tf.TensorSpec([None, *component.shape[1:]], component.dtype)
 
-    return tf.nest.map_structure(spec, batch)
+def _common_spec(*components: np.ndarray) -> tf.TensorSpec:
+    """Returns the type of a component of batches: open in the number of examples, and where sizes differ."""
+    shape = tf.TensorShape(components[0].shape)
+    for one in components[1:]:
+        shape = shape.most_specific_compatible_shape(one.shape)
+    return tf.TensorSpec(shape if shape.rank is None else [None, *shape[1:]], components[0].dtype)
 
 
 def _batch(batch: Any, floatx: str) -> Any:
@@ -152,6 +181,12 @@ def _batch(batch: Any, floatx: str) -> Any:
     if isinstance(parts, tuple):
         parts = tuple(one for one in parts if one is not None)
     return arrays.mapped(parts, lambda one: arrays.of_floatx(one, floatx))
+
+
+def first_batches(data: Any) -> list[Any]:
+    """Returns the first batches of a PyDataset, for `specs_of`."""
+    num_batches = num_batches_of(data)
+    return [data[number] for number in range(min(_NUM_PEEKED, num_batches or _NUM_PEEKED))]
 
 
 def check_py_dataset(data: Any, model: Any, *, name: str) -> bool:

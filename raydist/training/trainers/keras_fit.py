@@ -33,6 +33,7 @@ class _TrainData:
     Attributes:
       dataset: What Keras's `fit` is given.
       element_spec: The structure of one replica's batch; None where the model's own `fit` changes it.
+      exported_spec: That of batches that an exported model takes, if it is another one.
       steps_per_epoch: None where the data's end ends an epoch.
       options: Further arguments of Keras's `fit`.
     """
@@ -41,6 +42,7 @@ class _TrainData:
     element_spec: Any | None
     steps_per_epoch: int | None
     resumption: resume.Resumption
+    exported_spec: Any | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -88,7 +90,8 @@ class SynchronousTrainer:
         earlier_trainings.fit_ended(run, request, position, *in_all, group_size=groups.size)
         if not position.is_done:  # a later one exports
             run.reporter.first_step = max(run.reporter.first_step, position.step)
-            run.export(model, fit=position.number, element_spec=data.element_spec or position.element_spec)
+            spec = data.exported_spec or data.element_spec or position.element_spec
+            run.export(model, fit=position.number, element_spec=spec)
         return history
 
     def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
@@ -130,8 +133,9 @@ class SynchronousTrainer:
                 )
             return _py_dataset(request, position)
         data, steps_per_epoch, strategy = request.train_data, request.steps_per_epoch, self._run.strategy
+        specs: fit_data.BatchSpecs | None = None
         if fit_data.is_generator(data):
-            data = fit_data.dataset_of_train_generator(request)
+            data, specs = fit_data.dataset_of_train_generator(request)
             if position.start != resume.Start():
                 self._run.reporter.note(_REREAD)
         data = class_weights.applied(data, request)
@@ -144,9 +148,14 @@ class SynchronousTrainer:
             first = position.start.epoch * batches_per_epoch + position.start.step * groups.size
             read = recipes.global_batches if self._has_own_fit(request) else recipes.parts_of_workers
             dataset = read(data, strategy, start_step=first)
+        element_spec = resume.element_spec(dataset)
+        if specs is not None:  # beside what it has of weights by class
+            of_weights = element_spec[len(specs.model) :] if isinstance(element_spec, tuple) else ()
+            element_spec = (*specs.model, *of_weights) if of_weights else specs.model
         return _TrainData(
             dataset=dataset,
-            element_spec=None if self._has_own_fit(request) else resume.element_spec(dataset),
+            element_spec=None if self._has_own_fit(request) else element_spec,
+            exported_spec=specs.exported if specs and not self._has_own_fit(request) else None,
             steps_per_epoch=steps_per_epoch,
             resumption=resume.Resumption(position.start, groups, is_there=isinstance(data, Batches)),
         )
@@ -183,6 +192,8 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
         raise UnsupportedError("train_data is a PyDataset without an end; give steps_per_epoch")
     is_endless = adapter.continues_py_datasets and steps is not None and steps != num_batches
     seed = position.run.data_seed_of(position.number) if request.shuffle and num_batches else None
+    peeked = fit_data.first_batches(data)
+    specs = fit_data.specs_of(peeked, request.model)
     return _TrainData(
         dataset=py_datasets.from_position(
             data,
@@ -190,8 +201,10 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
             start=start,
             seed=seed,
             num_steps=steps if is_endless else None,
+            peeked=peeked,
         ),
-        element_spec=fit_data.batch_spec(data, request.model),
+        element_spec=specs.model,
+        exported_spec=specs.exported,
         steps_per_epoch=None if steps == num_batches else steps,
         resumption=resume.Resumption(position.start, is_there=is_endless, redraws=False),
         options={"shuffle": False, "class_weight": request.class_weight},

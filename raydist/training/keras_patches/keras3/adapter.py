@@ -23,6 +23,7 @@ class Keras3:
     library = keras
     continues_py_datasets = True
     continues_validation = True
+    opens_sizes = False
     has_sharded_variables = False
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:

@@ -16,7 +16,7 @@ from raydist.known_versions import version_of
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.data_sizes import check_sizes
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
-from raydist.training.input import cut, resume
+from raydist.training.input import cut, py_datasets, resume
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import slices
@@ -77,7 +77,8 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         if self._groups.size > 1:
             self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
             self._num_batches = self.data_adapter.num_batches
-        dataset = self.data_adapter.get_tf_dataset()
+        with py_datasets.peeked_at(getattr(self.data_adapter, "py_dataset", None)):
+            dataset = self.data_adapter.get_tf_dataset()
         if session is not None:
             session.element_spec = resume.element_spec(dataset)
         check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)

@@ -23,6 +23,7 @@ class TfKeras:
     library = tf_keras
     continues_py_datasets = False
     continues_validation = False
+    opens_sizes = True
     has_sharded_variables = True
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
