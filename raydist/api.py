@@ -26,7 +26,6 @@ from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.leftovers import new_owner
-from raydist.runtime.host.software.packages import check_mlflow
 from raydist.runtime.task.code_archive import pack
 from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
@@ -303,7 +302,9 @@ def _open_folder(request: Request) -> RunFolder:
     from raydist.storage.claims.run_folder import RunFolder
 
     if request.job.mlflow is not None:
-        check_mlflow()
+        from raydist.tracking.mlflow_client import check_tracking_uri
+
+        check_tracking_uri(request.job.mlflow)
     folder = RunFolder.open(request.job)
     check_resumed(request.job.name, request.datasets, before=folder.datasets)
     folder.check_is_free()
