@@ -22,11 +22,10 @@ from raydist.planning.this_machine import this_machine
 from raydist.runs.event_hook import GuardedHook
 from raydist.runs.evidence import traced_code
 from raydist.runs.handle import RunHandle, ThreadedRun, checked
-from raydist.runtime.cluster.connection import connect
+from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.leftovers import new_owner
-from raydist.runtime.host.software.packages import check_mlflow
 from raydist.runtime.task.code_archive import pack
 from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
@@ -303,7 +302,9 @@ def _open_folder(request: Request) -> RunFolder:
     from raydist.storage.claims.run_folder import RunFolder
 
     if request.job.mlflow is not None:
-        check_mlflow()
+        from raydist.tracking.mlflow_client import check_tracking_uri
+
+        check_tracking_uri(request.job.mlflow)
     folder = RunFolder.open(request.job)
     check_resumed(request.job.name, request.datasets, before=folder.datasets)
     folder.check_is_free()
@@ -374,16 +375,19 @@ def _connect(
 
     check_runtime_env(request.job)
     check_label_selector(request.job)
-    address = request.job.address
-    if early_plan is not None:
-        num_cpus = early_plan.embedded_cpus
-        tell({"event": "ray", "message": f"starting an embedded Ray with {num_cpus} logical CPUs"})
-        resources = early_plan.embedded_resources
-        connection = connect(address, embedded_cpus=num_cpus, embedded_resources=resources)
-        return stack.enter_context(connection), early_plan
-    connection = stack.enter_context(connect(address))
-    tell({"event": "ray", "message": connection.source})
-    return connection, _plan_for(request, probe_inventory(connection))
+    plan: Plan | None = None
+
+    def embedded() -> EmbeddedSize:
+        nonlocal plan
+        plan = early_plan or _plan_for(request, this_machine())
+        tell({"event": "ray", "message": f"starting an embedded Ray with {plan.embedded_cpus} logical CPUs"})
+        return EmbeddedSize(num_cpus=plan.embedded_cpus, resources=plan.embedded_resources)
+
+    connection = stack.enter_context(connect(request.job.address, embedded=embedded))
+    if plan is None:  # it shares the Ray of another run, or has joined one
+        tell({"event": "ray", "message": connection.source})
+        plan = _plan_for(request, probe_inventory(connection))
+    return connection, plan
 
 
 def _plan_for(request: Request, inventory: Inventory) -> Plan:

@@ -155,7 +155,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "spec", "spec.settings", "spec.request", "planning"),
         *("storage", "storage.files", "storage.claims", "controller"),
         *("runtime.host", "runtime.cluster", "runtime.task", "runtime.detach"),
-        *("watch", "runs.handle", "runs"),
+        *("tracking", "watch", "runs.handle", "runs"),
     },
     "__init__": {
         *("errors", "spec", "spec.settings", "planning"),

@@ -68,7 +68,7 @@ class _Screen:
                 self._view.show(Progress(**{name: event[name] for name in fields}))
             case "straggler" if event["message"] in self.said:
                 pass  # of the other task on the same slow link
-            case "note" | "straggler" | "restarting" | "task_back" | "task_given_up":
+            case "note" | "attempt" | "straggler" | "restarting" | "task_back" | "task_given_up":
                 self._say(event["message"])
             case "state":
                 # A plain SIGTERM, as `kill` and batch systems send it, is to end a run like Ctrl-C. Set

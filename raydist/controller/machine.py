@@ -67,6 +67,7 @@ class RunMachine:
       pace: How fast the tasks train, and which are slower than the others.
       deaths: The deaths that attempts outlived. `restarts`: the new attempts that were planned.
       notes: One sentence for each attempt that was lost, or that left something behind.
+      interruptions: Those of `notes` about attempts that were lost, or have another size than the one before.
     """
 
     def __init__(self, plan: Plan, *, first_attempt: int = 0, best: Best | None = None) -> None:
@@ -80,6 +81,7 @@ class RunMachine:
         self.deaths = Deaths()
         self.restarts: tuple[Restart, ...] = ()
         self.notes: tuple[str, ...] = ()
+        self.interruptions: tuple[str, ...] = ()
         self._lost = LostAttempts(max_failures=plan.job.max_failures)
         # What the run goes on as once the group is stopped: STARTING means another attempt. None while
         # the attempt goes on, and while further failures are awaited.
@@ -171,10 +173,11 @@ class RunMachine:
         before, number, now = self.plan.num_workers, self.attempt.number, plan.num_workers
         if self.out_of_memory:
             sentence = describe_growth(self.plan, plan, self.out_of_memory[-1])
-            self.notes = (*self.notes, *((f"attempt {number} {sentence}",) if sentence else ()))
+            if sentence:
+                self._note_interruption(f"attempt {number} {sentence}")
         self.plan = plan
         if now != before:
-            self.notes = (*self.notes, f"attempt {number} trains with {now} workers instead of {before}")
+            self._note_interruption(f"attempt {number} trains with {now} workers instead of {before}")
         self.attempt = Attempt(number=number, tasks=plan.tasks)
         return []
 
@@ -318,8 +321,12 @@ class RunMachine:
     def _follow(self, following: NextAttempt | RunError) -> list[Action]:
         if isinstance(following, RunError):
             return self._fail(following)
-        self.notes = (*self.notes, following.note)
+        self._note_interruption(following.note)
         return self._stop(RunState.STARTING)
+
+    def _note_interruption(self, sentence: str) -> None:
+        self.notes = (*self.notes, sentence)
+        self.interruptions = (*self.interruptions, sentence)
 
     def _fail(self, error: RunError) -> list[Action]:
         self.error = error
@@ -349,6 +356,7 @@ class RunMachine:
             self.deaths = self.deaths.explained(each)
             self._lost = self._lost.explained(each)
             self.notes = tuple(note.replace(each.before, each.message) for note in self.notes)
+            self.interruptions = tuple(one.replace(each.before, each.message) for one in self.interruptions)
             self.error = self.error and explained(self.error, each)
 
     def _leave_attempt(self, following: RunState, problem: str | None) -> list[Action]:

@@ -24,7 +24,6 @@ from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.ray_gauges import RayGauges
 from raydist.runtime.group.launcher import RayLauncher
-from raydist.runtime.host.software.packages import check_mlflow
 from raydist.spec.job import JobSpec
 from raydist.spec.result import RunResult
 from raydist.storage.checkpoints import CheckpointStore
@@ -33,6 +32,7 @@ from raydist.storage.evidence import CodeRecord
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
+from raydist.tracking.mlflow_client import check_tracking_uri
 from raydist.tracking.mlflow_tracker import MlflowTracker
 
 EventHook = Callable[[Mapping[str, Any]], None]
@@ -135,7 +135,7 @@ def _newest_checkpoint(job: JobSpec) -> StoredCheckpoint | None:
 def _tracker(job: JobSpec) -> MlflowTracker | None:
     if job.mlflow is None:
         return None
-    check_mlflow()  # of this host, which a detached run's submitter is not on
+    check_tracking_uri(job.mlflow)  # on this host, which a detached run's submitter is not on
     name = str(job.entry_point).strip("<>")
     return MlflowTracker(job.mlflow, open_run(job.storage, run=job.name), job=name)
 

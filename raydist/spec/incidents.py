@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_TOLD = ("task_back", "task_given_up", "restarting", "restarted", "note")
+_TOLD = ("task_back", "task_given_up", "restarting", "restarted", "attempt")
 _RESUMED = "the run was resumed"
 
 
@@ -16,7 +16,7 @@ class Incident:
 
     Attributes:
       event: `task_back` or `task_given_up` for a task that died while its attempt went on; `restarting`, then
-        `restarted`, for a planned new attempt; `note` for an attempt that was lost or changed its size;
+        `restarted`, for a planned new attempt; `attempt` for one that was lost or has another size;
         `resumed` for a run that was resumed by hand.
       at_s: Unix time, seconds.
       attempt: The attempt that was interrupted, for `restarted` the one after; None for `resumed`.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import os
+import platform
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from raydist.errors import MistakeError
 from raydist.spec.run_state import RunState
-from raydist.storage.files.redaction import redact_text
+from raydist.storage.files.redaction import redact, redact_text
 from raydist.tracking.values import Value
 
 Result = TypeVar("Result")
@@ -29,6 +33,8 @@ _DEFAULTS = {
 }
 _STATUS = {RunState.SUCCEEDED: "FINISHED", RunState.FAILED: "FAILED", RunState.CANCELLED: "KILLED"}
 _RUNNING = "RUNNING"
+_SERVERS = ("http", "https")
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 
 
 class TrackingError(Exception):
@@ -37,6 +43,34 @@ class TrackingError(Exception):
 
 class RunGoneError(TrackingError):
     """The server has no such run, or it was deleted."""
+
+
+def check_tracking_uri(uri: str) -> None:
+    """Raises MistakeError unless MLflow's client is installed on this host and takes such a URI.
+
+    No server or database is asked: a run goes on without them.
+    """
+    if importlib.util.find_spec("mlflow") is None:
+        raise MistakeError(
+            f"mlflow is given, but MLflow's client is not installed on host {platform.node()}; "
+            "`pip install 'raydist[mlflow]'` installs it"
+        )
+    scheme = uri.partition(":")[0].partition("+")[0]
+    if scheme in _DATABASES and importlib.util.find_spec("sqlalchemy") is None:
+        raise MistakeError(
+            f"mlflow is {redact(uri)!r}, but the client of raydist[mlflow] writes to servers alone; "
+            f"`pip install mlflow` on host {platform.node()} installs what writes to a database"
+        )
+    if scheme in (*_SERVERS, *_DATABASES):
+        return  # without the seconds that importing MLflow takes
+    try:
+        _client(uri)
+    except Exception as error:  # MLflow raises errors of many classes for a URI that it does not take
+        schemes = getattr(error, "supported_uri_schemes", None)
+        reason = f"it knows {', '.join(filter(None, schemes))}" if schemes else _sentence_of(error)
+        raise MistakeError(
+            f"mlflow is {redact(uri)!r}, which MLflow does not take as a tracking URI: {reason}"
+        ) from error
 
 
 class MlflowRun:
@@ -115,11 +149,17 @@ def metric_name(name: str) -> str:
 
 
 def _client(uri: str) -> Any:
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    import_mlflow()
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri)
+
+
+def import_mlflow() -> None:
+    """Imports MLflow, which takes seconds, with raydist's limits for its requests. Idempotent."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    importlib.import_module("mlflow")
 
 
 def _asked(ask: Callable[[], Result]) -> Result:
@@ -130,5 +170,8 @@ def _asked(ask: Callable[[], Result]) -> Result:
         raise
     except Exception as error:  # whatever MLflow, its transports and its stores raise is theirs
         is_gone = getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST"
-        sentence = " ".join(redact_text(str(error)).split())[:500] or type(error).__name__
-        raise (RunGoneError if is_gone else TrackingError)(sentence) from error
+        raise (RunGoneError if is_gone else TrackingError)(_sentence_of(error)[:500]) from error
+
+
+def _sentence_of(error: Exception) -> str:
+    return " ".join(redact_text(str(error)).split()) or type(error).__name__

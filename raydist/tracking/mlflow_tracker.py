@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -14,13 +15,15 @@ from raydist.storage.files.redaction import redact
 from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage
-from raydist.tracking.mlflow_client import BATCH, MlflowRun, RunGoneError, TrackingError
+from raydist.tracking.mlflow_client import BATCH, MlflowRun, RunGoneError, TrackingError, import_mlflow
 from raydist.tracking.mlflow_link import MlflowLink, read_link, write_link
 from raydist.tracking.values import NewValues
 
 EVERY_S = 10.0
-# How long the end of a run waits for MLflow.
+# How long the end of a run waits for MLflow, and how long while that takes nothing.
 END_TIMEOUT_S = 60.0
+SILENCE_S = 5.0
+_LOOK_S = 0.1
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,7 @@ class MlflowTracker:
         job: str,
         every_s: float = EVERY_S,
         end_timeout_s: float = END_TIMEOUT_S,
+        silence_s: float = SILENCE_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Takes the tracking server, the run's folder, and the job, which is the experiment's name."""
@@ -44,6 +48,7 @@ class MlflowTracker:
         self._job = job
         self._every_s = every_s
         self._end_timeout_s = end_timeout_s
+        self._silence_s = silence_s
         self._clock = clock
         self._record: RunRecord | None = None
         self._run: MlflowRun | None = None
@@ -52,7 +57,9 @@ class MlflowTracker:
         self._notes: list[str] = []
         self._problem: str | None = "it has not answered yet"
         self._wake = threading.Event()
-        self._is_over = False
+        self._is_over = self._is_given_up = False
+        # When MLflow took something last, or could have for the first time; None while it is imported.
+        self._took_at_s: float | None = None
         self._thread = threading.Thread(target=self._follow, name="raydist-mlflow", daemon=True)
 
     def update(self, record: RunRecord) -> None:
@@ -68,12 +75,17 @@ class MlflowTracker:
     def finish(self) -> str | None:
         """Waits until MLflow has all, for a limited time; returns what it lacks, or None.
 
+        It waits a minute for a server that takes one thing after another, and 5 s for one that takes nothing.
         Call it once the run has ended and `update` has its last record.
         """
         self._is_over = True
         self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(self._end_timeout_s)
+        began_s = time.monotonic()
+        while self._thread.is_alive() and not self._is_given_up:
+            self._thread.join(_LOOK_S)
+            now_s, took_at_s = time.monotonic(), self._took_at_s
+            is_silent = took_at_s is not None and now_s - max(took_at_s, began_s) >= self._silence_s
+            self._is_given_up = is_silent or now_s - began_s >= self._end_timeout_s
         if self._problem is None:
             return None
         lacks = "all of the run" if self._run is None else "the run's last values and its end"
@@ -83,8 +95,10 @@ class MlflowTracker:
         )
 
     def _follow(self) -> None:
-        deadline_s: float | None = None
-        while True:
+        with contextlib.suppress(ImportError):  # told by the first request
+            import_mlflow()
+        self._took()
+        while not self._is_given_up:
             is_last = self._is_over
             try:
                 self._sync(is_last=is_last)
@@ -95,14 +109,15 @@ class MlflowTracker:
                 logger.exception("MLflow is not told of the run any more")
                 self._failed(f"{type(error).__name__}: {error}")
                 return
-            if is_last and deadline_s is None:
-                deadline_s = time.monotonic() + self._end_timeout_s
-            if is_last and (self._problem is None or time.monotonic() >= (deadline_s or 0.0)):
+            if is_last and self._problem is None:
                 return
             if is_last:
                 time.sleep(min(1.0, self._every_s))
             else:
                 self._wake.wait(self._every_s)
+
+    def _took(self) -> None:
+        self._took_at_s = time.monotonic()
 
     def _failed(self, problem: str) -> None:
         if self._problem is None or not self._notes:
@@ -122,12 +137,14 @@ class MlflowTracker:
         assert record is not None
         if self._run is None:
             self._run, self._values = self._open(record)
+            self._took()
         run, values = self._run, self._values
         assert values is not None
         tags = tags_of(record, self._storage, job=self._job)
         changed = {name: value for name, value in tags.items() if self._tags.get(name) != value}
         if changed:
             run.set_tags(changed)
+            self._took()
             self._tags |= changed
         waiting = values.read()
         for sentence in values.damages:
@@ -135,6 +152,7 @@ class MlflowTracker:
         for start in range(0, len(waiting), BATCH):
             part = waiting[start : start + BATCH]
             run.log_values(part)
+            self._took()
             values.take(len(part))
             self._keep_link(run, values)
         if is_last and record.state.is_terminal:

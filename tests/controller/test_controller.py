@@ -133,7 +133,8 @@ def test_lost_task_is_followed_by_an_attempt_that_goes_on_from_the_restored_step
     assert run.launcher.attempts == [0, 1]
     assert [group.num_stops for group in run.launcher.groups] == [1, 1]
     assert run.states == ["STARTING", "RUNNING", "STOPPING", "STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
-    assert run.of("note")[0]["message"] in result.notes
+    assert run.of("attempt")[0]["message"] in result.notes
+    assert run.of("note") == []
 
 
 def test_resumed_run_counts_its_attempts_on() -> None:
@@ -502,7 +503,7 @@ def test_death_and_return_are_told_as_events() -> None:
     assert [(event["task"], event["kind"]) for event in run.of("task_failed")] == [("worker/1", "LOST")]
     (back,) = run.of("task_back")
     assert (back["task"], back["after_s"], back["message"]) == ("worker/1", 4.0, result.notes[0])
-    assert run.of("note") == []
+    assert [*run.of("note"), *run.of("attempt")] == []
 
 
 def test_task_that_is_given_up_is_told_as_an_event() -> None:
@@ -620,7 +621,9 @@ def test_elastic_run_grows_from_a_checkpoint_when_there_is_room() -> None:
     result = run.controller.run()
     assert (result.state, result.attempts) == (RunState.SUCCEEDED, 2)
     assert [group.names for group in run.launcher.groups] == [["worker/0"], ["worker/0", "worker/1"]]
-    assert [event["message"] for event in run.of("note")] == ["attempt 1 trains with 2 workers instead of 1"]
+    assert [event["message"] for event in run.of("attempt")] == [
+        "attempt 1 trains with 2 workers instead of 1"
+    ]
 
 
 def test_run_whose_hosts_vanish_before_it_is_placed_takes_those_that_are_left() -> None:

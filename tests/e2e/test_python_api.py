@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -122,3 +124,101 @@ def test_run_that_ends_leaves_ray_to_the_others_of_its_process(
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == "False"
+
+
+RUNS_IN_THREADS = """
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import raydist
+
+folder = Path(sys.argv[1])
+told, ended = [], {}
+is_starting = threading.Event()
+
+
+def train(ctx):
+    import time
+
+    ctx.report({"loss": 1.0}, step=1)
+    while not Path(ctx.params["until"]).exists():
+        time.sleep(0.05)
+    if ctx.params["fails"]:
+        raise ValueError("on purpose")
+    ctx.report({"loss": 0.5}, step=2)
+
+
+def train_one(name, *, fails=False, on_event=lambda event: None):
+    def hook(event):
+        if event["event"] == "ray":
+            told.append(event["message"])
+        on_event(event)
+
+    options = {"workers": 1, "cpus_per_worker": 0.2, "max_failures": 0, "storage": str(folder / "runs")}
+    params = {"until": str(folder / name), "fails": fails}
+    try:
+        ended[name] = raydist.run(train, name=name, params=params, on_event=hook, **options).steps
+    except BaseException as error:
+        ended[name] = type(error).__name__
+
+
+def interrupt(event):
+    if event["event"] == "progress" and event["phase"] == "running":
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+# The first one starts Ray and is the first to end; its thread ends with it.
+first = threading.Thread(target=train_one, args=("first",), kwargs={
+    "on_event": lambda event: is_starting.set() if event["event"] == "ray" else None
+})
+first.start()
+is_starting.wait()
+broken = threading.Thread(target=train_one, args=("broken",), kwargs={"fails": True})
+last = threading.Thread(target=train_one, args=("last",))
+broken.start()
+last.start()
+(folder / "first").touch()
+first.join()
+(folder / "broken").touch()
+broken.join()
+train_one("interrupted", on_event=interrupt)
+(folder / "last").touch()
+last.join()
+
+import ray
+
+print(json.dumps({"told": told, "ended": ended, "is_initialized": ray.is_initialized()}))
+"""
+
+
+def test_runs_in_threads_share_an_embedded_ray_until_the_last_one_ends(
+    running_ray: RunningRay, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(RUNS_IN_THREADS)
+    sessions = Path(f"/tmp/rdt{os.getpid()}")  # short: Ray's sockets lie in it
+    sessions.mkdir()
+    ended = subprocess.run(
+        [sys.executable, "script.py", str(tmp_path)],
+        cwd=tmp_path,
+        env={**running_ray.environ, "RAY_TMPDIR": str(sessions)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["told"][0].startswith("starting an embedded Ray")
+    assert told["told"][1:] == 3 * ["this process's embedded Ray"]
+    assert told["ended"] == {
+        "first": 2,
+        "broken": "TaskFailedError",
+        "interrupted": "KeyboardInterrupt",
+        "last": 2,
+    }
+    assert not told["is_initialized"]
+    assert list((sessions / "ray").glob("session_*")) == []
+    shutil.rmtree(sessions)

@@ -18,13 +18,14 @@ def test_incidents_are_those_that_interrupt_a_run() -> None:
             event("state", 2.0, state="STARTING"),
             event("task_failed", 3.0, task="worker/1", message="killed"),
             event("task_back", 4.0, message="worker/1 was replaced after 2.0 s"),
-            event("note", 5.0, message="worker/0 failed first"),
+            event("attempt", 5.0, message="worker/0 failed first"),
+            event("note", 5.5, message="MLflow does not answer"),
             {"event": "planned", "at_s": 6.0},
         ]
     )
     assert [(one.event, one.at_s, one.attempt) for one in found] == [
         ("task_back", 4.0, 0),
-        ("note", 5.0, 0),
+        ("attempt", 5.0, 0),
         ("resumed", 6.0, None),
     ]
 
@@ -39,10 +40,10 @@ def test_restart_is_told_once_with_what_it_cost() -> None:
 def test_events_of_another_shape_are_skipped() -> None:
     damaged: list[Any] = [
         {},
-        {"event": "note"},
+        {"event": "attempt"},
         {"event": 7, "at_s": 1.0},
-        event("note", 1.0, message=None),
+        event("attempt", 1.0, message=None),
         3,
     ]
-    assert incidents_of([*damaged, event("note", 2.0, message="kept")])[0].message == "kept"
+    assert incidents_of([*damaged, event("attempt", 2.0, message="kept")])[0].message == "kept"
     assert len(incidents_of(damaged)) == 0

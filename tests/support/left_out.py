@@ -81,7 +81,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_parameter_server.py": ("mistake_in", "every_role", "killed_worker"),
     "e2e/test_parameter_server_jobs.py": ALL,
     "e2e/test_profile.py": ALL,
-    "e2e/test_python_api.py": ("run_that_ends",),
+    "e2e/test_python_api.py": ("run_that_ends", "runs_in_threads"),
     "e2e/test_resources.py": ("embedded_ray",),
     "e2e/test_scripts.py": ("killed", "script_gives"),
     "e2e/test_secrets.py": ALL,

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from raydist.runtime.cluster.connection import Connection, connect
+from raydist.runtime.cluster.connection import Connection, EmbeddedSize, connect
 
 
 class SharedRay:
@@ -24,7 +24,9 @@ class SharedRay:
                 patch = stack.enter_context(pytest.MonkeyPatch.context())
                 # Otherwise Ray would write a token into the developer's home, and later Rays would demand it.
                 patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-                self._connection = stack.enter_context(connect("local", embedded_cpus=4))
+                self._connection = stack.enter_context(
+                    connect("local", embedded=lambda: EmbeddedSize(num_cpus=4))
+                )
                 self._stack = stack.pop_all()
         return self._connection
 

@@ -20,7 +20,6 @@ import pytest
 from raydist import api
 from raydist.errors import MistakeError, SpecError
 from raydist.metrics.records import Scope
-from raydist.runtime.host.software.packages import check_mlflow
 from raydist.spec.result import TaskRecord
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
@@ -28,7 +27,7 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.evidence import CodeRecord
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage, open_run
-from raydist.tracking.mlflow_client import metric_name
+from raydist.tracking.mlflow_client import check_tracking_uri, metric_name
 from raydist.tracking.mlflow_tracker import MlflowTracker, params_of, tags_of
 from tests.conftest import WaitUntil
 from tests.support.faulty_http import Fault, FaultyProxy, faulty_proxy
@@ -46,7 +45,9 @@ JOB = """
 def train(ctx):
     if ctx.params.get("fails"):
         ctx.report({"loss": 1.0}, step=1)
-        raise ValueError("as asked")
+        if ctx.is_chief:  # the values of a task that is stopped because of another may be lost
+            raise ValueError("as asked")
+        return
     ctx.report({"loss": 0.5}, step=2)
     ctx.report({"loss": 0.25}, step=3)
 """
@@ -188,7 +189,41 @@ def test_what_is_no_uri_is_refused_and_not_repeated() -> None:
 @pytest.mark.skipif(is_installed("mlflow-skinny"), reason="MLflow's client is installed here")
 def test_client_that_is_not_installed_is_a_mistake() -> None:
     with pytest.raises(MistakeError, match=r"pip install 'raydist\[mlflow\]'"):
-        check_mlflow()
+        check_tracking_uri("http://127.0.0.1:1")
+
+
+@pytest.mark.skipif(not is_installed("mlflow-skinny"), reason="needs MLflow's client: raydist[mlflow]")
+@pytest.mark.filterwarnings("default")  # of MLflow's own modules, while they are imported
+class TestUris:
+    @pytest.mark.parametrize(
+        ("uri", "reason"),
+        [
+            ("nosuch://user:pass-word@host/x", "'nosuch://\\*\\*\\*@host/x', .*: it knows file, "),
+            ("file:///nowhere/mlruns", "'file:///nowhere/mlruns', .*MLFLOW_ALLOW_FILE_STORE=true"),
+        ],
+    )
+    def test_uri_that_mlflow_does_not_take_is_a_mistake_before_the_run(
+        self, tmp_path: Path, uri: str, reason: str
+    ) -> None:
+        (tmp_path / "job.py").write_text(JOB)
+        with pytest.raises(MistakeError, match=reason) as caught:
+            api.run(f"{tmp_path}/job.py:train", mlflow=uri, storage=str(tmp_path / "runs"), address="local")
+        assert "pass-word" not in str(caught.value)
+        assert not (tmp_path / "runs").exists()
+
+    @pytest.mark.parametrize("uri", ["http://127.0.0.1:1", "databricks"])
+    def test_server_is_not_asked_before_the_run(self, uri: str) -> None:
+        check_tracking_uri(uri)
+
+    def test_end_does_not_wait_for_a_server_that_takes_nothing(self, storage: RunStorage) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and never answers
+            uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            # Waiting for longer would exceed the time limit of the test.
+            tracker = MlflowTracker(uri, storage, job="j", end_timeout_s=3600.0, silence_s=0.5)
+            tracker.update(make_record(RunState.SUCCEEDED))
+            sentence = tracker.finish()
+        assert sentence is not None
+        assert f"MLflow at {uri} lacks all of the run: it has not answered yet" in sentence
 
 
 class TestServer:

@@ -2,8 +2,9 @@
 
 `event` says which. Kept are `state`; `task`, for each change of a task's state; `task_failed`; for a task
 that died and its attempt went on, `task_back` or `task_given_up`; `restarting`, and once the next attempt
-trains `restarted`; `checkpoint`, once one is committed; `note`, for an attempt that was lost, changed its
-size or left something behind; `straggler`, for a task that is slower than the others, once for each cause.
+trains `restarted`; `attempt`, for one that was lost or has another size than the one before; `checkpoint`,
+once one is committed; `straggler`, for a task that is slower than the others, once for each cause; `note`,
+for anything else.
 `progress` comes with every poll, for the screen alone.
 """
 
@@ -65,7 +66,7 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
         *(_failure_event(machine, failure, at_s) for failure in failures),
         *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
         *(_restart_event(machine, restart, at_s) for restart in restarts),
-        *(note_event(machine, note, at_s=at_s) for note in machine.notes[len(known.notes) :]),
+        *(_sentence_event(machine, note, at_s) for note in machine.notes[len(known.notes) :]),
         *(_straggler_event(machine, one, at_s) for one in machine.pace.noted[len(known.stragglers) :]),
     ]
 
@@ -84,6 +85,12 @@ def state_event(machine: RunMachine, *, at_s: float, error: RunError | None) -> 
 
 def note_event(machine: RunMachine, message: str, *, at_s: float) -> dict[str, Any]:
     return _event("note", machine, at_s, message=message)
+
+
+def _sentence_event(machine: RunMachine, sentence: str, at_s: float) -> dict[str, Any]:
+    if sentence in machine.interruptions:
+        return _event("attempt", machine, at_s, message=sentence)
+    return note_event(machine, sentence, at_s=at_s)
 
 
 def progress_event(machine: RunMachine, *, at_s: float, run_s: float) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,13 +41,27 @@ _TOKEN_REMEDY = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedSize:
+    """What an embedded Ray is started with.
+
+    Attributes:
+      num_cpus: Logical CPUs; None takes one per core.
+      resources: What else it has, by Ray's names: custom resources, and `memory` in bytes.
+    """
+
+    num_cpus: int | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
 class Connection:
     """A Ray that this process is connected to.
 
     Attributes:
-      source: For messages: `Ray at 10.0.0.1:6379`, `embedded Ray`.
+      source: For messages: `Ray at 10.0.0.1:6379`, `embedded Ray`, `this process's embedded Ray` for a run
+        that shares it.
       address: By which another process joins the same Ray: `10.0.0.1:6379`, `ray://head:10001`.
-      is_embedded: Whether raydist started this Ray.
+      is_embedded: Whether raydist started this Ray for this run.
       is_client: Whether this process is outside of the cluster, by `ray://`.
       session: The folder of a Ray that raydist started; None for any other.
       owns: Whether raydist connected for this one; False where it was connected before, by another run of
@@ -102,7 +118,7 @@ class _Shared:
         made = self._connection
         found = made if seen is None else seen
         return Connection(
-            source=found.source,
+            source="this process's embedded Ray" if made.is_embedded and found is not made else found.source,
             address=found.address,
             is_embedded=found.is_embedded,  # not for a second run: its Ray was made to fit another one
             is_client=found.is_client,
@@ -129,17 +145,17 @@ _lock = threading.RLock()
 def connect(
     address: str | None,
     *,
-    embedded_cpus: int | None = None,
-    embedded_resources: Mapping[str, float] | None = None,
+    embedded: Callable[[], EmbeddedSize] = EmbeddedSize,
     environ: MutableMapping[str, str] = os.environ,
 ) -> Connection:
     """Connects this process to Ray; to the one that it is connected to already, where there is one.
 
+    Threads may call it at once: the first one connects, and the others wait for it and share its Ray.
+
     Args:
       address: `local`, `auto`, `host:port` or `ray://host:port`; None takes RAY_ADDRESS, else a Ray
         that `ray start` left running on this host, else starts an embedded one.
-      embedded_cpus: Logical CPUs of an embedded Ray; None takes one per core.
-      embedded_resources: What else it has, by Ray's names: custom resources, and `memory` in bytes.
+      embedded: Called right before this call starts an embedded Ray; returns its size.
 
     Raises:
       ClusterError: In one sentence with its remedy, within 15 s. Where Ray's client server cannot start the
@@ -148,26 +164,25 @@ def connect(
     with _lock:
         existing = _existing()
         if existing is None:
-            size = {"num_cpus": embedded_cpus, **_size(embedded_resources or {})}
-            _State.shared = _Shared(_connect(address, size, environ))
+            _State.shared = _Shared(_connect(address, embedded, environ))
             return _State.shared.use()
         return existing if _State.shared is None else _State.shared.use(existing)
 
 
-def _size(resources: Mapping[str, float]) -> dict[str, Any]:
+def _options_of(size: EmbeddedSize) -> dict[str, Any]:
     """Returns ray.init's own names for what an embedded Ray has."""
-    custom = {name: amount for name, amount in resources.items() if name != "memory"}
-    memory = {"_memory": int(resources["memory"])} if "memory" in resources else {}
-    return {**memory, **({"resources": custom} if custom else {})}
+    custom = {name: amount for name, amount in size.resources.items() if name != "memory"}
+    memory = {"_memory": int(size.resources["memory"])} if "memory" in size.resources else {}
+    return {"num_cpus": size.num_cpus, **memory, **({"resources": custom} if custom else {})}
 
 
 def _connect(
-    address: str | None, embedded: Mapping[str, Any], environ: MutableMapping[str, str]
+    address: str | None, embedded: Callable[[], EmbeddedSize], environ: MutableMapping[str, str]
 ) -> Connection:
     sweep_host()
     target = _resolve(address, environ)
     if target == LOCAL:
-        return _start_embedded(embedded, environ)
+        return _start_embedded(embedded(), environ)
     given_by_variable = target == environ.get(ADDRESS_VARIABLE) and target != address
     host, port = split_address(target, name=ADDRESS_VARIABLE if given_by_variable else "address")
     if not accepts_tcp(host, port, timeout_s=PROBE_TIMEOUT_S):
@@ -212,10 +227,11 @@ def _unrecorded_address() -> str | None:
     return next(iter(ray_internals.local_gcs_addresses()), None)
 
 
-def _start_embedded(size: Mapping[str, Any], environ: MutableMapping[str, str]) -> Connection:
+def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Connection:
     with contextlib.ExitStack() as on_error:
         on_error.callback(_remember_process_state(environ))
-        _init("embedded Ray", address=LOCAL, include_dashboard=False, **size)
+        options = {"address": LOCAL, "include_dashboard": False, **_options_of(size)}
+        on_error.enter_context(_outliving_this_thread(lambda: _init("embedded Ray", **options)))
         session = _session_path()
         on_error.callback(_shut_down, mark_session(session))
         undo = on_error.pop_all()
@@ -323,6 +339,40 @@ def _init(shown: str, *, num_attempts: int = 1, **options: Any) -> None:
         except BaseException:  # Ctrl-C: an embedded Ray that is half up has processes already
             ray.shutdown()
             raise
+
+
+@contextlib.contextmanager
+def _outliving_this_thread(start: Callable[[], None]) -> Iterator[None]:
+    """Calls `start` in a thread that lasts as long as this context.
+
+    The kernel kills an embedded Ray's processes with the thread that started them, not with the process
+    (PR_SET_PDEATHSIG in prctl(2); ray/_private/utils.py, set_kill_on_parent_death_linux). A run in a thread
+    may end before others that share its Ray. The main thread lasts, and takes Ctrl-C during the start.
+    """
+    if threading.current_thread() is threading.main_thread():
+        start()
+        yield
+        return
+    started: concurrent.futures.Future[None] = concurrent.futures.Future()
+    over = threading.Event()
+
+    def start_and_stay() -> None:
+        try:
+            start()
+            started.set_result(None)
+        except BaseException as error:  # raised below, in the thread that asked for it
+            started.set_exception(error)
+        over.wait()
+
+    # A daemon: nothing may be left to close the connection when the process ends.
+    thread = threading.Thread(target=start_and_stay, name="raydist-ray", daemon=True)
+    thread.start()
+    try:
+        started.result()
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _shut_down(after: Callable[[], None] = lambda: None) -> None:

@@ -21,11 +21,11 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 _CONNECT = """
 import json, os, sys
 from raydist.errors import ClusterError
-from raydist.runtime.cluster.connection import connect
+from raydist.runtime.cluster.connection import EmbeddedSize, connect
 address = json.loads(sys.argv[1])
 before = (os.environ.get("RAY_AUTH_MODE"), __import__("signal").getsignal(15))
 try:
-    with connect(address, embedded_cpus=3) as connection:
+    with connect(address, embedded=lambda: EmbeddedSize(num_cpus=3)) as connection:
         import ray
         from raydist.runtime.cluster.inventory import probe_inventory
         double = ray.remote(num_cpus=0)(lambda x: 2 * x)
@@ -214,7 +214,7 @@ def test_driver_that_has_ray_already_keeps_it(ray_cluster: Connection) -> None:
 
     with connect("127.0.0.1:1") as connection:
         assert (connection.owns, connection.is_embedded) == (False, False)
-        assert connection.source.startswith("Ray at ")
+        assert connection.source == "this process's embedded Ray"
     assert ray.is_initialized()
 
 

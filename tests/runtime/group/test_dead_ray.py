@@ -14,7 +14,7 @@ import pytest
 _SCRIPT = """
 import json, os, signal, sys, time
 from pathlib import Path
-from raydist.runtime.cluster.connection import connect
+from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.group.group import RayTaskGroup
 from raydist.runtime.host.scratch import scratch_root
 from tests.runtime.conftest import COUNTING, make_plan
@@ -25,7 +25,7 @@ def kill_gcs():
             if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text().split("\\0")[0]:
                 os.kill(int(pid), signal.SIGKILL)
 
-connection = connect("local", embedded_cpus=2)
+connection = connect("local", embedded=lambda: EmbeddedSize(num_cpus=2))
 group = RayTaskGroup.start(
     make_plan(2, steps=100_000), attempt=0, connection=connection, code=None, storage_uri=sys.argv[2],
     run_uri=sys.argv[2] + "/run", runner=COUNTING,

@@ -27,8 +27,8 @@ time.sleep(600)
 """
 _EMBEDDED = """
 import time
-from raydist.runtime.cluster.connection import connect
-connect("local", embedded_cpus=1)
+from raydist.runtime.cluster.connection import EmbeddedSize, connect
+connect("local", embedded=lambda: EmbeddedSize(num_cpus=1))
 print("up", flush=True)
 time.sleep(600)
 """

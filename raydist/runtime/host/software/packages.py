@@ -9,8 +9,6 @@ import re
 import sys
 from collections.abc import Sequence
 
-from raydist.errors import MistakeError
-
 # importlib.metadata opens a file for each package: 120 of them took 190 ms, their folders' names 0.5 ms.
 _FOLDER = re.compile(r"(?P<name>.+?)-(?P<version>\d[^-]*)(-py[\d.]+)?\.(dist|egg)-info")
 
@@ -21,15 +19,6 @@ _METRICS_AGENT = ("aiohttp", "opencensus", "opentelemetry", "prometheus_client")
 def has_metrics_agent() -> bool:
     """Returns whether a Ray that is started on this host serves metrics for Prometheus."""
     return all(importlib.util.find_spec(name) is not None for name in _METRICS_AGENT)
-
-
-def check_mlflow() -> None:
-    """Raises MistakeError unless MLflow's client is installed here."""
-    if importlib.util.find_spec("mlflow") is None:
-        raise MistakeError(
-            f"mlflow is given, but MLflow's client is not installed on host {platform.node()}; "
-            "`pip install 'raydist[mlflow]'` installs it"
-        )
 
 
 def package_versions(path: Sequence[str] | None = None) -> dict[str, str]:

@@ -50,5 +50,5 @@ def _add(storage: RunStorage, state: str, at_s: float, **facts: Any) -> None:
     storage.write_bytes(storage.exported_model, b"keras")
     storage.write_bytes(f"{storage.exported_saved_model}/variables/index", b"index")
     events = EventWriter.open(storage)
-    events.append({"event": "note", "at_s": at_s, "attempt": 0, "message": "worker/0 failed first"})
+    events.append({"event": "attempt", "at_s": at_s, "attempt": 0, "message": "worker/0 failed first"})
     events.flush()

@@ -40,7 +40,7 @@ def live(runs_uri: str) -> RunStorage:
     storage = open_run(runs_uri, run="digits-1")
     RunRecordStore(storage).replace(make_record(storage, **LIVE, driver=this_process()))
     events = EventWriter.open(storage)
-    events.append({"event": "note", "at_s": 1000.0, "attempt": 0, "message": "worker/1 failed first"})
+    events.append({"event": "attempt", "at_s": 1000.0, "attempt": 0, "message": "worker/1 failed first"})
     events.flush()
     return storage
 
@@ -68,7 +68,7 @@ def test_status_json_of_a_live_run(raydist: Run, live: RunStorage) -> None:
     assert told["tasks"][1]["lag_steps"] == 3
     assert (told["job"], told["params"], told["duration_s"]) == ("digits.py:train", {"epochs": 3}, 65.0)
     assert told["restarts"] == [
-        {"event": "note", "at_s": 1000.0, "attempt": 0, "message": "worker/1 failed first"}
+        {"event": "attempt", "at_s": 1000.0, "attempt": 0, "message": "worker/1 failed first"}
     ]
 
 
