@@ -156,6 +156,9 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "training/test_model_summaries.py": {
         r"\[(multi_worker_mirrored|parameter_server)-3": "[mirrored-3]",
     },
+    "training/test_optimizers.py": {
+        r"\[(mirrored|multi_worker_mirrored)-2-keras3": "[central_storage-2-keras3]",
+    },
     "training/test_parameter_server.py": {
         r"number_of_ps\[(more ps|whole)": "[other shards]",
         r"\[sharded": "[keras 3]",

@@ -91,6 +91,19 @@ def on_parameter_server(ctx: Any) -> dict[str, Any]:
     return {"steps": status.step, "metrics": sorted(status.metrics), "epoch": status.epoch}
 
 
+def fails_before_its_first_step(ctx: Any) -> dict[str, Any]:
+    """Returns the type of what a fit raises whose data the model cannot take."""
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+    try:
+        model.fit(np.zeros((8, 5)), np.zeros(8), batch_size=4, verbose=0)
+    except Exception as error:
+        return {"raised": type(error).__name__}
+    return {}
+
+
 def fails_after_a_fit(ctx: Any) -> dict[str, Any]:
     """A callback ends a fit; returns what is awaited then, and the step that a failure would name."""
     import tensorflow as tf

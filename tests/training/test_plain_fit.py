@@ -13,7 +13,8 @@ from tests.support.processes import Cluster, run_function, run_in_turn
 FUNCTIONS = "tests.support.plain_functions"
 # The last one leaves a task that has failed.
 CALLS: dict[str, tuple[str, dict[str, object]]] = {
-    name: (f"{FUNCTIONS}:{name}", {}) for name in ("fits_in_a_row", "packed", "fails_after_a_fit")
+    name: (f"{FUNCTIONS}:{name}", {})
+    for name in ("fits_in_a_row", "packed", "fails_before_its_first_step", "fails_after_a_fit")
 }
 
 
@@ -40,6 +41,8 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
     for task in found["packed"]:
         assert task.values["steps"] == 400
         assert task.values["largest"] > 1
+    for task in found["fails_before_its_first_step"]:
+        assert task.values == {"raised": "ValueError"}
     for task in found["fails_after_a_fit"]:
         # A new attempt would begin with the steps of the plain fits again, and has nothing to go on from.
         assert task.values == {"steps": 4, "awaits": 0, "failed at": 25}

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from keras import ops
 from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
 from raydist.training import tf_private
+from raydist.training.cluster.kinds import is_central
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, gradient_probe, gradients
 
@@ -108,6 +110,45 @@ def _make_loss_scale_apply(original: Callable[..., None]) -> Callable[..., None]
                 gradients.overflown_as_half(one) if is_half and one is not None else one
                 for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)
             ]
+            if is_central(tf.distribute.get_strategy()):
+                tf.distribute.get_replica_context().merge_call(
+                    _apply_to_shared, args=(self, grads, trainable_variables)
+                )
+                return
         original(self, grads, trainable_variables)
 
     return _tf_apply
+
+
+def _apply_to_shared(strategy: Any, optimizer: Any, grads: list[Any], trainable_variables: Any) -> None:
+    """Does what `LossScaleOptimizer._tf_apply` does, where replicas share its variables.
+
+    Keras counts finite steps in each replica, under a condition, and no replica can assign there to a
+    variable that it shares.
+    """
+    finite = strategy.extended.call_for_each_replica(optimizer.check_finite, args=(grads,))
+
+    def apply_in_replica(grads: list[Any]) -> None:
+        variables = trainable_variables or optimizer._trainable_variables
+        scale = tf.convert_to_tensor(optimizer.dynamic_scale)
+        unscaled = [
+            one if one is None or optimizer._overwrite_variable_with_gradient(variable) else one / scale
+            for one, variable in zip(grads, variables, strict=True)
+        ]
+        optimizer.inner_optimizer.apply(unscaled, trainable_variables=trainable_variables)
+
+    def count_up() -> None:
+        optimizer.step_counter.assign_add(1)
+
+    def scale_up() -> None:
+        optimizer.step_counter.assign(0)
+        optimizer.dynamic_scale.assign(optimizer.dynamic_scale * 2.0)
+
+    def apply_finite() -> None:
+        strategy.extended.call_for_each_replica(apply_in_replica, args=(grads,))
+        is_due = tf.equal(optimizer.step_counter, optimizer.dynamic_growth_steps - 1)
+        ops.cond(is_due, scale_up, count_up)
+
+    # Each replica has found the same, as the gradients are summed.
+    is_finite = strategy.experimental_local_results(finite)[0]
+    ops.cond(is_finite, apply_finite, optimizer._stateful_handle_non_finite_grads)

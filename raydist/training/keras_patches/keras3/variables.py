@@ -25,8 +25,9 @@ def make_initialize(original: Callable[..., None]) -> Callable[..., None]:
             initialize(self, value)
 
     def initialize(self: Any, value: Any) -> None:
-        is_shared = is_central(tf.distribute.get_strategy())
-        if is_shared and self._aggregation == "none" and not self._trainable:
+        # Replicas assign one by one what they share: state of layers, and what some optimizers (Nadam, Muon)
+        # assign outside of their update step. It says trainable, and replicas assign the same.
+        if is_central(tf.distribute.get_strategy()) and self._aggregation == "none":
             self._aggregation = (
                 "mean" if self._dtype.startswith(("float", "bfloat")) else "only_first_replica"
             )

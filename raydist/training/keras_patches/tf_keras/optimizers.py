@@ -15,6 +15,7 @@ from tf_keras.src.optimizers import optimizer, utils as optimizer_utils
 from tf_keras.src.optimizers.legacy import optimizer_v2
 from tf_keras.src.utils import losses_utils
 
+from raydist.training.cluster.kinds import is_central
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, all_reduce, gradient_probe, replica_share
 
@@ -46,6 +47,13 @@ def replacements() -> tuple[Replacement, ...]:
             fingerprints=("a5b8dd0a1150",),
             make=_make_all_reduce,
             reason="a padding example adds its own gradient to losses that sum over examples",
+        ),
+        Replacement(
+            owner=loss_scale_optimizer,
+            name="strategy_supports_loss_scaling",
+            parameters="...",
+            make=_make_supports_loss_scaling,
+            reason="mixed_float16 is refused under CentralStorageStrategy, where it works",
         ),
         Replacement(
             owner=losses_utils,
@@ -111,6 +119,14 @@ def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         return self.iterations
 
     return apply_gradients
+
+
+def _make_supports_loss_scaling(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def strategy_supports_loss_scaling() -> Any:
+        return is_central(tf.distribute.get_strategy()) or original()
+
+    return strategy_supports_loss_scaling
 
 
 def _make_all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:

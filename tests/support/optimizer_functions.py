@@ -1,0 +1,86 @@
+"""Trains a small model with every optimizer of a Keras."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+# Those that wrap others, and are made of them.
+_WRAPPERS = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+
+
+def train_with_each(ctx: Any) -> dict[str, Any]:
+    """Returns by optimizer the weights after `fit`, or what it raises."""
+    import tensorflow as tf
+
+    results: dict[str, Any] = {}
+    for name, make in _optimizers_of(tf.keras).items():
+        try:
+            results[name] = _trained(ctx, make, has_infinity=name.endswith("skipping"))
+        except Exception:
+            results[name] = traceback.format_exc()
+    return results
+
+
+def _trained(ctx: Any, make: Callable[[], Any], *, has_infinity: bool) -> np.ndarray:
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(11)
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 20, size=(45, 3))
+    y = rng.normal(size=(45, 1)).astype("float32")
+    if has_infinity:
+        y[13] = np.inf
+    with ctx.strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((3,), dtype="int32"),
+                keras.layers.Embedding(20, 4),
+                keras.layers.Flatten(),
+                keras.layers.Dense(6, activation="tanh"),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(optimizer=make(), loss="mse")
+    model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)  # the last global batch is uneven
+    return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+def _optimizers_of(keras: Any) -> dict[str, Callable[[], Any]]:
+    """Returns what makes each optimizer of a Keras, and those of options that update in another way."""
+    found = keras.optimizers
+    scaled = keras.mixed_precision.LossScaleOptimizer
+    makers = {
+        **_of_module(found),
+        "AdamW-weight decay": lambda: found.AdamW(0.02, weight_decay=0.1),
+        "SGD-momentum": lambda: found.SGD(0.02, momentum=0.9, nesterov=True),
+        "RMSprop-centered": lambda: found.RMSprop(0.02, momentum=0.9, centered=True),
+        "Adam-amsgrad": lambda: found.Adam(0.02, amsgrad=True),
+        "Adam-clipped": lambda: found.Adam(0.02, global_clipnorm=0.5),
+        "Adam-ema": lambda: found.Adam(0.02, use_ema=True),
+        "LossScaleOptimizer": lambda: scaled(found.Adam(0.02)),
+        "LossScaleOptimizer-Nadam": lambda: scaled(found.Nadam(0.02)),
+        # Doubles the scale after three steps, and halves it where it skips one.
+        "LossScaleOptimizer-skipping": lambda: scaled(found.SGD(0.02), dynamic_growth_steps=3),
+    }
+    if hasattr(found, "MultiOptimizer"):
+        by_path = {".*dense/.*": found.SGD(0.02)}
+        makers["MultiOptimizer"] = lambda: found.MultiOptimizer(found.OptimizerMap(found.Adam(0.02), by_path))
+    if hasattr(found, "Muon"):
+        makers["Muon-weight decay"] = lambda: found.Muon(0.02, weight_decay=0.1, adam_weight_decay=0.1)
+    if hasattr(found, "experimental"):  # tf_keras; what Keras 3 has of that name only raises
+        makers |= {f"legacy.{name}": make for name, make in _of_module(found.legacy).items()}
+    return makers
+
+
+def _of_module(module: Any) -> dict[str, Callable[[], Any]]:
+    return {
+        name: functools.partial(kind, learning_rate=0.02)
+        for name, kind in sorted(vars(module).items())
+        if isinstance(kind, type) and issubclass(kind, module.Optimizer) and name not in _WRAPPERS
+    }
