@@ -109,6 +109,16 @@ def loop_written_as(ctx: Any, *, kind: str, batch_size: int = 8) -> dict[str, An
     return {"weights": _flat(model), "loss": logs["loss"], "notes": notes}
 
 
+def loop_that_evaluates(ctx: Any) -> dict[str, Any]:
+    """Runs steps without an update; returns what was noted."""
+    import tensorflow as tf
+
+    noted = len(progress_of(ctx).status().notes)
+    data = tf.data.Dataset.from_tensor_slices(_examples()).batch(6)
+    ctx.train_steps(lambda batch: {"error": _mean(batch[1], 0.0)}, data, num_steps=5)
+    return {"notes": list(progress_of(ctx).status().notes[noted:])}
+
+
 def _mean(y: Any, predicted: Any) -> Any:
     import tensorflow as tf
 

@@ -53,6 +53,7 @@ def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
         "compiled_twice",
         "term_that_begins_at_zero",
         "step_that_counts_its_calls",
+        "loop_that_evaluates",
     ]
     if keras == "3":  # tf_keras refuses a loss object in a loop, and sums gradients that are unscaled
         others += ["optimizer_that_accumulates_as_an_attribute", "keras_layers_that_draw"]
@@ -139,6 +140,12 @@ def test_steps_of_a_loop_are_those_of_one_device_or_told(kind: str, cluster: str
         assert all(told in note for note in notes if told)
     if kind in ("step, mean", "loop, divided outside", "step, compares examples"):
         assert len(notes) == 1
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_nothing_is_said_of_a_loop_without_updates(cluster: str, keras: str) -> None:
+    for task in run(cluster, keras)["loop_that_evaluates"]:
+        assert task.values["notes"] == []
 
 
 def test_step_that_divides_by_the_number_of_workers_is_told() -> None:

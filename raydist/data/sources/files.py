@@ -222,12 +222,13 @@ def _place_of(uri: str) -> str:
     path = Storage.open(uri).local_path()
     if path is None:
         return f"{redact(uri)}; {remedy}"
-    missing = "" if path.exists() else ", which does not exist on this host"
     if os.path.isabs(uri) and not _within_folder(uri):
+        missing = "" if path.exists() else ", which does not exist on this host"
         return f"{uri}{missing}; {remedy}"
+    missing = "" if path.exists() else ", which does not exist"
     return (
-        f"{uri}, which is {path}{missing}: in a run the current folder is the task's own copy of the job's "
-        f"folder, without what .raydistignore names; {remedy}, or the full path of data that lie elsewhere"
+        f"{uri}{missing} in the current folder: in a run that is the task's own copy of the job's folder, "
+        f"without what .raydistignore names; {remedy}, or the full path of data that lie elsewhere"
     )
 
 

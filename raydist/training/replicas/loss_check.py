@@ -43,6 +43,7 @@ class StepCheck:
         optimizer of tf_keras, with `skip_gradients_aggregation`.
       reduces_twice: Whether it reduces something over replicas, and an optimizer adds up its gradients again.
       processes_gradients: Whether it clips its gradients, or does something else that is not linear.
+      is_without_updates: Whether it gives nothing to an optimizer.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class StepCheck:
         self.reduces_itself = False
         self.reduces_twice = False
         self.processes_gradients = False
+        self.is_without_updates = False
         self._step = step
         self._is_model_step = is_model_step
         self._probe = Probe(strategy)
@@ -103,6 +105,7 @@ class StepCheck:
         # Parts of one size: a loss that divides by the number of replicas is right for them.
         size = slices.num_rows(batch) // 2
         whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
+        self.is_without_updates = not whole
         parts = [self._updates(_rows(batch, start, size), num_replicas=2, share=scale) for start in (0, size)]
         self.reduces_itself = any(update.is_reduced for update in whole)
         self.processes_gradients = any(is_processed(one) for update in whole for one in update.gradients)
@@ -231,8 +234,8 @@ def _squared_difference(
 
     That of the whole is at least that of a small part of its update.
     """
-    if not whole or any(len(part) != len(whole) for part in parts):
-        raise ValueError("the step gave its optimizers nothing, or not as often for a part of the batch")
+    if any(len(part) != len(whole) for part in parts):
+        raise ValueError("the step gave its optimizers something more often for a part of the batch")
     differences, references = [], []
     for index, update in enumerate(whole):
         own_references = []

@@ -203,9 +203,13 @@ def _find(
     draws = float(check is not None and check.is_random)
     reduces = float(check is not None and check.reduces_itself)
     again = float(check is not None and check.reduces_twice)
-    *values, num_asking, num_drawing, num_reducing, num_again = means_over_workers(
-        strategy, [*own, *is_known, asks, draws, reduces, again]
+    # A loop may evaluate, or change its variables by itself.
+    lacks = float(check is not None and check.is_without_updates)
+    *values, num_asking, num_drawing, num_reducing, num_again, num_lacking = means_over_workers(
+        strategy, [*own, *is_known, asks, draws, reduces, again, lacks]
     )
+    if is_loop and num_lacking > 0:
+        return LossRule.SCALED, check
     sums, knowing = values[: len(errors)], values[len(errors) :]
     means = [total / share if share else UNKNOWN for total, share in zip(sums, knowing, strict=True)]
     finding = loss_verdict.decide(

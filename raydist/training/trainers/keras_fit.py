@@ -158,6 +158,8 @@ class SynchronousTrainer:
             exported_spec=specs.exported if specs and not self._has_own_fit(request) else None,
             steps_per_epoch=steps_per_epoch,
             resumption=resume.Resumption(position.start, groups, is_there=isinstance(data, Batches)),
+            # Shuffled already; Keras 3 warns of its default for what it cannot shuffle.
+            options={} if self._has_own_fit(request) else {"shuffle": False},
         )
 
     def _has_own_fit(self, request: FitRequest) -> bool:

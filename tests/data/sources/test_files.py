@@ -112,12 +112,12 @@ def test_missing_files_are_told_with_the_folder_that_was_looked_in(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    copy = "in a run the current folder is the task's own copy of the job's folder, without what"
-    with pytest.raises(DataError, match=rf"found no files at train, which is {tmp_path}/train, .*: {copy}"):
+    copy = "in the current folder: in a run that is the task's own copy of the job's folder, without what"
+    with pytest.raises(DataError, match=rf"found no files at train, which does not exist {copy}"):
         data.from_parquet("train")
-    with pytest.raises(DataError, match=rf"at empty, which is {tmp_path}/empty: {copy} \.raydistignore"):
+    with pytest.raises(DataError, match=rf"at empty {copy} \.raydistignore"):
         data.from_parquet("empty")
-    with pytest.raises(DataError, match=rf"at {tmp_path}/empty, which is {tmp_path}/empty: {copy}"):
+    with pytest.raises(DataError, match=rf"at {tmp_path}/empty {copy}"):
         data.from_parquet(tmp_path / "empty")
     with pytest.raises(DataError, match=r"at /nowhere/train, which does not exist on this host; give a file"):
         data.from_parquet("/nowhere/train")
