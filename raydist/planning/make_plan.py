@@ -47,6 +47,8 @@ def make_plan(
     if job.keras is KerasFlavour.AUTO and keras is KerasFlavour.LEGACY:
         notes.append(f"tf.keras is tf_keras: {keras_reason}")
     notes += _without_effect(job, strategy)
+    if job.sum_embedding_rows and keras is KerasFlavour.LEGACY:
+        notes.append("sum_embedding_rows has no effect: tf_keras sums them by itself")
     return Plan(
         job=job,
         inventory=inventory,

@@ -223,6 +223,8 @@ class JobSpec:
       patch_keras: Whether raydist patches what is broken in Keras under tf.distribute (the off switch).
       check_equality: Whether a model's own losses are checked for several replicas before its first step.
       sync_batchnorm: Whether BatchNormalization normalizes with the statistics of the global batch.
+      sum_embedding_rows: Whether optimizers of Keras 3 get the sum of the rows of an embedding that a batch
+        looks up several times.
       seed: Seed of Python, NumPy, TensorFlow and Keras, the same in each task.
       storage: Where runs are kept: a path or a URI.
       max_failures: Attempts that may be lost to failures before the run fails.
@@ -304,6 +306,7 @@ class JobSpec:
     patch_keras: bool = True
     check_equality: bool = True
     sync_batchnorm: bool = False
+    sum_embedding_rows: bool = False
     seed: int = 0
     storage: str = "./raydist_runs"
     max_failures: int = 3

@@ -34,7 +34,7 @@ from raydist.training.input import input_clock
 from raydist.training.keras_patches.keras3 import patches
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.trainer import ParameterServerTrainer
-from raydist.training.replicas import all_reduce, loss_rules
+from raydist.training.replicas import all_reduce, gradients, loss_rules
 from raydist.training.reporting import reporter as reporting
 from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.profiler import Profiler
@@ -230,6 +230,7 @@ def _patch(assignment: TaskAssignment) -> list[str]:
         wrapt.register_post_import_hook(functools.partial(_patch_tf_keras, job.sync_batchnorm), "tf_keras")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
     all_reduce.configure(communication.options_of(job), compression=communication.compression_of(job))
+    gradients.configure(sums_rows=job.sum_embedding_rows)
     return notes
 
 

@@ -301,6 +301,15 @@ def assigned_variables(graph: Any) -> list[Any]:
     return list({id(one): one for one in found}.values())
 
 
+def captured_by(placeholder: tf.Tensor) -> Any:
+    """Returns the tensor of outside that stands for `placeholder` in a traced function; None for an argument.
+
+    It is symbolic if the function is part of another one, as the body of a loop is.
+    """
+    captures = getattr(placeholder.graph, "captures", ())
+    return next((outer for outer, inner in captures if inner is placeholder), None)
+
+
 def reads_any(tensor: tf.Tensor, variables: Sequence[Any]) -> bool:
     """Whether a tensor of a graph depends on one of the variables, which may be distributed ones."""
     components = [part for one in variables for part in getattr(one, "values", (one,))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -434,7 +435,10 @@ def model_made_outside(ctx: Any) -> dict[str, Any]:
 
 
 def optimizers_with_repeated_rows(ctx: Any) -> dict[str, Any]:
-    """Trains a table of which each replica looks up the same rows, one of them twice, with each optimizer."""
+    """Trains tables with each optimizer, of which a batch looks up some rows several times.
+
+    On one device also without the strategy, where Keras is as it was installed.
+    """
     import tensorflow as tf
 
     keras = tf.keras
@@ -460,69 +464,64 @@ def optimizers_with_repeated_rows(ctx: Any) -> dict[str, Any]:
     tables, notes = {}, {}
     for name, optimizer in made.items():
         before = progress_of(ctx).status().notes
-        tables[name] = _trained_table(ctx, keras, optimizer)
+        with ctx.strategy.scope():
+            model = _tables(keras, optimizer)
+        tables[name] = _trained_tables(model)
         notes[name] = progress_of(ctx).status().notes[len(before) :]
+        if ctx.strategy.num_replicas_in_sync == 1:
+            tables[f"plain {name}"] = _trained_tables(_tables(keras, optimizer))
     return {**tables, "notes": notes}
 
 
-def _trained_table(ctx: Any, keras: Any, optimizer: Any) -> np.ndarray:
+def rows_summed_by_option(ctx: Any) -> dict[str, Any]:
+    """Trains them with Adam, after which rows are summed."""
     import tensorflow as tf
 
     with ctx.strategy.scope():
-        inputs = keras.Input((), dtype="int32")
-        table = keras.layers.Embedding(4, 2, embeddings_initializer="zeros")
-        positions = tf.constant([0, 1, 2, 1])
+        model = _tables(tf.keras, tf.keras.optimizers.Adam(0.1, epsilon=1e-3))
+    return {"Adam": _trained_tables(model), "notes": progress_of(ctx).status().notes}
 
-        class Lookup(keras.layers.Layer):  # type: ignore[misc, name-defined]
-            def __init__(self) -> None:
-                super().__init__()
-                self.table = table
 
-            def call(self, indices: Any) -> Any:
-                # As position embeddings are: the same rows for each example.
-                rows = tf.reshape(self.table(positions), [1, 8])
-                return rows * tf.cast(indices[:, None] + 1, tf.float32)
+def _tables(keras: Any, optimizer: Any) -> Any:
+    """Returns a model that looks up words of its examples, and positions once for all of them."""
+    import tensorflow as tf
 
-        model = keras.Model(inputs, Lookup()(inputs))
-        type_of = type(optimizer).from_config(optimizer.get_config())
-        model.compile(type_of, loss="mse")
-    x = np.arange(14, dtype="int32") % 5
-    y = np.random.default_rng(1).normal(size=(14, 8)).astype("float32")
+    inputs = keras.Input((None,), dtype="int32")
+    make = functools.partial(keras.layers.Embedding, embeddings_initializer="zeros")
+    words, at_known_length, at_any_length = make(5, 2), make(4, 2), make(4, 2)
+    positions = tf.constant([0, 1, 2, 1])
+
+    class Lookup(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = [words, at_known_length, at_any_length]
+
+        def call(self, indices: Any) -> Any:
+            weights = tf.cast(indices[:, :1, None] + 1, tf.float32)
+            same = at_known_length(positions)[None, :3] + at_known_length(positions)[None, 1:]
+            others = at_any_length(tf.range(tf.shape(indices)[1]))[None]
+            return words(indices) + weights * (same + others)
+
+        def compute_output_shape(self, input_shape: Any) -> Any:
+            return (*input_shape, 2)
+
+    model = keras.Model(inputs, Lookup()(inputs))
+    model.compile(type(optimizer).from_config(optimizer.get_config()), loss="mse")
+    return model
+
+
+def _trained_tables(model: Any) -> np.ndarray:
+    import tensorflow as tf
+
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 5, size=(14, 3)).astype("int32")
+    y = rng.normal(size=(14, 3, 2)).astype("float32")
     model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(5), epochs=2, verbose=0)
     return _flat(model)
 
 
 def _flat(model: Any) -> np.ndarray:
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-
-
-def adam_of_stock_keras(ctx: Any) -> dict[str, Any]:
-    """Applies a gradient with equal rows, sparse and dense, without what raydist patches."""
-    import tensorflow as tf
-
-    from raydist.training.replicas import gradients
-
-    patched = _adam_steps(tf, is_sparse=True)
-    keep, gradients.with_unique_rows = gradients.with_unique_rows, lambda gradient: gradient
-    try:
-        return {
-            "sparse": _adam_steps(tf, is_sparse=True),
-            "dense": _adam_steps(tf, is_sparse=False),
-            "outside of a strategy": patched,
-        }
-    finally:
-        gradients.with_unique_rows = keep
-
-
-def _adam_steps(tf: Any, *, is_sparse: bool) -> np.ndarray:
-    variable = tf.keras.Variable(np.ones((3, 1), "float32"))
-    optimizer = tf.keras.optimizers.Adam(0.1)
-    optimizer.build([variable])
-    for scale in (1.0, -0.5):
-        values = tf.constant([[0.1 * scale], [0.2 * scale]])
-        gradient = tf.IndexedSlices(values, tf.constant([0, 0]), dense_shape=tf.constant([3, 1]))
-        optimizer.apply([gradient if is_sparse else tf.convert_to_tensor(gradient)], [variable])
-    return variable.numpy()  # type: ignore[no-any-return]
 
 
 def float16_sum_overflows(ctx: Any) -> dict[str, Any]:

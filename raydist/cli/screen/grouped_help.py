@@ -38,7 +38,10 @@ GROUPS: Mapping[str, Sequence[str]] = {
         *("resources_per_chief", "resources_per_evaluator", "resources_per_data_worker"),
         *("accelerator_type", "label_selector"),
     ),
-    "Model": ("keras", "patch_keras", "check_equality", "sync_batchnorm", "seed", "partitioner"),
+    "Model": (
+        *("keras", "patch_keras", "check_equality", "sync_batchnorm", "sum_embedding_rows", "seed"),
+        "partitioner",
+    ),
     "Data": ("auto_shard", "data_workers", "cpus_per_data_worker"),
     "Communication": (
         *("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "compress_gradients"),

@@ -223,6 +223,14 @@ OPTIONS: tuple[Option, ...] = (
         kind=OptionKind.FLAG,
     ),
     Option(
+        name="sum_embedding_rows",
+        metavar="",
+        summary="Sum the rows of an embedding that a batch looks up several times before Keras 3's "
+        "optimizers get them, as tf_keras does. Keras 3 by itself takes each lookup for a gradient.",
+        parser=values.boolean,
+        kind=OptionKind.FLAG,
+    ),
+    Option(
         name="seed",
         metavar="N",
         summary="Seed of Python, NumPy, TensorFlow and Keras.",

@@ -73,6 +73,7 @@ class RunOptions(TypedDict, total=False):
     patch_keras: bool
     check_equality: bool
     sync_batchnorm: bool
+    sum_embedding_rows: bool
     seed: int
     storage: str | os.PathLike[str]
     max_failures: int

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from raydist.training.replicas import slices
-from raydist.training.replicas.gradients import comes_from_half, overflown_as_half
+from raydist.training.replicas.gradients import added, comes_from_half, overflown_as_half
 from raydist.training.replicas.replica_share import SHARE_TYPE, weighted_gradient
 
 
@@ -162,9 +162,5 @@ def _added(total: Any, gradient: Any) -> Any:
 
 
 def _joined(total: Any) -> Any:
-    """Returns sparse gradients as one, in which a row may stand several times."""
-    if not isinstance(total, list):
-        return total
-    values = tf.concat([one.values for one in total], axis=0)
-    indices = tf.concat([one.indices for one in total], axis=0)
-    return tf.IndexedSlices(values, indices, total[0].dense_shape)
+    """Returns sparse gradients as one."""
+    return added(total) if isinstance(total, list) else total

@@ -1,9 +1,8 @@
 """What happens to gradients between the backward pass and the optimizer's update, for either Keras.
 
 One device adds up all that a variable's gradient is made of before an optimizer sees it. On several
-replicas the
-same sum has to be complete before anything that is not linear in it: clipping, squaring, asking whether it is
-finite.
+replicas the same sum has to be complete before anything that is not linear in it: clipping, squaring, asking
+whether it is finite.
 """
 
 from __future__ import annotations
@@ -13,37 +12,94 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.replicas import all_reduce
 from raydist.training.replicas.replica_share import weighted_gradient
 from raydist.training.reporting import reporter
 
 
+class _Settings:
+    sums_rows = False
+
+
+def configure(*, sums_rows: bool) -> None:
+    """Sets whether optimizers of Keras 3 get each row of a sparse gradient once, in this process."""
+    _Settings.sums_rows = sums_rows
+
+
 def summed_over_replicas(gradients: Sequence[Any]) -> list[Any]:
     """Returns the gradients of the global batch, the same on each replica: a collective in a replica context.
+
+    A sparse gradient has a row for each lookup, in all replicas' examples, as that of one device has:
+    optimizers of Keras 3 square each by itself (backend/tensorflow/sparse.py, `elementwise_unary`). If rows
+    are summed (`configure`), each stands there once.
 
     Args:
       gradients: This replica's, as `GradientTape.gradient` returns them: tensors, `tf.IndexedSlices`, Nones.
 
     Returns:
-      Their sums over replicas, in the same order. Of a sparse gradient each row stands there once.
+      Their sums over replicas, in the same order.
     """
     context = tf.distribute.get_replica_context()
     num_replicas = 1 if context is None else context.num_replicas_in_sync
     present = [weighted_gradient(one, num_replicas) for one in gradients if one is not None]
+    if _Settings.sums_rows or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+        present = [with_unique_rows(one) for one in present]
     if present and context is not None and num_replicas > 1:
-        present = all_reduce.sum_over_replicas(present, context)
+        present = joined_over_replicas(present, context)
+        if _Settings.sums_rows:
+            present = [with_unique_rows(one) for one in present]
     found = iter(present)
-    return [None if one is None else with_unique_rows(next(found)) for one in gradients]
+    return [None if one is None else next(found) for one in gradients]
+
+
+def joined_over_replicas(gradients: Sequence[Any], context: Any) -> list[Any]:
+    """Returns the sums of gradients over replicas, with the rows that one device has: a collective.
+
+    Args:
+      gradients: Tensors and `tf.IndexedSlices`.
+      context: The replica context.
+    """
+    # Rows that stand at the same place on each replica can be summed as they are, without their indices.
+    is_alike = [is_of_batch(one) and _num_rows(one) is not None for one in gradients]
+    sent = [one.values if alike else one for one, alike in zip(gradients, is_alike, strict=True)]
+    sums = all_reduce.sum_over_replicas(sent, context)
+    return [
+        tf.IndexedSlices(total, one.indices, one.dense_shape)
+        if alike
+        else with_unique_rows(total)
+        if is_of_batch(one)
+        else total
+        for one, total, alike in zip(gradients, sums, is_alike, strict=True)
+    ]
+
+
+def added(gradients: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
+    """Returns the sparse gradient of one batch that holds the batches of these."""
+    first = gradients[0]
+    if len(gradients) > 1 and is_of_batch(first) and _num_rows(first) is not None:
+        return tf.IndexedSlices(tf.add_n([one.values for one in gradients]), first.indices, first.dense_shape)
+    values = tf.concat([one.values for one in gradients], axis=0)
+    indices = tf.concat([one.indices for one in gradients], axis=0)
+    joined = tf.IndexedSlices(values, indices, first.dense_shape)
+    return with_unique_rows(joined) if len(gradients) > 1 and is_of_batch(first) else joined
+
+
+def _num_rows(gradient: tf.IndexedSlices) -> int | None:
+    count: int | None = gradient.indices.shape[0] if gradient.indices.shape.rank else None
+    return count
 
 
 def note_unique_rows(optimizer: Any, gradients: Sequence[Any]) -> None:
     """Notes that sparse rows are summed for an optimizer of Keras 3, where that changes its updates."""
-    if any(isinstance(one, tf.IndexedSlices) for one in gradients) and not _is_linear(optimizer):
+    if not _Settings.sums_rows or _is_linear(optimizer):
+        return
+    if any(isinstance(one, tf.IndexedSlices) for one in gradients):
         name = type(optimizer).__name__
         reporter.note(
-            f"rows of embeddings that a batch looks up several times are summed before {name} gets them, as "
-            "tf_keras does, also on one device; Keras 3 without raydist takes each lookup for a gradient of "
-            "its own, so weights differ from those of a plain Keras 3 run"
+            f"rows of embeddings that a batch looks up several times are summed before {name} gets them "
+            "(--sum-embedding-rows), as tf_keras does; Keras 3 without raydist takes each lookup for a "
+            "gradient of its own, so weights differ from those of a plain Keras 3 run"
         )
 
 
@@ -56,9 +112,7 @@ def _is_linear(optimizer: Any) -> bool:
 def with_unique_rows(gradient: Any) -> Any:
     """Returns a sparse gradient with each row once, and the sum of its values; a dense one as it is.
 
-    The rows of several replicas, and of several lookups in one, are concatenated. Keras 3's Adam then
-    squares each occurrence by itself (backend/tensorflow/sparse.py, `elementwise_unary`); tf_keras
-    sums them, in `optimizer.py`, `_deduplicate_sparse_grad`.
+    tf_keras does so in `optimizer.py`, `_deduplicate_sparse_grad`.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -67,6 +121,55 @@ def with_unique_rows(gradient: Any) -> Any:
     indices, positions = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.shape(indices)[0])
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
+def is_of_batch(gradient: Any) -> bool:
+    """Whether a gradient's rows were looked up once for all examples of a batch, as positions are.
+
+    One device then has one row of each, for the whole batch, and each replica has a part of that row. It
+    shows in the graph: the indices depend neither on values of the batch nor on how many examples it has.
+    """
+    if not isinstance(gradient, tf.IndexedSlices) or not hasattr(gradient.indices, "graph"):
+        return False
+    ahead, seen = [gradient.indices], set[int]()
+    while ahead:
+        tensor = ahead.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        if not hasattr(tensor, "graph"):  # an eager one that a function captures
+            continue
+        op = tensor.op
+        if op.type in ("Placeholder", "Arg"):
+            outer = tf_private.captured_by(tensor)
+            if outer is None:
+                return False
+            ahead.append(outer)
+        elif op.type == "StridedSlice" and op.inputs[0].op.type == "Shape":
+            if _is_of_examples(op):
+                return False
+        elif op.type in _SIZES or "Random" in op.type:
+            return False
+        elif op.type not in _READS and tf_private.has_state(op.type):
+            return False
+        elif op.type in _RESHAPES:
+            ahead.append(op.inputs[0])
+        else:
+            ahead += op.inputs
+    return True
+
+
+# Of which the size may be the number of examples; of which only the first input says what is there.
+_SIZES = ("Shape", "ShapeN", "Size", "IteratorGetNext", "OptionalGetValue")
+_RESHAPES = ("Reshape", "ExpandDims", "Squeeze")
+_READS = ("ReadVariableOp", "ResourceGather", "VarHandleOp")
+
+
+def _is_of_examples(slice_of_shape: Any) -> bool:
+    """Whether an operation takes the first number out of a shape, or may do so."""
+    begin = tf.get_static_value(slice_of_shape.inputs[1])
+    rank = slice_of_shape.inputs[0].op.inputs[0].shape.rank
+    return begin is None or rank is None or len(begin) != 1 or int(begin[0]) % rank == 0
 
 
 def comes_from_half(gradient: Any) -> bool:

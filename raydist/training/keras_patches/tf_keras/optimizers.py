@@ -17,7 +17,7 @@ from tf_keras.src.utils import losses_utils
 
 from raydist.training.cluster.kinds import is_central
 from raydist.training.keras_patches.replacement import Replacement
-from raydist.training.replicas import accumulation, all_reduce, gradient_probe, replica_share
+from raydist.training.replicas import accumulation, all_reduce, gradient_probe, gradients, replica_share
 
 # Both generations of optimizers, and their wrappers for mixed precision.
 _OPTIMIZERS = (
@@ -103,10 +103,10 @@ def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         probe, accumulated = gradient_probe.active(), accumulation.active()
         if probe is None and accumulated is None:
             return original(self, grads_and_vars, *args, **kwargs)
-        gradients, variables = zip(*grads_and_vars, strict=True)
+        given, variables = zip(*grads_and_vars, strict=True)
         if probe is None and accumulated is not None:
             accumulated.add(
-                gradients,
+                given,
                 lambda sums: original(self, list(zip(sums, variables, strict=True)), *args, **kwargs),
                 # Their gradients come divided by it.
                 loss_scale=self.loss_scale if hasattr(self, "loss_scale") else None,
@@ -115,7 +115,7 @@ def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         assert probe is not None
         is_reduced = kwargs.get("skip_gradients_aggregation", False)
         is_reduced = is_reduced or not kwargs.get("experimental_aggregate_gradients", True)
-        probe.record(self, gradients, variables, is_reduced=is_reduced)
+        probe.record(self, given, variables, is_reduced=is_reduced)
         return self.iterations
 
     return apply_gradients
@@ -138,10 +138,13 @@ def _make_all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
             for gradient, variable in grads_and_vars
         ]
         given = [gradient for gradient, _ in pairs if gradient is not None]
-        if num_replicas == 1 or not given or not all_reduce.is_configured():
+        # A replica's part of a row is clipped like a row (optimizer.py, `_clip_gradients` before
+        # `_deduplicate_sparse_grad`).
+        is_ours = all_reduce.is_configured() or any(map(gradients.is_of_batch, given))
+        if num_replicas == 1 or not is_ours:
             summed = [gradient for gradient, _ in original(pairs)]
         else:
-            found = iter(all_reduce.sum_over_replicas(given, tf.distribute.get_replica_context()))
+            found = iter(gradients.joined_over_replicas(given, tf.distribute.get_replica_context()))
             summed = [None if one is None else next(found) for one, _ in pairs]
         variables = [variable for _, variable in pairs]
         return list(zip(accumulation.overflown(summed), variables, strict=True))
