@@ -7,6 +7,7 @@ from typing import Any
 
 from raydist.errors import SpecError, StorageError
 from raydist.spec.tasks import TaskId
+from raydist.spec.text.code_copies import as_submitted
 from raydist.spec.text.control import without_sequences
 from raydist.storage.logs import read_log
 from raydist.storage.run_storage import RunStorage
@@ -74,7 +75,7 @@ def _log_end(
     try:
         task = TaskId.parse(str(failure["task"]))
         end = read_log(storage, task=task, attempt=int(failure["attempt"]), tail_bytes=LOG_END_BYTES)
-        return without_sequences(end) or None
+        return as_submitted(without_sequences(end)) or None
     except (SpecError, TypeError, ValueError):
         return None
     except StorageError as error:

@@ -11,6 +11,7 @@ from raydist.spec.duration import Duration, parse_duration
 from raydist.spec.extra_roles.role import parse_any_task
 from raydist.spec.result import RunResult
 from raydist.spec.tasks import chief_of
+from raydist.spec.text.code_copies import as_submitted
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -118,7 +119,7 @@ class RunHandle:
         asked = chief if task is None else parse_any_task(task)
         number = status.attempts - 1 if attempt is None else attempt
         storage = open_run(self._storage, run=self.name)
-        return read_log(storage, task=asked, attempt=number)
+        return as_submitted(read_log(storage, task=asked, attempt=number))
 
 
 class ThreadedRun:

@@ -11,6 +11,7 @@ from raydist.runtime.host.oom import OomCounter
 from raydist.runtime.host.scratch import spool_path
 from raydist.runtime.host.wait_status import describe_exit
 from raydist.spec.byte_size import write_bytes
+from raydist.spec.text.code_copies import as_submitted
 from raydist.spec.text.control import without_sequences
 
 MAX_LINES = 20
@@ -90,7 +91,7 @@ def _tail(spool: Path) -> str:
         with spool.open("rb") as log:
             log.seek(0, 2)
             log.seek(max(0, log.tell() - _TAIL_BYTES))
-            return without_sequences(log.read().decode(errors="replace"))
+            return as_submitted(without_sequences(log.read().decode(errors="replace")))
     except OSError:
         return ""
 

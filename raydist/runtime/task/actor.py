@@ -39,6 +39,7 @@ from raydist.runtime.task.parcels import RayParcels, find_mailbox
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.runner import TaskRunner, load_runner
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.spec.text.code_copies import as_submitted
 from raydist.storage.files.job_secrets import secrets_of
 from raydist.storage.files.redaction import Secrets
 
@@ -173,9 +174,7 @@ class TaskActor:
         status = self._terminal_status(assignment, code)
         problem = self._capture.flush()
         lost = () if problem is None else (f"the end of {self._setup.task}'s log is lost: {problem}",)
-        return dataclasses.replace(
-            status, incarnation=self._setup.incarnation, notes=(*status.notes, *self._notes, *lost)
-        )
+        return self._sent(status, *lost)
 
     def linger(self) -> NoReturn:
         """Never returns: its caller learns of the process's death by it."""
@@ -184,7 +183,7 @@ class TaskActor:
 
     def _terminal_status(self, assignment: TaskAssignment, code: bytes | None) -> TaskStatus:
         if self._runner is None:
-            return self._status()
+            return self._own_status()
         try:
             self._secrets = secrets_of(assignment.job)
             _apply(assignment_environment(assignment))
@@ -199,7 +198,7 @@ class TaskActor:
             kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
             self._failure = self._describe(error, kind)
             self._runner = None
-            return self._status()
+            return self._own_status()
 
     def _fence(self, assignment: TaskAssignment, port: int) -> None:
         hosts = assignment.fenced_in or ()
@@ -301,26 +300,29 @@ class TaskActor:
             _exit_now(1)
 
     def _status(self) -> TaskStatus:
-        runner, incarnation = self._runner, self._setup.incarnation
-        if runner is not None:
-            status = runner.status()
-            return dataclasses.replace(
-                status,
-                incarnation=incarnation,
-                leaving=self._leaving,
-                notes=(*status.notes, *self._notes),
-                peak_memory_bytes=peak_memory_bytes(),
-            )
+        return self._sent(self._own_status() if self._runner is None else self._runner.status())
+
+    def _own_status(self) -> TaskStatus:
+        """Returns the status of a task without a runner: before it has one, or because that has failed."""
         return TaskStatus(
             task=self._setup.task,
             state=TaskState.FAILED if self._failure else TaskState.STARTING,
             pid=os.getpid(),
             host=self._host,
-            peak_memory_bytes=peak_memory_bytes(),
-            leaving=self._leaving,
-            incarnation=incarnation,
             failure=self._failure,
             at_s=time.time(),
+        )
+
+    def _sent(self, status: TaskStatus, *notes: str) -> TaskStatus:
+        """Returns a status with what is known here, its texts with the job's files as the user knows them."""
+        failure = status.failure
+        return dataclasses.replace(
+            status,
+            incarnation=self._setup.incarnation,
+            leaving=self._leaving,
+            notes=tuple(map(as_submitted, (*status.notes, *self._notes, *notes))),
+            failure=failure and _as_submitted(failure),
+            peak_memory_bytes=peak_memory_bytes(),
         )
 
     def _describe(self, error: BaseException, kind: FailureKind) -> TaskFailure:
@@ -334,6 +336,14 @@ class TaskActor:
             traceback=None if isinstance(error, RaydistError) else text,
             at_s=time.time(),
         )
+
+
+def _as_submitted(failure: TaskFailure) -> TaskFailure:
+    return dataclasses.replace(
+        failure,
+        message=as_submitted(failure.message),
+        traceback=failure.traceback and as_submitted(failure.traceback),
+    )
 
 
 def _note_exits() -> None:

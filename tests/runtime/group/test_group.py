@@ -130,12 +130,15 @@ def test_working_dir_travels_and_comes_first(start: Start, wait_until: WaitUntil
     # `mailcap` is a module of Python's own library, which the user's one has to hide.
     (code / "mailcap.py").write_text("VALUE = open('beside.txt').read()")
     (code / "beside.txt").write_text("read by its relative name")
-    drive = start(make_plan(1, imports=["mailcap"]), code=pack(code))
+    (code / "inner").mkdir()
+    (code / "inner" / "place.py").write_text("VALUE = f'{__file__}:1'")
+    drive = start(make_plan(1, imports=["mailcap", "inner.place"]), code=pack(code))
     wait_until(lambda: drive.all_in(TaskState.FINISHED, "worker/0"))
 
     notes = notes_of(drive, "worker/0")
     assert notes["mailcap"] == "read by its relative name"
     assert notes["first_path"] == notes["cwd"] != str(code)
+    assert notes["inner.place"] == "inner/place.py:1"
 
 
 def test_ports_come_from_the_range(start: Start, wait_until: WaitUntil) -> None:

@@ -27,7 +27,7 @@ epoch 1
 Fatal Python error: Segmentation fault
 
 Stack (most recent call first):
-  File "job.py", line 6 in train
+  File "/tmp/raydist-0/run-0-worker-1-56b0cf96-0/code/job.py", line 6 in train
 Extension modules: msgpack._cmsgpack, google._upb._message (total: 105)
 """
 

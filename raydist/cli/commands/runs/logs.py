@@ -18,6 +18,7 @@ from raydist.cli.screen.log_noise import NoiseFilter, is_noise
 from raydist.errors import MistakeError, SpecError
 from raydist.spec.duration import parse_duration
 from raydist.spec.extra_roles.role import AnyTask, parse_any_task
+from raydist.spec.text.code_copies import as_submitted
 from raydist.spec.text.control import coloured_line, without_sequences
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class _SinceType(click.ParamType[float]):
 )
 @click.option("--time", "with_time", is_flag=True, help="Print the time of each line.")
 @click.option("--all", "is_all", is_flag=True, help="Print TensorFlow's start-up messages too.")
-@click.option("--raw", "is_raw", is_flag=True, help="Print each line as it is, with all control sequences.")
+@click.option("--raw", "is_raw", is_flag=True, help="Print the lines as they are, control sequences included.")
 @wait_option
 @storage_option
 @json_option
@@ -225,13 +226,14 @@ class _Printer:
     def _shown(self, text: str) -> str:
         if self._is_raw:
             return text
+        text = as_submitted(text)
         return coloured_line(text) if sys.stdout.isatty() else without_sequences(text)
 
 
 def _texts(logs: _Logs, lines: Iterable[LogLine]) -> list[dict[str, object]]:
     texts: dict[tuple[int, AnyTask], list[str]] = {key: [] for key in logs.tasks}
     for line in lines:
-        texts[line.attempt, line.task].append(f"{line.text}\n")
+        texts[line.attempt, line.task].append(f"{as_submitted(line.text)}\n")
     return [
         {"attempt": attempt, "task": str(task), "text": "".join(text)}
         for (attempt, task), text in texts.items()
