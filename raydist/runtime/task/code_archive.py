@@ -14,15 +14,11 @@ from pathlib import Path
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from raydist.errors import MistakeError, StorageError
+from raydist.runtime.host.task_files import is_bytecode, is_tools_folder
 
 IGNORE_FILE = ".raydistignore"
 MAX_BYTES = 100 * 1024 * 1024
 
-_IGNORED_NAMES = frozenset(
-    (".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__", "raydist_runs")
-)
-# What makes a folder a virtual environment, or a run on storage.
-_IGNORED_FOLDERS_WITH = ("pyvenv.cfg", "run.json")
 # Zip knows no earlier date; a fixed one makes equal code equal bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -116,8 +112,7 @@ def _files(working_dir: Path) -> Iterator[Path]:
         )
         for name in names:
             path = here / name
-            is_cache = name.endswith((".pyc", ".pyo"))
-            is_ignored = is_cache or _is_ignored(path.relative_to(working_dir).as_posix(), patterns)
+            is_ignored = is_bytecode(name) or _is_ignored(path.relative_to(working_dir).as_posix(), patterns)
             if not is_ignored and path.is_file():
                 yield path
 
@@ -125,7 +120,7 @@ def _files(working_dir: Path) -> Iterator[Path]:
 def _is_wanted_folder(
     folder: Path, working_dir: Path, patterns: Sequence[GitIgnoreSpecPattern], seen: set[Path]
 ) -> bool:
-    if folder.name in _IGNORED_NAMES or any((folder / name).exists() for name in _IGNORED_FOLDERS_WITH):
+    if is_tools_folder(folder):
         return False
     target = folder.resolve()
     if target in seen:
