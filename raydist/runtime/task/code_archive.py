@@ -15,9 +15,14 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from raydist.errors import MistakeError, StorageError
 from raydist.runtime.host.task_files import is_bytecode, is_tools_folder
+from raydist.spec.byte_size import size_text
 
 IGNORE_FILE = ".raydistignore"
 MAX_BYTES = 100 * 1024 * 1024
+# An archive of this size is noted: it has data in it, or what is not needed.
+NOTED_BYTES = 10 * 10**6
+# What has less of it is not worth a name.
+_LARGE_SHARE = 0.1
 
 # Zip knows no earlier date; a fixed one makes equal code equal bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -55,6 +60,24 @@ def _zip(working_dir: Path) -> bytes:
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, path.read_bytes())
     return buffer.getvalue()
+
+
+def size_note(data: bytes) -> str | None:
+    """Returns what of the code makes its archive large; None unless it is."""
+    if len(data) < NOTED_BYTES:
+        return None
+    num_bytes_by_entry: Counter[str] = Counter()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for entry in archive.infolist():
+            top, slash, _ = entry.filename.partition("/")
+            num_bytes_by_entry[top + slash] += entry.compress_size
+    first, *others = num_bytes_by_entry.most_common(3)
+    large = [first, *(one for one in others if one[1] >= _LARGE_SHARE * len(data))]
+    return (
+        f"the code that travels to each host takes {size_text(len(data))}, of which "
+        f"{', '.join(f'{name} {size_text(num_bytes)}' for name, num_bytes in large)}; "
+        f"name what is no code in {IGNORE_FILE}"
+    )
 
 
 def unpack(data: bytes, folder: Path) -> None:
