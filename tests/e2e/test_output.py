@@ -57,11 +57,23 @@ model.save("model.keras")
 """
 
 
-def raydist(*arguments: str) -> dict[str, Any]:
+# What it has written cannot be stored when it ends.
+BLOCKED = """
+from pathlib import Path
+
+import raydist
+
+ctx = raydist.context()
+(ctx.output_dir / "told.txt").write_text("by a script")
+Path(ctx.storage, "output").write_text("a file in the way")
+"""
+
+
+def raydist(*arguments: str, code: int = 0) -> dict[str, Any]:
     """Runs a command with --json; returns what it prints."""
     command = [sys.executable, "-m", "raydist.cli.main", *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
@@ -70,11 +82,11 @@ def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def submit(tmp_path: Path, program: str, storage: str) -> dict[str, Any]:
+def submit(tmp_path: Path, program: str, storage: str, *, code: int = 0) -> dict[str, Any]:
     (tmp_path / "code").mkdir(exist_ok=True)
     (tmp_path / "code" / "main.py").write_text(program)
     options = ("--address", "local", "--storage", storage, "--name", "r")
-    return raydist("submit", str(tmp_path / "code" / "main.py"), *options)
+    return raydist("submit", str(tmp_path / "code" / "main.py"), *options, code=code)
 
 
 def test_files_of_a_job_whose_chief_died_are_all_on_s3(tmp_path: Path, s3_uri: str) -> None:
@@ -103,3 +115,9 @@ def test_files_of_a_script_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path / "runs" / "r" / "output") == {"told.txt", "working_dir/model.keras"}
     assert any(note.startswith("the run keeps 1 file") for note in told["notes"])
     assert names(tmp_path / "code") == {"main.py", "data.npz"}
+
+
+def test_output_that_cannot_be_stored_fails_the_run(tmp_path: Path) -> None:
+    error = submit(tmp_path, BLOCKED, str(tmp_path / "runs"), code=4)["error"]
+    assert (error["type"], error["task"]) == ("StorageError", "worker/0")
+    assert f"{tmp_path}/runs/r/output/told.txt" in error["message"]
