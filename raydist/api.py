@@ -26,7 +26,7 @@ from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.leftovers import new_owner
-from raydist.runtime.task.code_archive import pack
+from raydist.runtime.task.code_archive import pack, size_note
 from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
@@ -247,6 +247,7 @@ def _prepare(
     trace = stack.enter_context(traced_code(code, job))
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail
     connection, plan = _connect(request, early_plan, stack, tell)
+    plan = _with_size_note(plan, code)
     # They import ray, which a mistake told so far has not paid for.
     from raydist.runs.assembly import make_controller
     from raydist.runtime.detach.cluster_leftovers import swept_beside
@@ -327,6 +328,7 @@ def _submit_detached(request: Request, *, called_at_s: float, on_event: EventHoo
     with contextlib.ExitStack() as stack:
         trace = stack.enter_context(traced_code(code, job))
         connection, plan = _connect(request, None, stack, tell)
+        plan = _with_size_note(plan, code)
         from raydist.runs.assembly import planned_event
         from raydist.runs.detached import hand_over
 
@@ -393,6 +395,11 @@ def _connect(
 def _plan_for(request: Request, inventory: Inventory) -> Plan:
     plan = make_plan(request.job, request.origins, inventory, wants_legacy_keras=request.wants_legacy_keras)
     return with_data_room(plan) if request.datasets else plan
+
+
+def _with_size_note(plan: Plan, code: bytes | None) -> Plan:
+    sentence = None if code is None else size_note(code)
+    return plan if sentence is None else dataclasses.replace(plan, notes=(*plan.notes, sentence))
 
 
 def _will_be_embedded(address: str | None) -> bool:

@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +46,16 @@ class Lease(Protocol):
     def close(self) -> None: ...
 
 
+class Files(Protocol):
+    """What this task writes for its user."""
+
+    output_dir: Path
+
+    def store_output(self, *, on_file: Callable[[], None]) -> None: ...
+
+    def keep_working_files(self) -> str | None: ...
+
+
 class TrainingRunner:
     """What a task actor runs. `status` may be called from any thread, the rest from the main thread."""
 
@@ -73,6 +83,8 @@ class TrainingRunner:
         try:
             with closing(lease):
                 self._train(assignment, code_dir, lease)
+            if assignment.files is not None:
+                self._store(assignment.files)  # of a task that fails the actor does it: its peers shall know
         except BaseException as error:  # a process border: everything becomes a status
             failure = failure_of(self._task, error, secrets=secrets_of(assignment.job))
             logger.error("%s failed: %s", self._task, failure.message)
@@ -84,6 +96,11 @@ class TrainingRunner:
         sys.stdout.flush()
         sys.stderr.flush()
         return self.status()
+
+    def _store(self, files: Files) -> None:
+        files.store_output(on_file=self._progress.beat)
+        if (sentence := files.keep_working_files()) is not None:
+            self._progress.note(sentence)
 
     def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> None:
         # Imports TensorFlow, which has to see the environment that the actor has set.

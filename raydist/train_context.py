@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from raydist.spec.tasks import TaskId
@@ -69,6 +70,24 @@ class TrainContext(Protocol):
         Example:
             if ctx.step >= 1000:
                 ctx.save(step=ctx.step, model=model)
+        """
+        ...
+
+    @property
+    def output_dir(self) -> Path:
+        """A local folder of this task; what it writes there is kept with the run.
+
+        It is stored about once a minute and when the task ends: the chief's files in `output/` of the run's
+        folder, those of another task in a place of its own such as `output/worker-1/`. In a new attempt it
+        holds what the attempts before have stored.
+
+        Example:
+            ctx.fit(model, data, epochs=3, callbacks=[CSVLogger(ctx.output_dir / "log.csv", append=True)])
+            if ctx.is_chief:
+                (ctx.output_dir / "labels.txt").write_text("cat dog")
+
+        Raises:
+          StorageError: What is stored there cannot be read.
         """
         ...
 

@@ -346,7 +346,7 @@ class RunMachine:
         # Why the attempt ended is known already: a task that fails as it is stopped changes nothing.
         statuses = tuple(status for status in stopped.statuses if status.failure is None)
         self.attempt = self.attempt.updated(GroupUpdate(statuses=statuses))
-        self._update_reached(statuses)
+        self._update_reached(stopped.statuses)
         if stopped.checkpoint is not None:
             self.reached = self.reached.with_checkpoint(stopped.checkpoint.uri, step=stopped.checkpoint.step)
         self._take_explanations(stopped.explanations)

@@ -29,6 +29,7 @@ class TaskAssignment:
         `DataIterator`, which only the train function looks into.
       fenced_in: IP addresses of the only hosts that may reach `address`; None for all.
       role_hosts: Addresses of the extra roles' hosts, with commas, by environment variable.
+      files: What it writes for its user, ctx.output_dir included: `Files` of raydist.task.
       parcels: What tasks leave for each other past storage: `Parcels` of training.parameter_server.sources.
     """
 
@@ -52,6 +53,7 @@ class TaskAssignment:
     fenced_in: tuple[str, ...] | None = None
     parcels: Any = None
     role_hosts: Mapping[str, str] = field(default_factory=dict)
+    files: Any = None
 
     @property
     def is_chief(self) -> bool:

@@ -1,4 +1,4 @@
-"""Sizes as users write them: bytes as a number, or text such as `512KiB`, `32MiB` and `1GiB`."""
+"""Sizes as users write and read them: bytes as a number, or text such as `512KiB`, `32MiB` and `1GiB`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ def write_bytes(num_bytes: int) -> str:
     """Returns `8 GiB`, `1.5 GiB` or `300 MiB`."""
     unit = "GiB" if num_bytes >= 1 << 30 else "MiB"
     return f"{num_bytes / _BYTES_PER_UNIT[unit]:.4g} {unit}"
+
+
+def size_text(num_bytes: int) -> str:
+    """Returns `512 B`, `4.2 kB`, `1.5 GB`."""
+    if num_bytes < 1000:
+        return f"{num_bytes} B"
+    size = float(num_bytes)
+    for unit in ("kB", "MB", "GB", "TB"):
+        size /= 1000
+        if size < 1000 or unit == "TB":
+            break
+    return f"{size:.1f} {unit}"
 
 
 def parse_bytes(name: str, value: object) -> int:

@@ -73,7 +73,7 @@ def safe_name(name: str) -> str:
     """Returns `name` unless it would lead out of the folder that it is fetched into."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{name!r} leads out of the checkpoint")
+        raise ValueError(f"{name!r} leads out of the folder")
     return name
 
 

@@ -14,6 +14,7 @@ _CLAIM_PATTERN = re.compile(r"(\d+)\.json")
 # The folder of the claims, below that of the run.
 CLAIMS = "claims"
 _EVENTS = "events"
+_WORKING_FILES = "working_dir"
 _KEPT_CODES = "code"
 _CODE_PATTERN = re.compile(r"code-[^/]+\.zip")
 # One empty file for each run of the storage, whose name begins with the time of creation: a listing of this
@@ -201,6 +202,30 @@ class RunLayout:
     def mlflow(self) -> str:
         """Which run of MLflow stands for this one, and what it has been told."""
         return f"{self.run}/mlflow.json"
+
+    @property
+    def output(self) -> str:
+        """What the tasks have written into their ctx.output_dir, the chief's at its top."""
+        return f"{self.run}/output"
+
+    def task_output(self, task: AnyTask, *, is_chief: bool) -> str:
+        return self.output if is_chief else f"{self.output}/{task.path_name}"
+
+    @property
+    def working_files(self) -> str:
+        """What the chief has written into its working folder."""
+        return f"{self.output}/{_WORKING_FILES}"
+
+    @staticmethod
+    def is_chief_output(name: str) -> bool:
+        """Whether a file's name below `output` is one of the chief's ctx.output_dir."""
+        top, slash, _ = name.partition("/")
+        task_type, _, index = top.rpartition("-")
+        try:
+            TaskId.parse(f"{task_type}/{index}")
+        except SpecError:
+            return not slash or top != _WORKING_FILES
+        return not slash
 
     @property
     def export(self) -> str:

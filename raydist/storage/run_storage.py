@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from raydist.storage.filesystem import Storage
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from raydist.errors import StorageError
+from raydist.storage.checkpoint_marker import safe_name
+from raydist.storage.filesystem import FoundFile, Storage
 from raydist.storage.layout import RunLayout
+
+_THREADS = 8
 
 
 class RunStorage(Storage, RunLayout):
@@ -12,6 +20,25 @@ class RunStorage(Storage, RunLayout):
     def __init__(self, storage: Storage, *, run: str) -> None:
         Storage.__init__(self, **storage.arguments)
         RunLayout.__init__(self, run=run)
+
+    def download_folder(
+        self, key: str, directory: Path, *, is_wanted: Callable[[str], bool] = lambda name: True
+    ) -> list[FoundFile]:
+        """Copies the files below `key` into a local folder; returns them, none where it is missing.
+
+        Args:
+          is_wanted: Chooses by the names below `key`.
+        """
+        names = {file: file.key.removeprefix(f"{key}/") for file in self.list_files(key)}
+        files = [file for file in names if is_wanted(names[file])]
+        try:
+            targets = [directory / safe_name(names[file]) for file in files]
+        except ValueError as error:
+            raise StorageError(f"{self.uri(key)} is damaged: {error}") from error
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-download") as threads:
+            for _ in threads.map(lambda file, target: self.download(file.key, target), files, targets):
+                pass
+        return files
 
 
 def open_run(uri: str, *, run: str) -> RunStorage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -58,6 +59,11 @@ class TaskContext(TrainContext):
     @property
     def step(self) -> int:
         return self._run.reporter.step
+
+    @property
+    def output_dir(self) -> Path:
+        folder: Path = self._run.assignment.files.output_dir
+        return folder
 
     def fit(
         self,

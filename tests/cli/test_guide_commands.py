@@ -193,6 +193,7 @@ def runs(tmp_path: Path) -> None:
         store_run(storage, spec=spec, code={"digest": "d" * 64, "num_bytes": 9, "file": kept})
         CheckpointStore(storage).commit(step=450, attempt=1, files={"state.json": b"{}"}, info={})
         storage.write_bytes(storage.exported_model, b"keras")
+        storage.write_text(f"{storage.output}/log.csv", "epoch")
         role = ExtraTask(role="features", index=0)
         storage.write_text(storage.log_segment(role, attempt=1, seq=0), "ready\n")
 

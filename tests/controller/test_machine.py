@@ -370,3 +370,9 @@ def test_note_about_an_extra_role_is_told_once() -> None:
         GroupUpdate(statuses=(make_status("worker/0"),), all_placed=True, notes=("it ended",))
     )
     assert machine_after(told, told).notes == ("it ended",)
+
+
+def test_notes_of_a_task_that_failed_are_taken_when_it_is_gone() -> None:
+    last = make_status("worker/1", TaskState.FAILED, failure=make_failure("worker/1"), notes=("it is kept",))
+    machine = machine_after(TRAINING, failed("worker/1"), GroupStopped(statuses=(last,)))
+    assert machine.reached.notes == ("it is kept",)

@@ -77,6 +77,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_input_data.py": ALL,
     "e2e/test_jobs.py": ("auto_falls", "cifar_data", "folder_of"),
     "e2e/test_memory.py": ALL,
+    "e2e/test_output.py": ALL,
     "e2e/test_page.py": ALL,
     "e2e/test_parameter_server.py": ("mistake_in", "every_role", "killed_worker"),
     "e2e/test_parameter_server_jobs.py": ALL,

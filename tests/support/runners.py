@@ -107,6 +107,15 @@ class ReadingRunner(CountingRunner):
         super()._count({**params, "steps": params.get("steps", self._step)}, assignment)
 
 
+class WritingRunner(CountingRunner):
+    """Writes into its output folder and its working folder before it counts."""
+
+    def _count(self, params: dict, assignment: TaskAssignment) -> None:
+        (assignment.files.output_dir / "log.csv").write_text(str(self._task))
+        Path("model.keras").write_text(str(self._task))
+        super()._count(params, assignment)
+
+
 class ParcelRunner(CountingRunner):
     """worker/0 leaves a parcel for the others, which wait for it."""
 

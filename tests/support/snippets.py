@@ -73,7 +73,7 @@ def _dataset(data: Any, y: Any) -> Any:
     return data() if callable(data) else data
 
 
-def context(training: Training, params: Mapping[str, Any]) -> Any:
+def context(training: Training, params: Mapping[str, Any], folder: Path) -> Any:
     """Returns a TrainContext without other attributes, whose methods take what those of a run take."""
     ctx = mock.create_autospec(raydist.TrainContext, instance=True)
     ctx.strategy = tf.distribute.get_strategy()
@@ -85,6 +85,7 @@ def context(training: Training, params: Mapping[str, Any]) -> Any:
     ctx.attempt = 0
     ctx.run_name, ctx.storage = RESULT.run, RESULT.storage
     ctx.step = 0
+    ctx.output_dir = folder
     ctx.fit.side_effect = training.fit
     ctx.callbacks.return_value = []
     ctx.restore.return_value = None
@@ -184,13 +185,14 @@ def write_data(folder: Path) -> None:
             writer.write(bytes(index % 7))
     (folder / "jobs").symlink_to(ROOT / "jobs")
     (folder / "job.py").write_text("import raydist\n\n\n@raydist.job\ndef train(ctx): ...\n")
+    (folder / "labels.txt").write_text("cat dog\n")
     (folder / "main.py").write_text("print('a script')\n")
 
 
 def run(code: str, folder: Path) -> None:
     """Runs a snippet, and then what it has defined: a job, a callback, the first element of a pipeline."""
     training = Training()
-    ctx = context(training, PARAMS)
+    ctx = context(training, PARAMS, folder)
     names = prelude(ctx, folder)
     known = dict(names)
     with stand_ins(ctx, folder):

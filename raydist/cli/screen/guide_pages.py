@@ -23,6 +23,7 @@ TOPICS = (
     "parameter-servers",
     "failures",
     "storage",
+    "where-files-are",
     "reproducing",
     "from-python",
     "on-a-cluster",

@@ -103,8 +103,14 @@ class Ledger:
 
     def received(self, status: TaskStatus) -> None:
         known = self._statuses.get(status.task)
-        if known is not None and (status.incarnation < known.incarnation or known.state.is_terminal):
+        if known is not None and status.incarnation < known.incarnation:
             return
+        if known is not None and known.state.is_terminal:
+            # It has ended as it has: only what it says of the files that it leaves may follow.
+            notes = tuple(dict.fromkeys([*known.notes, *status.notes]))
+            if status.incarnation > known.incarnation or notes == known.notes:
+                return
+            status = dataclasses.replace(known, notes=notes)
         if status.address is None and status.task in self.hellos:
             status = dataclasses.replace(status, address=self.hellos[status.task].address)
         if status.task in self._drained:

@@ -15,6 +15,7 @@ from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.oom import OomCounter
 from raydist.runtime.host.post_mortem import Finding, examine
 from raydist.runtime.host.scratch import adopted
+from raydist.runtime.host.task_files import TaskFiles
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ _POLL_S = 0.01
 def salvage(
     scratch_path: Path, log: LogTarget, *, pid: int | None, oom: OomCounter | None = None
 ) -> Finding | None:
-    """Uploads the rest of a killed task's log and deletes its scratch folder; runs on the task's host.
+    """Uploads what a killed task has left, log and files, and deletes its scratch folder, on the task's host.
 
     Returns what the folder shows of the process's end; None where it was gone already, or the process alive.
 
@@ -47,6 +48,8 @@ def salvage(
             log.open_uploader(scratch_path).flush()
         except StorageError as error:
             logger.warning("%s: the end of its log is lost: %s", log.task, error)
+        if (files := TaskFiles.left_in(scratch_path, log)) is not None:
+            files.store_rest()
         lift_fences(scratch_path)
         shutil.rmtree(scratch_path, ignore_errors=True)
     return finding

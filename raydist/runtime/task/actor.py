@@ -33,6 +33,7 @@ from raydist.runtime.host.post_mortem import EXIT_MARK
 from raydist.runtime.host.scratch import Scratch
 from raydist.runtime.host.software.packages import package_versions
 from raydist.runtime.host.software.versions import installed_versions
+from raydist.runtime.host.task_files import TaskFiles
 from raydist.runtime.task.code_archive import unpack_for_task
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.parcels import RayParcels, find_mailbox
@@ -78,6 +79,7 @@ class TaskActor:
         self._is_profile_asked = False
         self._secrets = Secrets()
         self._notes: tuple[str, ...] = ()
+        self._files: TaskFiles | None = None
 
     def hello(self, setup: TaskSetup) -> Hello:
         """Takes what the task needs of its host: environment, scratch folder, log, port and storage."""
@@ -187,7 +189,12 @@ class TaskActor:
         try:
             self._secrets = secrets_of(assignment.job)
             _apply(assignment_environment(assignment))
+            files = TaskFiles(self._scratch.path, self._setup.log, is_chief=assignment.is_chief)
             code_path = None if code is None else self._place_code(code)
+            if code_path is not None:
+                files.watch_working_folder(code_path)
+            self._files = files
+            assignment = dataclasses.replace(assignment, files=files)
             if assignment.address is not None:  # an evaluator may be at another one than its predecessor
                 assignment = dataclasses.replace(assignment, address=self._address)
             if assignment.fenced_in is not None:
@@ -255,6 +262,7 @@ class TaskActor:
             for command in commands:
                 self._take(command)
             if Command.STOP in commands:
+                self._store_rest()
                 self._clean_up()
                 mailbox.depart.remote(self._status())
                 time.sleep(_KILL_GRACE_S)
@@ -280,6 +288,11 @@ class TaskActor:
                 faulthandler.dump_traceback(file=2, all_threads=True)
             case _ if runner is not None:
                 runner.handle(command)
+
+    def _store_rest(self) -> None:
+        """Stores the files that the job has written; what it gets no time for is salvaged."""
+        if self._files is not None and (sentence := self._files.store_rest()) is not None:
+            self._notes = tuple(dict.fromkeys([*self._notes, sentence]))
 
     def _clean_up(self) -> None:
         """Leaves nothing on this host but the process, which the group kills.

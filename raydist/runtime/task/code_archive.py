@@ -14,15 +14,16 @@ from pathlib import Path
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from raydist.errors import MistakeError, StorageError
+from raydist.runtime.host.task_files import is_bytecode, is_tools_folder
+from raydist.spec.byte_size import size_text
 
 IGNORE_FILE = ".raydistignore"
 MAX_BYTES = 100 * 1024 * 1024
+# An archive of this size is noted: it has data in it, or what is not needed.
+NOTED_BYTES = 10 * 10**6
+# What has less of it is not worth a name.
+_LARGE_SHARE = 0.1
 
-_IGNORED_NAMES = frozenset(
-    (".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__", "raydist_runs")
-)
-# What makes a folder a virtual environment, or a run on storage.
-_IGNORED_FOLDERS_WITH = ("pyvenv.cfg", "run.json")
 # Zip knows no earlier date; a fixed one makes equal code equal bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -59,6 +60,24 @@ def _zip(working_dir: Path) -> bytes:
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, path.read_bytes())
     return buffer.getvalue()
+
+
+def size_note(data: bytes) -> str | None:
+    """Returns what of the code makes its archive large; None unless it is."""
+    if len(data) < NOTED_BYTES:
+        return None
+    num_bytes_by_entry: Counter[str] = Counter()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for entry in archive.infolist():
+            top, slash, _ = entry.filename.partition("/")
+            num_bytes_by_entry[top + slash] += entry.compress_size
+    first, *others = num_bytes_by_entry.most_common(3)
+    large = [first, *(one for one in others if one[1] >= _LARGE_SHARE * len(data))]
+    return (
+        f"the code that travels to each host takes {size_text(len(data))}, of which "
+        f"{', '.join(f'{name} {size_text(num_bytes)}' for name, num_bytes in large)}; "
+        f"name what is no code in {IGNORE_FILE}"
+    )
 
 
 def unpack(data: bytes, folder: Path) -> None:
@@ -116,8 +135,7 @@ def _files(working_dir: Path) -> Iterator[Path]:
         )
         for name in names:
             path = here / name
-            is_cache = name.endswith((".pyc", ".pyo"))
-            is_ignored = is_cache or _is_ignored(path.relative_to(working_dir).as_posix(), patterns)
+            is_ignored = is_bytecode(name) or _is_ignored(path.relative_to(working_dir).as_posix(), patterns)
             if not is_ignored and path.is_file():
                 yield path
 
@@ -125,7 +143,7 @@ def _files(working_dir: Path) -> Iterator[Path]:
 def _is_wanted_folder(
     folder: Path, working_dir: Path, patterns: Sequence[GitIgnoreSpecPattern], seen: set[Path]
 ) -> bool:
-    if folder.name in _IGNORED_NAMES or any((folder / name).exists() for name in _IGNORED_FOLDERS_WITH):
+    if is_tools_folder(folder):
         return False
     target = folder.resolve()
     if target in seen:

@@ -141,6 +141,38 @@ def test_working_dir_travels_and_comes_first(start: Start, wait_until: WaitUntil
     assert notes["inner.place"] == "inner/place.py:1"
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        "sigkill",
+        pytest.param("raise", marks=pytest.mark.slow),
+        pytest.param("hang_with_gil", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_task_that_fails_has_written_is_kept(
+    start: Start, wait_until: WaitUntil, tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "code").mkdir()
+    plan = make_plan(fail_in="worker/0", how=how, fail_at=100, steps=3000)
+    drive = start(plan, code=pack(tmp_path / "code"), runner="tests.support.runners:WritingRunner")
+    if how == "hang_with_gil":
+        wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+        (scratch_path,) = [path for path in scratch_root().iterdir() if "-worker-0-" in path.name]
+        wait_until(lambda: drive.poll() or "native 100" in spool_path(scratch_path).read_text())
+    else:
+        wait_until(lambda: drive.all_in(TaskState.FAILED, "worker/0"))
+    drive.group.stop()
+
+    output = tmp_path / "run" / "output"
+    kept = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
+    assert kept == {"log.csv", "working_dir/model.keras", "worker-1/log.csv"}
+    assert (output / "log.csv").read_text() == "worker/0"
+    notes = [note for status in drive.group.last_statuses() for note in status.notes if "run keeps" in note]
+    assert notes == ["the run keeps 1 file (8 B) that the job wrote into its working folder: model.keras"] * (
+        how == "raise"
+    )
+
+
 def test_ports_come_from_the_range(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(ports=PortRange(low=28711, high=28730)))
     wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))

@@ -73,3 +73,14 @@ def test_failure_of_an_unreachable_task_says_what_is_missing() -> None:
     assert (host.kind, process.kind) == (FailureKind.LOST, FailureKind.LOST)
     assert host.message == "its host 10.0.0.1 does not answer any more"
     assert process.message == "its process 7 on 10.0.0.1 died: nothing listens at 10.0.0.1:7 any more"
+
+
+def test_notes_may_follow_a_failure_that_nothing_else_changes() -> None:
+    ledger = make_ledger(FakeClock())
+    ledger.failed(unreachable_task(hello(FIRST), Loss.PROCESS))
+    ledger.take_update()
+    ledger.received(dataclasses.replace(running(FIRST), step=7, notes=("files are kept",)))
+    (status,) = ledger.take_update().statuses
+    assert (status.state, status.step, status.notes) == (TaskState.FAILED, 0, ("files are kept",))
+    ledger.received(dataclasses.replace(running(FIRST), notes=("files are kept",)))
+    assert ledger.take_update().statuses == ()

@@ -41,6 +41,21 @@ def test_files_arrive_as_they_were(tmp_path: Path) -> None:
     assert not os.access(target / "job.py", os.X_OK)
 
 
+def test_archive_with_much_data_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "job.py", "src/model.py")
+    assert code_archive.size_note(pack(tmp_path)) is None
+    monkeypatch.setattr(code_archive, "NOTED_BYTES", 40_000)
+    (tmp_path / "data").mkdir()
+    for name in ("data/a.npz", "data/b.npz", "weights.bin"):
+        (tmp_path / name).write_bytes(os.urandom(20_000))
+    code = pack(tmp_path)
+    assert code_archive.size_note(code) == (
+        f"the code that travels to each host takes {len(code) / 1000:.1f} kB, of which "
+        "data/ 40.0 kB, weights.bin 20.0 kB; "
+        "name what is no code in .raydistignore"
+    )
+
+
 def test_equal_code_is_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write(tmp_path / name, "b.py", "a.py", "c/d.py")

@@ -12,8 +12,8 @@ import click
 from raydist.cli.job_options import DurationType, json_option, storage_option
 from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output, run_view
-from raydist.cli.screen.sizes import size_text
 from raydist.errors import MistakeError, StorageError
+from raydist.spec.byte_size import size_text
 from raydist.spec.duration import parse_age
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from raydist.cli.commands.runs.status import is_driven, read_incidents
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, run_view
-from raydist.cli.screen.sizes import size_text
+from raydist.spec.byte_size import size_text
 from raydist.spec.params.kept import PARAM_TYPES, PARAMS
 from raydist.spec.plain import as_plain
 

@@ -1,8 +1,7 @@
-"""`raydist download RUN checkpoint|export|code DIR`: copies a run's model or code to this machine."""
+"""`raydist download RUN output|checkpoint|export|code [DIR]`: copies files of a run to this machine."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,9 @@ import click
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import note_damage, open_named, run_argument
 from raydist.cli.screen import output
-from raydist.cli.screen.sizes import size_text
-from raydist.errors import CheckpointError, MistakeError, StorageError
+from raydist.errors import CheckpointError, MistakeError
 from raydist.runtime.task.code_archive import unpack
-from raydist.storage.checkpoint_marker import safe_name
+from raydist.spec.byte_size import size_text
 from raydist.storage.evidence import read_kept_code
 
 if TYPE_CHECKING:
@@ -23,22 +21,25 @@ if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
     from raydist.storage.run_storage import RunStorage
 
-_THREADS = 8
+_KINDS = ("output", "checkpoint", "export", "code")
 
 
 @click.command("download", epilog="More: `raydist guide storage`.")
 @run_argument
-@click.argument("what", metavar="checkpoint|export|code", type=click.Choice(["checkpoint", "export", "code"]))
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("what", metavar="|".join(_KINDS), type=click.Choice(_KINDS))
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--step", metavar="N", type=int, help="The checkpoint of this step; the newest whole one when omitted."
 )
 @storage_option
 @json_option
-def command(run: str, what: str, directory: Path, step: int | None, storage: str, is_json: bool) -> None:
-    """Copy a checkpoint, the exported model or the code of a run.
+def command(
+    run: str, what: str, directory: Path | None, step: int | None, storage: str, is_json: bool
+) -> None:
+    """Copy what a run has written, a checkpoint, the exported model or the code of a run.
 
-    DIR must not exist, or be empty. A checkpoint is compared with its checksums on the way.
+    DIR must not exist, or be empty; without it the folder RUN-output is made here, or RUN-export and so on. A
+    checkpoint is compared with its checksums on the way.
 
     \b
     Example:
@@ -49,12 +50,15 @@ def command(run: str, what: str, directory: Path, step: int | None, storage: str
     opened = open_named(storage, run)
     if step is not None and what != "checkpoint":
         raise MistakeError(f"--step names a checkpoint; a run has one {what}")
+    directory = directory or Path(f"{opened.run}-{what}")
     check_is_empty(directory)
     if what != "code":
         note_damage(opened)
     notes: list[str] = []
     if what == "export":
         copied = _copy_export(opened, directory)
+    elif what == "output":
+        copied = _copy_output(opened, directory)
     elif what == "code":
         copied = _copy_code(opened, read_record(opened), directory)
     else:
@@ -127,17 +131,25 @@ def _copy_code(storage: RunStorage, record: RunRecord, directory: Path) -> dict[
 
 
 def _copy_export(storage: RunStorage, directory: Path) -> dict[str, int]:
-    files = storage.list_files(storage.export)
+    return _copy_folder(
+        storage,
+        storage.export,
+        directory,
+        missing="no exported model; ctx.fit exports it at its end, unless --no-export is given",
+    )
+
+
+def _copy_output(storage: RunStorage, directory: Path) -> dict[str, int]:
+    return _copy_folder(
+        storage,
+        storage.output,
+        directory,
+        missing="no output; a job writes it into ctx.output_dir, or into its working folder",
+    )
+
+
+def _copy_folder(storage: RunStorage, key: str, directory: Path, *, missing: str) -> dict[str, int]:
+    files = storage.download_folder(key, directory)
     if not files:
-        raise MistakeError(
-            f"run {storage.run} has no exported model; ctx.fit exports it at its end, unless --no-export is "
-            "given"
-        )
-    try:
-        names = [safe_name(file.key.removeprefix(f"{storage.export}/")) for file in files]
-    except ValueError as error:
-        raise StorageError(f"{storage.uri(storage.export)} is damaged: {error}") from error
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="raydist-download") as threads:
-        for _ in threads.map(lambda file, name: storage.download(file.key, directory / name), files, names):
-            pass
+        raise MistakeError(f"run {storage.run} has {missing}")
     return {"num_files": len(files), "bytes": sum(file.size_bytes for file in files)}

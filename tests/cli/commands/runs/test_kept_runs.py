@@ -177,6 +177,20 @@ def test_download_that_cannot_be_is_exit_2(
     assert not (tmp_path / "new").exists()
 
 
+def test_output_is_downloaded_into_a_folder_of_its_name(
+    raydist: Run, four_runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = four_runs["finished"]
+    storage.write_text(f"{storage.output}/log.csv", "epoch")
+    storage.write_text(f"{storage.working_files}/model.keras", "model")
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = raydist("download", "finished", "output", "--storage", uri(four_runs))
+    assert (code, out) == (0, "output of run finished: 2 files, 10 B, in finished-output\n")
+    copy = tmp_path / "finished-output"
+    assert (copy / "log.csv").read_text() == "epoch"
+    assert (copy / "working_dir" / "model.keras").read_text() == "model"
+
+
 def test_run_without_an_export_or_checkpoint_says_so(raydist: Run, four_runs: Runs, tmp_path: Path) -> None:
     storage = four_runs["finished"]
     storage.delete(storage.export)
@@ -184,6 +198,7 @@ def test_run_without_an_export_or_checkpoint_says_so(raydist: Run, four_runs: Ru
     for what, sentence in (
         ("export", "has no exported model"),
         ("checkpoint", "has no committed checkpoint"),
+        ("output", "has no output"),
     ):
         code, _, err = raydist(
             "download", "finished", what, str(tmp_path / "new"), "--storage", uri(four_runs)
