@@ -114,6 +114,8 @@ class _Reports:
 
     def fit_ended(self) -> None:
         """Called by the `fit_session`, also when an exception ends the `fit`: no step is awaited any more."""
+        if self.model is None:
+            return  # Keras has refused the arguments
         if is_distributed(self.model.distribute_strategy):
             self._pace.finish(self._reporter)
         self._reporter.progress.expect(num_steps=self._step, num_epochs=self._epoch)
