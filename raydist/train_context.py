@@ -165,14 +165,14 @@ class TrainContext(Protocol):
             labels = ctx.predict(model, images).argmax(axis=-1)
 
         Every task calls it. `data` are a `tf.data.Dataset` batched with the global batch size, a function
-        without arguments that returns one, or the model's inputs as arrays or tensors: one, or a list,
-        tuple or dict of several.
+        without arguments that returns one, batches of raydist.data, or the model's inputs as arrays or
+        tensors: one, or a list, tuple or dict of several.
 
         Args:
           steps: Global batches to take; None for all.
 
         Raises:
-          UnsupportedError: The data are of another kind, such as batches of raydist.data, or have no rows.
+          UnsupportedError: The data are of another kind, or have no rows.
         """
 
     def callbacks(self) -> list[Any]:

@@ -29,7 +29,8 @@ class Batches(Recipe):
         ctx.fit(model, batches, epochs=3)
 
     Give it to `ctx.fit` or `ctx.train_steps`, which ask it for each worker's part from the step on that a
-    run resumes at; or take `dataset()`. Iterating it gives the global batches.
+    run resumes at; or take `dataset()`. Iterating it gives the global batches, and `len` their number.
+    Without `epochs` training takes as many as it needs, and everything else one.
     """
 
     @classmethod
@@ -101,7 +102,7 @@ class Batches(Recipe):
         return dataclasses.replace(self, source=CachedExamples(self.source))
 
     def for_epochs(self, epochs: int | None) -> Batches:
-        """Returns the recipe that ends after so many epochs; None: never."""
+        """Returns the recipe that ends after so many epochs; None: where training ends, else after one."""
         return dataclasses.replace(self, epochs=epochs)
 
     def without_maps(self) -> Batches:
@@ -109,7 +110,10 @@ class Batches(Recipe):
         return dataclasses.replace(self, maps=())
 
     def dataset(self, input_context: Any = None, start_step: int = 0) -> Any:
-        """Returns a `tf.data.Dataset` of the batches from step `start_step` of the run on.
+        """Returns a `tf.data.Dataset` of the batches of all epochs, one if none are given.
+
+        Each iteration over it begins with the first epoch again. For several epochs, each in its own order,
+        give their number: `batches.for_epochs(3).dataset()`.
 
         tf.data's autotuning is off in what is built on it; another `with_options` turns it on.
 
@@ -117,16 +121,22 @@ class Batches(Recipe):
           input_context: A `tf.distribute.InputContext`: the batches of that pipeline's replicas, in turn,
             which together make up the global batch, the first ones one example larger where it does not
             divide. None for the global batches.
+          start_step: The step to begin with, over all epochs.
 
         Raises:
           DataError: `start_step` is negative, or beyond the end.
         """
         from raydist.data import pipeline
 
-        start_step = _checked_int("start_step", start_step, 0)
-        if self.num_steps is not None and start_step > self.num_steps:
-            raise DataError(f"start_step is {start_step}, and the data end after {self.num_steps} steps")
-        return pipeline.dataset(self, pipeline.Part.of(input_context), start_step=start_step)
+        start_step, num_steps = _checked_int("start_step", start_step, 0), len(self)
+        if start_step > num_steps:
+            remedy = "" if self.epochs else "; give batches(epochs=…) for more than one epoch"
+            raise DataError(f"start_step is {start_step}, and the data end after {num_steps} steps{remedy}")
+        part = pipeline.Part.of(input_context)
+        return pipeline.dataset(self.for_epochs(self.epochs or 1), part, start_step=start_step)
+
+    def __len__(self) -> int:
+        return self.num_steps or self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the global batches; raises DataError or StorageError where the source cannot be read."""

@@ -35,6 +35,13 @@ def test_parts_of_input_pipelines_make_up_the_global_batches(found: dict[str, An
     assert found["is_autotuned"] is False  # else the end of an iterator may take seconds
 
 
+def test_batches_have_one_epoch_outside_of_training(found: dict[str, Any]) -> None:
+    beyond = "start_step is 4, and the data end after 3 steps; give batches(epochs=…) for more than one epoch"
+    expected = {"len": 3, "iterated": 3, "dataset": 3, "beyond": beyond}
+    assert found["parts"]["by default"] == expected
+    assert found["parts"]["two epochs"] == [6, 6]
+
+
 def test_columns_and_arrays_are_tensors_of_their_types(found: dict[str, Any]) -> None:
     found = found["tensors"]
     assert found["arrays"] == [

@@ -134,20 +134,30 @@ def predicted(ctx: Any) -> dict[str, Any]:
     x, y = examples(COUNT)
     by_data = ctx.predict(model, tf.data.Dataset.from_tensor_slices(x).batch(16))
     pairs = raydist.data.from_arrays((x, y)).batches(global_batch_size=16, shuffle=False)
-    for same in (x, x.astype("float64"), tf.constant(x), [x], pairs.for_epochs(1).dataset()):
+    inputs = raydist.data.from_arrays(x).batches(global_batch_size=16, epochs=2, shuffle=False)
+    for same in (x, x.astype("float64"), tf.constant(x), [x], pairs, pairs.dataset(), inputs):
         np.testing.assert_allclose(ctx.predict(model, same), by_data, atol=1e-6)
+    np.testing.assert_allclose(ctx.predict(model, pairs, steps=2), by_data[:32], atol=1e-6)
+    shuffled = ctx.predict(model, raydist.data.from_arrays(x).batches(global_batch_size=16))
+    np.testing.assert_allclose(np.sort(shuffled, axis=0), np.sort(by_data, axis=0), atol=1e-6)
+    assert any("that are shuffled" in note for note in progress_of(ctx).status().notes)
     np.testing.assert_allclose(
         ctx.predict(_of_two_inputs(ctx), {"left": x, "right": tf.constant(x)}), 2 * x, atol=1e-6
     )
     np.testing.assert_allclose(ctx.predict(_of_two_inputs(ctx), [x, x]), 2 * x, atol=1e-6)
     mistakes = {
-        "batches": data_as("batches"),
         "no rows": x[:0],
         "no batches": tf.data.Dataset.from_tensor_slices(x).batch(16).take(0),
         "context": lambda input_context: data_as("dataset"),
         "number": 3,
     }
-    return {"outputs": by_data, **{name: _refusal(ctx.predict, model, one) for name, one in mistakes.items()}}
+    refused = {name: _refusal(ctx.predict, model, one) for name, one in mistakes.items()}
+    if ctx.coordinator is None:
+        for plain in (model.fit, model.evaluate, model.predict):
+            refused[f"model.{plain.__name__}"] = _refusal(
+                lambda _, data, plain=plain: plain(data), model, pairs
+            )
+    return {"outputs": by_data, **refused}
 
 
 def _of_two_inputs(ctx: Any) -> Any:

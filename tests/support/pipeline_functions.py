@@ -86,6 +86,13 @@ def parts() -> dict[str, Any]:
         "threads": _data_threads(),
         "rows_read": rows_read,
         "is_autotuned": even.dataset().options().autotune.enabled,
+        "by default": {
+            "len": len(even),
+            "iterated": sum(1 for _ in even),
+            "dataset": int(even.dataset().cardinality()),
+            "beyond": _error_of_call(lambda: even.dataset(start_step=4)),
+        },
+        "two epochs": [len(even.for_epochs(2)), sum(1 for _ in even.for_epochs(2))],
     }
 
 

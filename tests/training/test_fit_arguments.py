@@ -112,7 +112,6 @@ class TestAsOnOneDevice:
     @pytest.mark.parametrize(
         ("mistake", "sentence"),
         [
-            ("batches", "data of ctx.predict are batches of raydist.data, which it does not take; give"),
             ("no rows", "the arrays have no rows; give"),
             ("no batches", "data of ctx.predict has no batches; give"),
             ("context", "data of ctx.predict is divided among the workers before"),
@@ -124,6 +123,18 @@ class TestAsOnOneDevice:
     ) -> None:
         for task in run(cluster)["predicted"]:
             assert task.values[mistake].startswith(f"UnsupportedError: {sentence}")
+
+    def test_keras_itself_refuses_batches_with_what_to_do_instead(self, cluster: Cluster) -> None:
+        sentence = (
+            "UnsupportedError: Keras's own fit, evaluate and predict do not take batches of raydist.data"
+        )
+        for values in (task.values for task in run(cluster)["predicted"]):
+            if cluster.strategy == "parameter_server":
+                continue
+            assert values["model.fit"].startswith(sentence)
+            if cluster.keras == "3":
+                assert values["model.evaluate"].startswith(sentence)
+                assert values["model.predict"].startswith(sentence)
 
 
 @pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])

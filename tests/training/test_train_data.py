@@ -40,7 +40,7 @@ def on_two_workers(keras: str) -> list[TaskProcess]:
 @pytest.mark.parametrize("keras", KERASES)
 def test_data_that_the_workers_cannot_share_are_refused_in_each(keras: str) -> None:
     refused = {
-        "endless": "has no end, so no epoch would have one; give steps_per_epoch",
+        "endless": "has no end; give steps_per_epoch to fit, or steps to evaluate and predict",
         "other steps": "steps_per_epoch differs between the workers: worker/0 8, worker/1 7; give all",
         "uneven": f"{NOT_AS_MANY}worker/0 10, worker/1 7; each step needs all of them",
         "uneven with steps": f"{NOT_AS_MANY}worker/0 10, worker/1 7",

@@ -37,7 +37,7 @@ class Source(Examples):
         Args:
           global_batch_size: Examples per step, over all replicas.
           shuffle: False keeps the source's own order in every epoch.
-          epochs: Number of epochs; None repeats the data forever.
+          epochs: Number of epochs; None for as many as training takes, and one everywhere else.
           seed: An int of 64 bits, alike in every task.
           drop_remainder: Drops the last, incomplete batch of each epoch. With shuffling these are other
             examples in each epoch. Otherwise the last batch is smaller and is weighted by its number of

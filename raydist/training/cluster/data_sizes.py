@@ -14,7 +14,10 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import collectives
 
-ENDLESS = "the dataset has no end, so no epoch would have one; give steps_per_epoch, or drop .repeat()"
+ENDLESS = (
+    "the dataset has no end; give steps_per_epoch to fit, or steps to evaluate and predict, or a dataset "
+    "that ends, without .repeat()"
+)
 
 _MOST_NAMED = 8
 

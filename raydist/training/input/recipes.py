@@ -40,7 +40,16 @@ def global_batches(recipe: Batches, strategy: tf.distribute.Strategy, *, start_s
     Keras distributes them, and each worker reads all rows. A collective; raises as `parts_of_workers`.
     """
     _check_same_batches(recipe, strategy, start_step)
-    return recipe.dataset(start_step=start_step)
+    return pipeline.dataset(recipe, pipeline.Part(), start_step=start_step)
+
+
+def refuse_in_keras(*given: Any) -> None:
+    """Raises UnsupportedError for batches of raydist.data among the data that Keras itself is given."""
+    if any(isinstance(one, Batches) for one in given):
+        raise UnsupportedError(
+            "Keras's own fit, evaluate and predict do not take batches of raydist.data; call ctx.fit, "
+            "ctx.evaluate or ctx.predict, or give batches.dataset(), which is a tf.data.Dataset"
+        )
 
 
 def check_length(data: Any, num_steps: int) -> None:

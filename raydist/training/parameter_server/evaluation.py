@@ -184,6 +184,8 @@ def evaluate(run: TaskRun, request: EvaluateRequest, *, sources: SharedSources) 
 def predict(request: PredictRequest) -> Any:
     """Returns the outputs for all rows in their order: Keras predicts in the chief, on the whole data."""
     data = evaluation.data_to_predict(request)
+    if isinstance(data, Batches):
+        data = data.for_epochs(1).dataset()
     if callable(data) and not train_data.takes_input_context(data):
         data = train_data.made_by(data, evaluation.DATA_OF_PREDICT)
     return evaluation.predicted(request, data)

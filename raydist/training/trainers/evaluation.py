@@ -19,6 +19,7 @@ from raydist.training.trainers.trainer import EvaluateRequest, PredictRequest
 
 OF_EVALUATE = ("steps", "data of ctx.evaluate")
 DATA_OF_PREDICT = "data of ctx.predict"
+OF_PREDICT = ("steps", DATA_OF_PREDICT)
 OF_VALIDATION = ("validation_steps", "validation_data")
 
 
@@ -37,9 +38,7 @@ def _read(data: Any, run: TaskRun, model: Any) -> Any:
     """Returns what Keras's `evaluate` is given."""
     _, name = OF_EVALUATE
     if isinstance(data, Batches):
-        has_own = adapters.has_own(model, "evaluate")  # which may change the data, as KerasHub's does
-        read = recipes.global_batches if has_own else recipes.parts_of_workers
-        return read(data.for_epochs(None), run.strategy)
+        return _read_batches(data, run, has_own=adapters.has_own(model, "evaluate"))
     if fit_data.check_py_dataset(data, model, name=name):
         return data  # each worker reads all batches and keeps its part of each
     if fit_data.is_generator(data):
@@ -50,31 +49,49 @@ def _read(data: Any, run: TaskRun, model: Any) -> Any:
     return train_data.read(data, run.strategy, auto_shard=run.auto_shard, name=name)
 
 
+def _read_batches(data: Batches, run: TaskRun, *, has_own: bool) -> Any:
+    """Returns batches without an end, for a number of steps.
+
+    Args:
+      has_own: Whether the model has its own function for them, which may change them, as KerasHub's do.
+    """
+    read = recipes.global_batches if has_own else recipes.parts_of_workers
+    return read(data.for_epochs(None), run.strategy)
+
+
 def predict(run: TaskRun, request: PredictRequest) -> Any:
     """Returns the outputs for all rows in their order, in every task."""
-    data = data_to_predict(request)
+    data, model = data_to_predict(request), request.model
+    if isinstance(data, Batches):
+        dataset = _read_batches(data, run, has_own=adapters.has_own(model, "predict"))
+        return model.predict(dataset, steps=num_steps(data, request.steps, names=OF_PREDICT), verbose=0)
     return predicted(
         request, train_data.read(data, run.strategy, auto_shard=run.auto_shard, name=DATA_OF_PREDICT)
     )
 
 
 def data_to_predict(request: PredictRequest) -> Any:
-    """Returns a dataset, or a function that makes one.
+    """Returns a dataset, a function that makes one, or batches of raydist.data.
 
     Raises:
-      UnsupportedError: They are batches of raydist.data, or arrays without rows.
+      UnsupportedError: They are arrays without rows.
     """
     data = request.data
     floatx = adapters.adapter_of(request.model).library.backend.floatx()
     if isinstance(data, Batches):
-        raise UnsupportedError(
-            f"{DATA_OF_PREDICT} are batches of raydist.data, which it does not take; give the arrays, a "
-            "tf.data.Dataset, or batches.for_epochs(1).dataset()"
-        )
+        if data.seed is not None:
+            reporter.note(_SHUFFLED)
+        return data
     if not arrays.is_arrays(data):
         return data
     rows = arrays.Rows.of(data, floatx=floatx)
     return tf.data.Dataset.from_tensor_slices(rows.structure).batch(arrays.BATCH_SIZE)
+
+
+_SHUFFLED = (
+    f"{DATA_OF_PREDICT} are batches of raydist.data that are shuffled, so the outputs come in their order; "
+    "for that of the source give batches(shuffle=False)"
+)
 
 
 def predicted(request: PredictRequest, dataset: Any) -> Any:
@@ -87,8 +104,8 @@ def predicted(request: PredictRequest, dataset: Any) -> Any:
         )
     if not isinstance(dataset, tf.data.Dataset):
         raise UnsupportedError(
-            f"{DATA_OF_PREDICT} is {type(dataset).__name__}; give arrays, a tf.data.Dataset, or a function "
-            "without arguments that returns one"
+            f"{DATA_OF_PREDICT} is {type(dataset).__name__}; give arrays, batches of raydist.data, a "
+            "tf.data.Dataset, or a function without arguments that returns one"
         )
     if int(dataset.cardinality()) == 0:
         raise UnsupportedError(f"{DATA_OF_PREDICT} has no batches; give at least one")

@@ -16,7 +16,7 @@ from raydist.known_versions import version_of
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.data_sizes import check_sizes
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
-from raydist.training.input import cut, py_datasets, resume
+from raydist.training.input import cut, py_datasets, recipes, resume
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import slices
@@ -64,6 +64,7 @@ def _first_with_last(first: int, last: int) -> _FirstStep:
 
 def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
+        recipes.refuse_in_keras(*args, kwargs.get("x"))
         if not is_distributed(distribute_strategy):
             original(self, distribute_strategy, *args, **kwargs)
             return

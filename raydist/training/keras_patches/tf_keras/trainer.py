@@ -13,6 +13,7 @@ from tf_keras.src.engine import training
 
 from raydist.training import tf_private
 from raydist.training.cluster.kinds import is_central
+from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build, metrics
 from raydist.training.replicas import loss_rules, own_logs, slices, user_batches
 from raydist.training.stepping import (
@@ -67,6 +68,7 @@ def make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recipes.refuse_in_keras(*args, *kwargs.values())
         is_stock = tf_private.is_default(self.distribute_strategy)
         if is_stock and not plain_fit.reports_stock_fits():
             return original(self, *args, **kwargs)
