@@ -220,6 +220,7 @@ def _patch(assignment: TaskAssignment) -> list[str]:
         tf.debugging.set_log_device_placement(True)
     check_keras(assignment.keras)
     if job.patch_keras:
+        tf_private.make_variables_convertible()
         note = patches.patch(
             sync_batchnorm=job.sync_batchnorm,
             newer=tf_private.newer_than_known(),

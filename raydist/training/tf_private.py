@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import cardinality as cardinality_op
 from tensorflow.python.data.ops import (
@@ -29,7 +30,13 @@ from tensorflow.python.data.ops import (
     take_op,
 )
 from tensorflow.python.data.util import structure
-from tensorflow.python.distribute import cross_device_utils, distribute_lib, input_lib, mirrored_strategy
+from tensorflow.python.distribute import (
+    cross_device_utils,
+    distribute_lib,
+    input_lib,
+    mirrored_strategy,
+    values as distributed_values,
+)
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
@@ -207,6 +214,25 @@ def is_synchronized_on_read(variable: object) -> bool:
     """Whether reading `variable` outside a replica is a collective, so that every worker has to read it."""
     synchronization = getattr(variable, "synchronization", None)
     return synchronization == tf.VariableSynchronization.ON_READ
+
+
+def make_variables_convertible() -> None:
+    """Gives distributed variables the conversions that plain variables and those of central_storage have.
+
+    TensorFlow lacks them (distribute/values.py): `int` and `float` raise a TypeError, and NumPy fails in the
+    strategy's scope. Reading one that is synchronized on read, such as a metric's, is a collective, as its
+    `numpy()` is. `bool` stays true for each, because TensorFlow finds out with it whether it was given one
+    (mirrored_strategy.py, `_broadcast_to`).
+    """
+    conversions: dict[str, Callable[..., Any]] = {
+        "__int__": lambda self: int(self.numpy()),
+        "__float__": lambda self: float(self.numpy()),
+        "__complex__": lambda self: complex(self.numpy()),
+        "__array__": lambda self, dtype=None, copy=None: np.array(self.numpy(), dtype=dtype),
+    }
+    for name, convert in conversions.items():
+        if not hasattr(distributed_values.DistributedVariable, name):
+            setattr(distributed_values.DistributedVariable, name, convert)
 
 
 def is_op_determinism_enabled() -> bool:

@@ -195,6 +195,9 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "training/test_unusual_batches.py": {
         r"TestAsOnOneDevice::.*mirrored-3": WORKERS,
     },
+    "training/test_variables.py": {
+        r"\[(central_storage|parameter_server)-": "[mirrored-2-keras3], whose variables are of another class",
+    },
     "training/test_worker_callbacks.py": {r"keras3_1\]": "[…-keras3_0], with data of another length"},
     "training/test_busy_times.py": {r"\[slow worker-train_steps": "[slow worker-fit]"},
 }

@@ -130,6 +130,13 @@ def replacements() -> tuple[Replacement, ...]:
             for name, fingerprint in (("assign_add", "02093eccc2e3"), ("assign_sub", "d5f310723e8b"))
         ),
         Replacement(
+            owner=common_variables.Variable,
+            name="__repr__",
+            parameters="self",
+            make=variables.make_repr,
+            reason="it reads a metric's variable over all workers, and waits where one of them prints it",
+        ),
+        Replacement(
             owner=core.Variable,
             name="_direct_assign",
             parameters="self value",

@@ -9,8 +9,10 @@ from typing import Any
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
+from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.kinds import is_central, is_parameter_server
 from raydist.training.replicas import gradient_probe, replica_share
+from raydist.training.tf_private import is_synchronized_on_read
 
 
 def make_initialize(original: Callable[..., None]) -> Callable[..., None]:
@@ -58,3 +60,15 @@ def make_direct_assign(original: Callable[..., None]) -> Callable[..., None]:
         self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
 
     return _direct_assign
+
+
+def make_repr(original: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(original)
+    def __repr__(self: Any) -> str:
+        value: Any = getattr(self, "_value", None)
+        is_summed = isinstance(value, tf.distribute.DistributedValues) and is_synchronized_on_read(value)
+        if is_summed and not is_alone(value.distribute_strategy):
+            return f"<Variable path={self.path}, shape={self.shape}, dtype={self.dtype}>"
+        return original(self)
+
+    return __repr__
