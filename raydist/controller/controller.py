@@ -15,6 +15,7 @@ from raydist.controller.events import (
     AttemptPlanned,
     AwaitCheckpoint,
     AwaitCollateral,
+    AwaitStacks,
     CancelRequested,
     Crashed,
     Event,
@@ -27,6 +28,7 @@ from raydist.controller.events import (
     RunDeadlinePassed,
     SaveDeadlinePassed,
     SendCommand,
+    StacksDeadlinePassed,
     StartAttempt,
     StartDeadlinePassed,
     StopGroup,
@@ -49,6 +51,8 @@ POLL_S = 0.5
 GRACE_S = 1.0
 # How long a chief gets to save before it is restarted: its workers train on meanwhile.
 SAVE_S = 30.0
+# How long tasks get to say where they are: they take commands twice a second.
+STACKS_S = 3.0
 RECORD_EVERY_S = 1.0
 # How often a run that could have more workers looks whether there is room.
 ROOM_EVERY_S = 10.0
@@ -107,6 +111,7 @@ class Controller:
         self._start_deadline_s: float | None = None
         self._grace_deadline_s: float | None = None
         self._save_deadline_s: float | None = None
+        self._stacks_deadline_s: float | None = None
         self._spent_s = ray_s if revival is None else revival.spent_s
         self._timings: dict[str, float] = {"ray": ray_s} if revival is None else dict(revival.timings)
         self._latest = result_of(machine, places=places, timings={})
@@ -171,12 +176,15 @@ class Controller:
                 self._grace_deadline_s = self._clock.now() + GRACE_S
             case AwaitCheckpoint():
                 self._save_deadline_s = self._clock.now() + SAVE_S
+            case AwaitStacks():
+                self._stacks_deadline_s = self._clock.now() + STACKS_S
             case ReplaceTask(task):
                 self._call_group(lambda group: group.replace(task))
             case SendCommand(command, tasks):
                 self._call_group(lambda group: group.command(command, tasks))
             case StopGroup():
-                self._start_deadline_s = self._grace_deadline_s = self._save_deadline_s = None
+                self._start_deadline_s = self._grace_deadline_s = None
+                self._save_deadline_s = self._stacks_deadline_s = None
                 self._handle(self._end_attempt())
 
     def _start_attempt(self, asked: StartAttempt) -> None:
@@ -225,6 +233,8 @@ class Controller:
             self._handle(due)
         if isinstance(due, SaveDeadlinePassed):
             self._save_deadline_s = None
+        if isinstance(due, StacksDeadlinePassed):
+            self._stacks_deadline_s = None
         if not self._actions:
             self._look_for_room()
         if not self._actions:  # what is to be done does not wait for storage
@@ -266,6 +276,8 @@ class Controller:
             deadlines.append((self._start_deadline_s, StartDeadlinePassed()))
         if self._save_deadline_s is not None:
             deadlines.append((self._save_deadline_s, SaveDeadlinePassed()))
+        if self._stacks_deadline_s is not None:
+            deadlines.append((self._stacks_deadline_s, StacksDeadlinePassed()))
         return deadlines
 
     def _end_attempt(self) -> GroupStopped:

@@ -61,6 +61,11 @@ class SaveDeadlinePassed:
 
 
 @dataclass(frozen=True)
+class StacksDeadlinePassed:
+    """The time that tasks without progress get to say where they are is over."""
+
+
+@dataclass(frozen=True)
 class RunDeadlinePassed:
     """The run has had its timeout."""
 
@@ -110,6 +115,7 @@ Event = (
     | StartDeadlinePassed
     | GraceDeadlinePassed
     | SaveDeadlinePassed
+    | StacksDeadlinePassed
     | RunDeadlinePassed
     | CancelRequested
     | GroupStopped
@@ -157,8 +163,15 @@ class AwaitCheckpoint:
 
 
 @dataclass(frozen=True)
+class AwaitStacks:
+    """Go on polling: the tasks were asked to dump their stacks, and get so long to say where they are."""
+
+
+@dataclass(frozen=True)
 class StopGroup:
     """End the attempt's processes; GroupStopped follows."""
 
 
-Action = StartAttempt | AwaitCollateral | ReplaceTask | SendCommand | AwaitCheckpoint | StopGroup
+Action = (
+    StartAttempt | AwaitCollateral | ReplaceTask | SendCommand | AwaitCheckpoint | AwaitStacks | StopGroup
+)

@@ -16,6 +16,7 @@ from raydist.controller.events import (
     AttemptPlanned,
     AwaitCheckpoint,
     AwaitCollateral,
+    AwaitStacks,
     CancelRequested,
     Crashed,
     Event,
@@ -28,6 +29,7 @@ from raydist.controller.events import (
     RunDeadlinePassed,
     SaveDeadlinePassed,
     SendCommand,
+    StacksDeadlinePassed,
     StartAttempt,
     StartDeadlinePassed,
     StopGroup,
@@ -36,6 +38,7 @@ from raydist.controller.failures import start_deadline
 from raydist.controller.failures.lost_attempts import LostAttempts, NextAttempt
 from raydist.controller.failures.root_cause import RootCause, find_root_cause, is_decisive
 from raydist.controller.failures.run_error import explained
+from raydist.controller.failures.standstill import standstill_cause
 from raydist.controller.revival import Revival
 from raydist.controller.task_group import Explanation, GroupUpdate
 from raydist.errors import ClusterError, RaydistError, TaskFailedError, TrainingError
@@ -44,7 +47,7 @@ from raydist.planning.resources.memory import describe_growth
 from raydist.spec.best import Best
 from raydist.spec.result import RunError
 from raydist.spec.run_state import RunState
-from raydist.spec.status import AttemptEnd, Command, FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.spec.status import AttemptEnd, Command, FailureKind, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.stragglers.watch import StragglerWatch
 
@@ -89,6 +92,7 @@ class RunMachine:
         self._news_at_s = 0.0
         self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
         self._saving: Saving | None = None
+        self._awaits_stacks = False
         self._room = 0  # for so many workers, as far as is known
         # The incarnation of the evaluator that has got FINISH, since training is done.
         self._finishing_incarnation: int | None = None
@@ -150,6 +154,8 @@ class RunMachine:
                 return self._fail(RunError.from_exception(self._timeout_error(), attempt=self.attempt.number))
             case RunState.STARTING | RunState.RUNNING, SaveDeadlinePassed():
                 return self._give_up_saving()
+            case RunState.STARTING | RunState.RUNNING, StacksDeadlinePassed():
+                return self._end_stalled() if self._awaits_stacks else []
             case RunState.STOPPING, GroupUpdated(update, at_s, now_s) if is_collecting:
                 return self._take_update(update, at_s, now_s)
             case RunState.STOPPING, GroupBroken(TaskFailedError() as error) if is_collecting:
@@ -197,16 +203,22 @@ class RunMachine:
         # Also out of STOPPING, where a server's failure was looked into and the chief has returned since.
         if self.state is not RunState.STARTING or self.attempt.all_started:
             self.state = RunState.RUNNING
-        stalled = self._watchdog.stalled(self.attempt, chief=self.chief)
-        if stalled is not None and self.state is RunState.RUNNING:
-            return self._end_stalled(stalled)
+        if self._watchdog.is_stalled and self.state is RunState.RUNNING:
+            return self._look_into_stall()
+        self._awaits_stacks = False
         planned = self._plan_restart()
         return planned if self._next is not None else [*replacements, *self._finish_evaluator(), *planned]
 
-    def _end_stalled(self, failure: TaskFailure) -> list[Action]:
-        collateral = self.attempt.unfinished_besides(failure.task)
-        stop = self._judge(RootCause(failure=failure, collateral=collateral))
-        return [SendCommand(Command.DUMP_STACKS, self.attempt.needed), *stop]
+    def _look_into_stall(self) -> list[Action]:
+        """Ends an attempt without progress, once its tasks have said where they are."""
+        if not self._awaits_stacks:
+            self._awaits_stacks = True
+            return [SendCommand(Command.DUMP_STACKS, self.attempt.needed), AwaitStacks()]
+        return self._end_stalled() if self.attempt.all_located else []
+
+    def _end_stalled(self) -> list[Action]:
+        stall_timeout_s = self.plan.job.stall_timeout
+        return self._judge(standstill_cause(self.attempt, chief=self.chief, stall_timeout_s=stall_timeout_s))
 
     def _take_statuses(self, update: GroupUpdate) -> None:
         before, at_s = self.attempt, self._news_at_s
@@ -363,6 +375,7 @@ class RunMachine:
         number = self.attempt.number
         self.attempt = self.attempt.stopped()
         self._next = self._saving = self._finishing_incarnation = None
+        self._awaits_stacks = False
         self._room = 0
         self._watchdog = Watchdog(stall_timeout_s=self.plan.job.stall_timeout)
         if problem is not None:

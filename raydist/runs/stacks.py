@@ -11,6 +11,7 @@ from raydist.errors import ClusterError, MistakeError
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.result import TaskRecord
 from raydist.spec.tasks import TaskId
+from raydist.spec.text.code_copies import as_submitted
 from raydist.storage.logs import read_log
 from raydist.storage.run_record import RunRecord, read_record
 from raydist.storage.run_storage import RunStorage
@@ -19,6 +20,8 @@ _POLL_S = 0.3
 _BEGIN = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 # The main thread comes last, and its outermost frame is Ray's program.
 _END = re.compile(r"^  File .*default_worker\.py.* in <module>$", re.MULTILINE)
+_FILE = re.compile(r'^  File "([^"]*)"', re.MULTILINE)
+_OURS = re.compile(r"/raydist/|/(?:site|dist)-packages/ray/|/python3\.\d+/(?!(?:site|dist)-packages/)")
 
 
 def dump_stacks(
@@ -58,10 +61,21 @@ def dump_stacks(
 
 
 def stacks_in(log: str) -> str | None:
-    """Returns the first whole dump of all threads in a piece of a log; None without one."""
+    """Returns the first whole dump of all threads in a piece of a log; None without one.
+
+    The main thread comes first, and the threads of raydist and Ray, which only wait, come last.
+    """
     begin = _BEGIN.search(log)
     end = _END.search(log, begin.start()) if begin else None
-    return log[begin.start() : end.end()] + "\n" if begin and end else None
+    if begin is None or end is None:
+        return None
+    *others, main = log[begin.start() : end.end()].split("\n\n")
+    return as_submitted("\n\n".join([main, *sorted(others, key=_is_ours)])) + "\n"
+
+
+def _is_ours(thread: str) -> bool:
+    """Whether a thread runs nothing but raydist, Ray and Python's own library."""
+    return all(map(_OURS.search, _FILE.findall(thread)))
 
 
 def _entries(record: RunRecord, tasks: Sequence[TaskId]) -> dict[TaskId, TaskRecord]:

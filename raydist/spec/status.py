@@ -48,7 +48,8 @@ class TaskFailure:
     Attributes:
       error_type: Class name of the exception, or of what ended the process.
       message: One sentence or more; never a traceback.
-      traceback: The Python traceback of the user's code; None for mistakes and dead processes.
+      traceback: The Python traceback of the user's code, of a task that stands still where it is; None for
+        mistakes and dead processes.
       log_end: The last lines of the log of a process that died without an error; None for any other.
       step: The step that the task had completed when it failed.
       at_s: Unix time, seconds.
@@ -131,6 +132,22 @@ class TaskPace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CodePlace:
+    """Where a task without progress is in its code.
+
+    Attributes:
+      where: `bad.py:53 (on_epoch_end)`; None where no code of the user's runs.
+      is_waiting: Whether TensorFlow, Keras or raydist, which this code has called, wait there, as in a
+        collective for other tasks.
+      stack: The calls that lead there, without those of these libraries; empty without `where`.
+    """
+
+    where: str | None = None
+    is_waiting: bool = False
+    stack: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskStatus:
     """One push of a task to the mailbox, about twice a second.
 
@@ -159,6 +176,7 @@ class TaskStatus:
         that it was busy; empty before the first closure.
       peak_memory_bytes: The most memory that the process has had resident; None where Linux does not show it.
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
+      place: Where it is in its code, once it was asked to dump its stacks and has not gone on since.
       incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
       at_s: Unix time of the push, seconds.
@@ -188,6 +206,7 @@ class TaskStatus:
     worker_paces: tuple[TaskPace, ...] = ()
     peak_memory_bytes: int | None = None
     leaving: str | None = None
+    place: CodePlace | None = None
     incarnation: int = 0
     notes: tuple[str, ...] = ()
     failure: TaskFailure | None = None

@@ -11,6 +11,7 @@ from raydist.controller.events import (
     Action,
     AttemptPlanned,
     AwaitCheckpoint,
+    AwaitStacks,
     Event,
     GraceDeadlinePassed,
     GroupStopped,
@@ -19,6 +20,7 @@ from raydist.controller.events import (
     RoomFound,
     SaveDeadlinePassed,
     SendCommand,
+    StacksDeadlinePassed,
     StartAttempt,
     StopGroup,
 )
@@ -28,9 +30,11 @@ from raydist.planning.elastic import resized
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.run_state import RunState
-from raydist.spec.status import Command, FailureKind, TaskState, TaskStatus
+from raydist.spec.status import CodePlace, Command, FailureKind, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
+IN_FIT = CodePlace(where="bad.py:9 (train)", is_waiting=True, stack="...")
+IN_CALLBACK = CodePlace(where="bad.py:53 (on_epoch_end)", stack="...")
 SAVE = [SendCommand(Command.SAVE, (task("worker/0"),)), AwaitCheckpoint()]
 
 
@@ -98,18 +102,39 @@ def test_silence_explains_what_peers_fail_of() -> None:
 def test_stalled_attempt_shows_its_stacks_and_is_retried() -> None:
     run = Run(make_plan(stall_timeout=30.0))
     dump = SendCommand(Command.DUMP_STACKS, run.plan.tasks)
-    assert run.fall_silent("worker/0", "worker/1", step=7) == [dump, StopGroup()]
+    assert run.fall_silent("worker/0", "worker/1", step=7) == [dump, AwaitStacks()]
+    assert run.say("worker/0", step=7, place=IN_FIT) == []
+    assert run.say("worker/1", step=7, place=IN_CALLBACK) == [StopGroup()]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
-    assert "no task has made progress after step 7 for 30 s (--stall-timeout)" in run.machine.notes[0]
+    assert run.machine.notes[0].startswith(
+        "worker/1 failed first (attempt 0): Stalled: no task has made progress after step 7 for 30 s "
+        "(--stall-timeout): worker/1 is in bad.py:53 (on_epoch_end), the others wait for it; the stacks"
+    )
+
+
+def test_tasks_that_do_not_say_where_they_are_stall_all_the_same() -> None:
+    run = Run(make_plan(stall_timeout=30.0))
+    run.fall_silent("worker/0", "worker/1", step=7)
+    assert run.handle(StacksDeadlinePassed()) == [StopGroup()]
+    run.handle(GroupStopped())
+    assert "for 30 s (--stall-timeout); the stacks of all tasks are" in run.machine.notes[0]
+
+
+def test_tasks_that_go_on_when_they_are_asked_where_they_are_train_on() -> None:
+    run = Run(make_plan(stall_timeout=30.0))
+    run.fall_silent("worker/0", "worker/1", step=7)
+    assert run.say("worker/0", "worker/1", step=8) == []
+    assert run.handle(StacksDeadlinePassed()) == []
+    assert run.machine.state is RunState.RUNNING
 
 
 def test_second_stall_at_the_same_step_is_final() -> None:
     run = Run(make_plan(stall_timeout=30.0))
     run.fall_silent("worker/0", "worker/1", step=7)
-    run.handle(GroupStopped())
+    run.handle(StacksDeadlinePassed(), GroupStopped())
     run.train()
     run.fall_silent("worker/0", "worker/1", step=7)
-    run.handle(GroupStopped())
+    run.handle(StacksDeadlinePassed(), GroupStopped())
     assert run.machine.state is RunState.FAILED
     assert run.machine.error is not None
     assert run.machine.error.message.endswith("not retried: it stood still at step 7 before")

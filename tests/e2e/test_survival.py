@@ -185,8 +185,11 @@ def test_code_that_hangs_shows_its_stacks(runs: Runs, undisturbed: list[np.ndarr
     process = runs.start("hung", "--workers", "2", "--stall-timeout", "6", "-p", "hang_at=25")
     result = runs.end(process)
     check(result, undisturbed)
-    assert any("no task has made progress" in note for note in result["notes"]), result["notes"]
-    assert "in sleep_for_ever" in runs.log("hung", "worker/1", attempt=0)
+    note = next(note for note in result["notes"] if "no task has made progress" in note)
+    assert note.startswith("worker/1 failed first (attempt 0): Stalled"), note
+    assert "worker/1 is in job.py:27 (sleep_for_ever), the others wait for it" in note
+    log = runs.log("hung", "worker/1", attempt=0)
+    assert log.rindex('File "job.py", line 27 in sleep_for_ever') < log.rindex("Thread raydist-")
     assert "most recent call first" in runs.log("hung", "worker/0", attempt=0)
 
 

@@ -13,17 +13,25 @@ from raydist.runs.stacks import stacks_in
 from raydist.runtime.cluster.signals import signal_task
 from tests.conftest import WaitUntil
 
-DUMP = """Thread 0x00007f (most recent call first):
+MAILBOX = """Thread 0x00007f (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
-
-Current thread 0x00007e (most recent call first):
-  File "/code/job.py", line 7 in train
+  File "/lib/python3.11/site-packages/raydist/runtime/task/actor.py", line 257 in _talk
+"""
+LOADER = """Thread 0x00007d (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "loader.py", line 4 in read
+"""
+MAIN = """Current thread 0x00007e (most recent call first):
+  File "job.py", line 7 in train
   File "/site-packages/ray/_private/workers/default_worker.py", line 320 in <module>
 """
+COPY = "/tmp/raydist-0/r-0-worker-0-56b0cf96-0/code"
+DUMP = "\n".join([MAILBOX, LOADER, MAIN]).replace("job.py", f"{COPY}/job.py")
 
 
-def test_first_whole_dump_is_taken() -> None:
-    assert stacks_in(f"Epoch 1/4\n{DUMP}Epoch 2/4\n{DUMP}") == DUMP
+def test_first_whole_dump_is_taken_with_the_main_thread_first() -> None:
+    found = stacks_in(f"Epoch 1/4\n{DUMP}Epoch 2/4\n{DUMP}")
+    assert found == "\n".join([MAIN, LOADER, MAILBOX])
 
 
 @pytest.mark.parametrize("log", ["", "Epoch 1/4\n", DUMP[:-40]], ids=["empty", "other", "cut"])

@@ -160,6 +160,12 @@ class Attempt:
         return all(self.state_of(task).is_terminal for task in self.needed)
 
     @property
+    def all_located(self) -> bool:
+        """Whether every task that trains has said where it is in its code."""
+        training = (self.statuses[task] for task in self.needed if self.state_of(task) is TaskState.RUNNING)
+        return all(status.place is not None for status in training)
+
+    @property
     def furthest_behind(self) -> tuple[TaskId, ...]:
         """The tasks that the others wait for: those without a status, else those that do not train yet."""
         for state in _BEFORE_SERVICE:

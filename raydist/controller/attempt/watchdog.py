@@ -77,18 +77,10 @@ class Watchdog:
         """Returns the failure of a task whose missing heartbeats may explain why others failed."""
         return self._silent_for(SUSPICIOUS_S)
 
-    def stalled(self, attempt: Attempt, *, chief: TaskId) -> TaskFailure | None:
-        """Returns the failure of the chief where no task has made progress for too long."""
-        if self.watched_s - self.moved_at_s < self.stall_timeout_s:
-            return None
-        return TaskFailure(
-            task=chief,
-            kind=FailureKind.STALLED,
-            error_type="Stalled",
-            message=f"no task has made progress after step {attempt.step} for {self.stall_timeout_s:g} s "
-            "(--stall-timeout); the stacks of all tasks are at the end of their logs",
-            step=attempt.step,
-        )
+    @property
+    def is_stalled(self) -> bool:
+        """Whether no task has made progress for too long."""
+        return self.watched_s - self.moved_at_s >= self.stall_timeout_s
 
     def _silent_for(self, limit_s: float) -> TaskFailure | None:
         silence_s = {

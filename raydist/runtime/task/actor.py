@@ -39,7 +39,8 @@ from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.parcels import RayParcels, find_mailbox
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.runner import TaskRunner, load_runner
-from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.runtime.task.stacks import dump_stacks, place_in_code
+from raydist.spec.status import CodePlace, Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.text.code_copies import as_submitted
 from raydist.storage.files.job_secrets import secrets_of
 from raydist.storage.files.redaction import Secrets
@@ -76,6 +77,8 @@ class TaskActor:
         self._runner: TaskRunner | None = None
         self._failure: TaskFailure | None = None
         self._leaving: str | None = None
+        self._place: CodePlace | None = None
+        self._placed_after = (0, 0)
         self._is_profile_asked = False
         self._secrets = Secrets()
         self._notes: tuple[str, ...] = ()
@@ -285,7 +288,7 @@ class TaskActor:
             case Command.STOP:
                 pass  # once all that came with it is done
             case Command.DUMP_STACKS:
-                faulthandler.dump_traceback(file=2, all_threads=True)
+                self._dump_stacks()
             case _ if runner is not None:
                 runner.handle(command)
 
@@ -293,6 +296,16 @@ class TaskActor:
         """Stores the files that the job has written; what it gets no time for is salvaged."""
         if self._files is not None and (sentence := self._files.store_rest()) is not None:
             self._notes = tuple(dict.fromkeys([*self._notes, sentence]))
+
+    def _dump_stacks(self) -> None:
+        # In this order: what runs meanwhile changes.
+        self._place, self._placed_after = place_in_code(), self._reached()
+        os.write(2, dump_stacks().encode())
+
+    def _reached(self) -> tuple[int, int]:
+        """Returns what grows as long as the task goes on."""
+        status = self._own_status() if self._runner is None else self._runner.status()
+        return status.step, status.beats
 
     def _clean_up(self) -> None:
         """Leaves nothing on this host but the process, which the group kills.
@@ -333,6 +346,7 @@ class TaskActor:
             status,
             incarnation=self._setup.incarnation,
             leaving=self._leaving,
+            place=self._place if self._placed_after == (status.step, status.beats) else None,
             notes=tuple(map(as_submitted, (*status.notes, *self._notes, *notes))),
             failure=failure and _as_submitted(failure),
             peak_memory_bytes=peak_memory_bytes(),

@@ -11,8 +11,6 @@ from raydist.controller.task_group import GroupUpdate
 from raydist.spec.status import FailureKind, TaskState, TaskStatus
 from tests.support.fakes import make_status, task
 
-CHIEF = task("worker/0")
-
 
 class Watch:
     """A watchdog that looks each second, and the attempt that it looks at."""
@@ -38,7 +36,7 @@ class Watch:
 
     @property
     def is_stalled(self) -> bool:
-        return self.watchdog.stalled(self.attempt, chief=CHIEF) is not None
+        return self.watchdog.is_stalled
 
 
 def training(name: str, **fields: Any) -> TaskStatus:

@@ -64,7 +64,7 @@ class _SinceType(click.ParamType[float]):
 )
 @click.option("--time", "with_time", is_flag=True, help="Print the time of each line.")
 @click.option("--all", "is_all", is_flag=True, help="Print TensorFlow's start-up messages too.")
-@click.option("--raw", "is_raw", is_flag=True, help="Print lines as they are, control sequences included.")
+@click.option("--raw", "is_raw", is_flag=True, help="Print the lines as they are, with control sequences.")
 @wait_option
 @storage_option
 @json_option
