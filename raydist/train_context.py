@@ -140,11 +140,13 @@ class TrainContext(Protocol):
 
     def evaluate(
         self, model: Any, data: Any, *, steps: int | None = None, verbose: int | str | None = None
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """Returns the loss and metrics of a compiled model over all of `data`, each example counted once.
 
         Example:
             print(ctx.evaluate(model, test_data)["loss"])
+
+        Values are floats, or NumPy arrays of metrics that return one number for each class.
 
         Every task calls it. `data` are as `train_data` of `fit`; arrays are `(x, y)` or
         `(x, y, sample_weight)`. A `PyDataset` is read in order, and a generator until it ends. Under
@@ -258,13 +260,14 @@ class TrainContext(Protocol):
           UnsupportedError: Batches of raydist.data end, by their `epochs`, before `num_steps` steps.
         """
 
-    def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
+    def report(self, metrics: Mapping[str, Any], *, step: int | None = None) -> None:
         """Reports values that hold after `step` steps; never waits for another task.
 
         Example:
             ctx.report({"test_accuracy": 0.93}, step=1000)
 
         Args:
+          metrics: Numbers; an array is recorded element by element, as `name/0`, `name/1` and so on.
           step: Steps completed; when omitted, as many as this task has completed so far.
 
         Raises:

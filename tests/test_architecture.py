@@ -102,7 +102,7 @@ ROOMS: dict[str, set[str]] = {
         *("training.keras_patches", "training.replicas", "training.trainers"),
     },
     "training.context": {
-        *("errors", "spec", "planning", "metrics", "train_context", "training.cluster"),
+        *("errors", "spec", "planning", "metrics", "train_context", "training.reporting", "training.cluster"),
         *("training.input", "training.trainers"),
     },
     "training.session": {

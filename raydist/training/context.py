@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
@@ -17,6 +18,7 @@ from raydist.train_context import TrainContext
 from raydist.training.cluster import data_service
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
+from raydist.training.reporting.logs import by_element
 from raydist.training.trainers.run_callbacks import callbacks_of
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import (
@@ -112,7 +114,7 @@ class TaskContext(TrainContext):
 
     def evaluate(
         self, model: Any, data: Any, *, steps: int | None = None, verbose: int | str | None = None
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         with naming_mistakes():
             return self._trainer.evaluate(
                 EvaluateRequest(model=model, data=data, steps=steps, verbose=verbose)
@@ -180,8 +182,8 @@ class TaskContext(TrainContext):
     def _is_evaluator(self) -> bool:
         return self.task.task_type is TaskType.EVALUATOR
 
-    def report(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
-        values = {name: _float(name, value) for name, value in metrics.items()}
+    def report(self, metrics: Mapping[str, Any], *, step: int | None = None) -> None:
+        values = by_element({name: _number(name, value) for name, value in metrics.items()})
         self._run.reporter.hand_in(values, step=self.step if step is None else step)
 
     def save(self, *, step: int, **trackables: Any) -> None:
@@ -257,11 +259,13 @@ class ScriptContext(TaskContext):
         return self._make_trainer(self._run)
 
 
-def _float(name: str, value: Any) -> float:
+def _number(name: str, value: Any) -> Any:
+    """Returns a float, or an array of numbers."""
     try:
         # A variable of a strategy, such as an optimizer's iterations, is no number to `float`.
-        return float(value.numpy() if hasattr(value, "numpy") else value)
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+        return array.astype("float64") if array.ndim else float(array)
     except (TypeError, ValueError) as error:
         raise UnsupportedError(
-            f"ctx.report got {name}={value!r}, which is no number; report scalars"
+            f"ctx.report got {name}={value!r}, which is no number; report numbers, or arrays of them"
         ) from error

@@ -112,6 +112,37 @@ def _evaluated_by_keras(ctx: Any, model: Any) -> dict[str, Any]:
     return {"by_keras": values}
 
 
+def metric_of_classes(ctx: Any) -> dict[str, Any]:
+    """Trains and evaluates with a metric that returns one value for each class."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    x, y = examples(COUNT)
+    y = np.eye(3, dtype="float32")[y]
+    keras.utils.set_random_seed(3)
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(3, activation="softmax")])
+        metrics = [keras.metrics.F1Score(average=None)]
+        model.compile(keras.optimizers.SGD(0.5), "categorical_crossentropy", metrics=metrics)
+    history = ctx.fit(
+        model, x, y, batch_size=16, shuffle=False, epochs=2, validation_data=(x, y), verbose=0
+    ).history
+    reported = dict(progress_of(ctx).status().metrics)
+    ctx.report({"matrix": np.arange(4).reshape(2, 2), "large": tf.zeros([101])})
+    evaluated = ctx.evaluate(model, (x, y))
+    status = progress_of(ctx).status()
+    return {
+        "evaluated": evaluated["f1_score"],
+        "by_keras": model.evaluate(x, y, batch_size=16, steps=4, verbose=0, return_dict=True)["f1_score"]
+        if ctx.coordinator is None
+        else evaluated["f1_score"],
+        "validated": np.array(history["val_f1_score"]),
+        "reported": reported,
+        "matrix": dict(status.metrics),
+        "notes": list(status.notes),
+    }
+
+
 def validated_beyond_the_end(ctx: Any, *, way: str) -> dict[str, Any]:
     """Validates on more steps than there are; returns the validation's loss, and that of the whole data."""
     model = made(ctx)

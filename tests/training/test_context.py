@@ -265,3 +265,15 @@ def test_learning_rate_warms_up_and_travels_with_the_model(keras: str) -> None:
             "learning rate 0.4: 0.1 for batches of 4, scaled by the linear rule to 16, "
             "over 4 steps of warm-up" in task.values["notes"]
         )
+
+
+def test_logs_of_epochs_come_back_with_their_arrays() -> None:
+    """Such as those of a metric that returns one value for each class."""
+    from raydist.training.checkpointing import saved_state
+
+    history = ({"loss": np.float32(0.5), "f1_score": np.array([0.25, np.nan], "float32")},)
+    content = encode_state({"step": 3, "history": saved_state.packed_history(history)})
+    state = saved_state.SavedState.read({STATE_FILE: content}, uri="here")
+    [logs] = state.history
+    assert logs["loss"] == 0.5
+    np.testing.assert_array_equal(logs["f1_score"], [0.25, np.nan])

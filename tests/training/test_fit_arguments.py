@@ -21,6 +21,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "validated": (f"{FUNCTIONS}:validated_beyond_the_end", {"way": "batches"}),
     "of python": (f"{FUNCTIONS}:evaluated_of_python", {}),
     "predicted": (f"{FUNCTIONS}:predicted", {}),
+    "classes": (f"{FUNCTIONS}:metric_of_classes", {}),
 }
 NO_EXPORT = {"export": False}  # which costs more than these trainings
 SLOW = pytest.mark.slow  # the same again in another way
@@ -102,6 +103,22 @@ class TestAsOnOneDevice:
             assert values["padded"] == pytest.approx(expected.values["padded"], abs=1e-5)
             assert values["number"].startswith("UnsupportedError: data of ctx.evaluate is int; give")
             assert values["empty"].startswith("UnsupportedError: data of ctx.evaluate is a generator that")
+
+    def test_metric_of_several_values_is_returned_and_reported_by_element(self, cluster: Cluster) -> None:
+        expected, tasks = both("classes", cluster)
+        assert expected.arrays["evaluated"].shape == (3,)
+        for task in tasks:
+            for name in ("evaluated", "by_keras"):
+                np.testing.assert_allclose(task.arrays[name], expected.arrays["evaluated"], atol=1e-5)
+            # The last validation is of the final weights.
+            np.testing.assert_allclose(task.arrays["validated"][-1], task.arrays["evaluated"], atol=1e-5)
+            reported = [task.values["reported"][f"val_f1_score/{number}"] for number in range(3)]
+            np.testing.assert_allclose(reported, task.arrays["evaluated"], atol=1e-5)
+            assert "f1_score/2" in task.values["reported"]
+            matrix = {"matrix/0/0": 0.0, "matrix/0/1": 1.0, "matrix/1/0": 2.0, "matrix/1/1": 3.0}
+            assert task.values["matrix"] == matrix
+            [note] = [note for note in task.values["notes"] if note.startswith("large has 101 values")]
+            assert note.endswith("take those of at most 100, and leave it out")
 
     def test_prediction_has_each_row_once_and_in_order(self, cluster: Cluster) -> None:
         expected, tasks = both("predicted", cluster)

@@ -18,11 +18,12 @@ from raydist.spec.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.training.checkpointing import variables
-from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays
+from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays, packed_history
 from raydist.training.checkpointing.uploads import Uploads
 from raydist.training.cluster import equal_state
 from raydist.training.cluster.collectives import inconsistent_workers
 from raydist.training.cluster.equal_state import Gather, statistics_of
+from raydist.training.reporting.logs import by_element
 from raydist.training.reporting.progress import TaskProgress
 
 # How often workers that found different checkpoints look again.
@@ -165,7 +166,7 @@ class TaskCheckpoints:
         step: int,
         epoch: int = 0,
         step_in_epoch: int = 0,
-        history: tuple[Mapping[str, float], ...] = (),
+        history: tuple[Mapping[str, Any], ...] = (),
         fit: int = 0,
         arrays: Mapping[str, np.ndarray] | None = None,
         **state: Any,
@@ -190,9 +191,9 @@ class TaskCheckpoints:
         self.last_saved_step = step
         if snapshot is None:
             return
-        metrics = dict(history[-1]) if history and not step_in_epoch else {}
+        metrics = by_element(history[-1]) if history and not step_in_epoch else {}
         position = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "fit": fit}
-        files = {STATE_FILE: encode_state({**position, "history": list(history), **state})}
+        files = {STATE_FILE: encode_state({**position, "history": packed_history(history), **state})}
         info = {"epoch": epoch, "fit": fit, "metrics": metrics}
 
         def upload() -> None:

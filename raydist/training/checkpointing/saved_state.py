@@ -34,7 +34,7 @@ class SavedState:
     Attributes:
       step: Steps completed by the run. `epoch`: epochs completed.
       step_in_epoch: Steps completed in the epoch after that.
-      history: Logs of each epoch so far, in order.
+      history: Logs of each epoch so far, in order: floats, and arrays of metrics that return several numbers.
       fit: How many calls of `ctx.fit` had ended before.
       loop: How many calls of `ctx.train_steps` had ended before; None in a checkpoint of an older raydist.
         `loop_first_step`: the run's steps when the one began that it was written in; None outside of one.
@@ -51,7 +51,7 @@ class SavedState:
     step: int
     epoch: int = 0
     step_in_epoch: int = 0
-    history: tuple[Mapping[str, float], ...] = ()
+    history: tuple[Mapping[str, Any], ...] = ()
     fit: int = 0
     loop: int | None = None
     loop_first_step: int | None = None
@@ -68,7 +68,8 @@ class SavedState:
     def read(cls, files: Mapping[str, bytes], *, uri: str) -> SavedState:
         """Returns what a checkpoint's files say; `state.json` has the fields by their names."""
         state = decode_state(files[STATE_FILE])
-        return cls(**{**state, "history": tuple(state["history"])}, files=files, uri=uri)
+        history = tuple({name: _unpacked(value) for name, value in logs.items()} for logs in state["history"])
+        return cls(**{**state, "history": history}, files=files, uri=uri)
 
     def fit_length(self, number: int) -> FitLength | None:
         """Returns how long a `fit` was; None if the checkpoint does not say."""
@@ -85,6 +86,15 @@ class SavedState:
             return {}
         with np.load(io.BytesIO(self.files[ARRAYS_FILE]), allow_pickle=False) as arrays:
             return dict(arrays)
+
+
+def packed_history(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the logs of each epoch as JSON."""
+    return [{name: np.asarray(value).tolist() for name, value in logs.items()} for logs in history]
+
+
+def _unpacked(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, list) else value
 
 
 def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:

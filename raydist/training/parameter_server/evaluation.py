@@ -77,7 +77,7 @@ class WorkerEvaluation:
         own = (tf.distribute.InputContext(self._num_shards, 0, self._num_shards),) if is_sharding else ()
         return checked_dataset(self._data(*own), self._name).element_spec
 
-    def run(self) -> dict[str, float]:
+    def run(self) -> dict[str, Any]:
         """Returns the metrics over all examples, and the means of what an own `test_step` returns."""
         if self._shards is None:
             self._shards = self._make_shards()
@@ -167,7 +167,7 @@ class WorkerEvaluation:
         return evaluate
 
 
-def evaluate(run: TaskRun, request: EvaluateRequest, *, sources: SharedSources) -> dict[str, float]:
+def evaluate(run: TaskRun, request: EvaluateRequest, *, sources: SharedSources) -> dict[str, Any]:
     """Returns the metrics over the data, which the workers share."""
     adapters.check(request.model, run.strategy)
     request = evaluation.with_batches(request)

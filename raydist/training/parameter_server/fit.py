@@ -31,6 +31,7 @@ from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
 from raydist.training.parameter_server.returned_scalars import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.replicas import own_logs
+from raydist.training.reporting.logs import floats
 from raydist.training.stepping.callback_calls import CallbackCalls
 from raydist.training.trainers import class_weights, fit_data
 from raydist.training.trainers.fit_position import FitPosition
@@ -197,7 +198,7 @@ class _Training:
         returned.probe(feed.element_spec)
         return returned if returned.names else None
 
-    def run_epoch(self, epoch: int, num_steps: int) -> dict[str, float]:
+    def run_epoch(self, epoch: int, num_steps: int) -> dict[str, Any]:
         """Runs what is left of the epoch; returns the metrics over all of it."""
         position = self._position
         self._model.reset_metrics()
@@ -231,7 +232,7 @@ class _Training:
         self._metrics.write(tally)
         return self._logs(tally, means)
 
-    def _logs(self, tally: Tally, means: _Means) -> dict[str, float]:
+    def _logs(self, tally: Tally, means: _Means) -> dict[str, Any]:
         return own_logs.joined(means.result(), self._metrics.results(tally))
 
     @property
@@ -239,14 +240,14 @@ class _Training:
         return self._scheduler.num_repeated
 
 
-class _RunningLogs(UserDict[str, float]):
+class _RunningLogs(UserDict[str, Any]):
     """The logs of the epoch so far, worked out only when a callback looks at them."""
 
-    def __init__(self, work_out: Callable[[], dict[str, float]]) -> None:
+    def __init__(self, work_out: Callable[[], dict[str, Any]]) -> None:
         self._work_out = work_out
 
     @cached_property
-    def data(self) -> dict[str, float]:  # type: ignore[override]
+    def data(self) -> dict[str, Any]:  # type: ignore[override]
         return self._work_out()
 
 
@@ -267,5 +268,5 @@ class _Means:
         return {name: float(mean) for name, mean in zip(self._names, means, strict=True)}
 
 
-def _words(logs: dict[str, float]) -> str:
-    return " - ".join(f"{name}: {value:.4f}" for name, value in logs.items())
+def _words(logs: dict[str, Any]) -> str:
+    return " - ".join(f"{name}: {value:.4f}" for name, value in floats(logs).items())

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training.replicas import metric_cells, metric_check
+from raydist.training.reporting.logs import numbers
 
 
 class LocalMetrics:
@@ -46,11 +47,11 @@ class LocalMetrics:
             returned = update()
             return tuple(cell.total() for cell in cells), returned
 
-    def results(self, tally: Tally) -> dict[str, float]:
+    def results(self, tally: Tally) -> dict[str, Any]:
         """Returns the metrics' values by name, without asking a ps."""
         with metric_cells.swapped(self._slots, [tf.constant(value) for value in self._narrow(tally)]):
             logs = self._model.get_metrics_result()
-        return {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+        return numbers(logs)
 
     def write(self, tally: Tally) -> None:
         """Assigns the sums to the metrics' variables, for those who read them there."""

@@ -26,7 +26,7 @@ class ParameterServerTrainer:
     def fit(self, request: FitRequest) -> Any:
         return fit.fit(self._run, request, sources=self._sources)
 
-    def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
+    def evaluate(self, request: EvaluateRequest) -> dict[str, Any]:
         return evaluation.evaluate(self._run, request, sources=self._sources)
 
     def predict(self, request: PredictRequest) -> Any:

@@ -117,7 +117,7 @@ def of_all_replicas(
     return {name: reduced(name, value) for name, value in logs.items()}
 
 
-def joined(returned: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+def joined(returned: Mapping[str, float], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the logs of steps that returned means of their own, and updated some of the metrics."""
     if not returned:
         return dict(metrics)

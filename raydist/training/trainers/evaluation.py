@@ -12,7 +12,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.input import arrays, recipes, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.reporting import reporter
-from raydist.training.reporting.logs import floats
+from raydist.training.reporting.logs import numbers
 from raydist.training.trainers import fit_data
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import EvaluateRequest, PredictRequest
@@ -23,7 +23,7 @@ OF_PREDICT = ("steps", DATA_OF_PREDICT)
 OF_VALIDATION = ("validation_steps", "validation_data")
 
 
-def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, float]:
+def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, Any]:
     """Returns the metrics over the data, each example counted once; every task calls it."""
     model = request.model
     adapters.check(model, run.strategy)
@@ -31,7 +31,7 @@ def evaluate(run: TaskRun, request: EvaluateRequest) -> dict[str, float]:
     steps = num_steps(data, request.steps)
     dataset = _read(data, run, model)
     verbose = verbosity(run, request.verbose, default=0)
-    return floats(model.evaluate(dataset, steps=steps, verbose=verbose, return_dict=True))
+    return numbers(model.evaluate(dataset, steps=steps, verbose=verbose, return_dict=True))
 
 
 def _read(data: Any, run: TaskRun, model: Any) -> Any:

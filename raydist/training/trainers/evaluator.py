@@ -10,7 +10,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.input import resume, train_data
 from raydist.training.keras_patches import adapters
-from raydist.training.reporting.logs import floats
+from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.trainers import evaluation, fit_data
 from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest, PredictRequest
@@ -60,7 +60,7 @@ class EvaluatorTrainer:
             else:
                 run.commands.finish.wait(POLL_S)
 
-    def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
+    def evaluate(self, request: EvaluateRequest) -> dict[str, Any]:
         return evaluation.evaluate(self._run, request)
 
     def predict(self, request: PredictRequest) -> Any:
@@ -76,10 +76,10 @@ class EvaluatorTrainer:
         found_at_s = time.time()
         run.checkpoints.restore(state, {"model": model})
         # The data are read anew each time, so a generator or a shuffle begins at its beginning.
-        logs = floats(model.evaluate(data, steps=num_steps, verbose=0, return_dict=True))
+        logs = numbers(model.evaluate(data, steps=num_steps, verbose=0, return_dict=True))
         lag_steps = max(0, run.checkpoints.newest_step() - state.step)
         metrics = {f"val_{name}": value for name, value in logs.items()}
         lag = {"evaluator_lag_steps": float(lag_steps), "evaluator_lag_s": time.time() - found_at_s}
         run.reporter.progress.evaluated(state.step, lag_steps=lag_steps)
-        run.reporter.report({**metrics, **lag}, step=state.step, epoch=state.epoch)
+        run.reporter.report({**by_element(metrics), **lag}, step=state.step, epoch=state.epoch)
         history.on_epoch_end(state.epoch - 1, metrics)

@@ -68,7 +68,7 @@ class FitPosition:
         self.epoch_size: int | None = None
         self.element_spec: Any = None
         self.restored_rate: float | None = None
-        self.history: list[Mapping[str, float]] = list(here.history) if here else []
+        self.history: list[Mapping[str, Any]] = list(here.history) if here else []
 
     @property
     def start(self) -> resume.Start:

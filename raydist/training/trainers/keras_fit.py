@@ -94,7 +94,7 @@ class SynchronousTrainer:
             run.export(model, fit=position.number, element_spec=spec)
         return history
 
-    def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
+    def evaluate(self, request: EvaluateRequest) -> dict[str, Any]:
         return evaluation.evaluate(self._run, request)
 
     def predict(self, request: PredictRequest) -> Any:

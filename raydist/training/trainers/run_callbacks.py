@@ -14,7 +14,7 @@ from raydist.training.input import resume
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.replicas import layer_notes, model_summaries
-from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
+from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, by_element, floats, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.pace_report import PaceReport
 from raydist.training.trainers import model_state
@@ -143,14 +143,14 @@ class _Progress:
         if logs is not None and not logs and position.step_in_epoch:
             # Data of unknown size, which ended where the run resumed: the restored metrics have it all.
             logs.update(self.model.get_metrics_result())
-        metrics = floats(logs)
+        metrics = numbers(logs)
         position.epoch_size = position.step_in_epoch
         position.epoch, position.step_in_epoch = epoch + 1, 0
         if self.resumption is not None:
             self.resumption.epoch_ended()
         position.history.append(metrics)
         position.run.reporter.advance(position.step, epoch=position.epoch)
-        position.run.reporter.report(metrics, step=position.step, epoch=position.epoch)
+        position.run.reporter.report(by_element(metrics), step=position.step, epoch=position.epoch)
         model_summaries.epoch_ended(
             self.model, position.run.reporter, epoch=position.epoch, step=position.step
         )
@@ -212,7 +212,7 @@ class _Checkpoint:
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         history = self._position.history
         if history:
-            history[-1] = {**history[-1], **floats(logs)}  # with what the user's callbacks have added
+            history[-1] = {**history[-1], **numbers(logs)}  # with what the user's callbacks have added
         if self._is_put_off or self._position.run.schedule.is_due_at_epoch_end(self._position.epoch):
             self._is_put_off = False
             self.save()

@@ -73,7 +73,7 @@ class Trainer(Protocol):
     def fit(self, request: FitRequest) -> Any:
         """Trains, or follows the training; returns a Keras `History`."""
 
-    def evaluate(self, request: EvaluateRequest) -> dict[str, float]:
+    def evaluate(self, request: EvaluateRequest) -> dict[str, Any]:
         """Returns the metrics over the data, by name."""
 
     def predict(self, request: PredictRequest) -> Any:
