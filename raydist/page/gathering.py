@@ -55,7 +55,7 @@ def gather_facts(storage: RunStorage, problems: Problems, *, now_s: float) -> di
         "is_over": is_over,
         "timeline": timeline(
             events,
-            tasks=[task["task"] for task in record["tasks"]],
+            tasks={task["task"]: str(task["state"]) for task in record["tasks"]},
             begun_s=record["created_at_s"],
             # Of a run whose driver died without a word, nothing is known since its last record.
             now_s=record["updated_at_s"] or now_s,

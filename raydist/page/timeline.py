@@ -24,22 +24,24 @@ _MARKED = ("task_failed", "task_back", "task_given_up", "restarting", "restarted
 
 
 def timeline(
-    events: Sequence[Event], *, tasks: Sequence[str], begun_s: float | None, now_s: float
+    events: Sequence[Event], *, tasks: Mapping[str, str], begun_s: float | None, now_s: float
 ) -> dict[str, Any]:
     """Returns the bars of each task, the marks on them, and the attempts.
 
     Runs of a raydist that did not tell its tasks' states have bars of the attempts' states instead.
 
     Args:
-      tasks: Those of the last attempt.
+      tasks: Those of the last attempt, each with its state as of now. The newest events of a run that goes on
+        may not be stored yet.
       begun_s: Unix time of the run's first record; None where that is unknown.
       now_s: Where the bars of a run that goes on end.
     """
-    story = _Story(tasks=tasks, knows_tasks=any(event.get("event") == "task" for event in events))
+    story = _Story(tasks=list(tasks), knows_tasks=any(event.get("event") == "task" for event in events))
     for event in events:
         story.take(event)
     times = [at_s for at_s in map(_time, events) if at_s is not None]
     end_s = story.ended_s or max(now_s, *times, begun_s or 0.0)
+    story.catch_up(tasks, max(times, default=end_s))
     story.close(end_s, is_over=story.ended_s is not None)
     return {
         "begun_s": min([*times, *([begun_s] if begun_s else [])], default=end_s),
@@ -71,6 +73,13 @@ class _Story:
             self._take_task(event, at_s)
         elif name in _MARKED:
             self._take_mark(event, at_s)
+
+    def catch_up(self, states: Mapping[str, str], at_s: float) -> None:
+        """Goes on to the tasks' present stages."""
+        for task, state in states.items():
+            bar, stage = self._open.get(task), _STAGES.get(state)
+            if bar is not None and stage is not None and bar["stage"] != stage:
+                self._begin(task, stage, at_s, bar)
 
     def close(self, end_s: float, *, is_over: bool) -> None:
         """Ends what is still open."""

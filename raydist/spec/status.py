@@ -158,7 +158,8 @@ class TaskStatus:
       num_epochs: Epochs that the run will take, None while unknown.
       steps_per_s: Rate since the last push; None before the first step.
       restored_step: The step that this attempt was restored at; 0 without a checkpoint.
-      first_step_at_s: Unix time at the end of the attempt's first step; None before it.
+      first_step_at_s: Unix time at the end of the attempt's first call of steps; None before it.
+      first_step: Steps that the run had completed then, with those of earlier attempts.
       metrics: The last report: name to value.
       best: The best value reported in this attempt; None before the first.
       local_metrics: Running values of this task alone, for the progress line.
@@ -194,6 +195,7 @@ class TaskStatus:
     steps_per_s: float | None = None
     restored_step: int = 0
     first_step_at_s: float | None = None
+    first_step: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     best: Best | None = None
     local_metrics: Mapping[str, float] = field(default_factory=dict)

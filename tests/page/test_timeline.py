@@ -7,7 +7,7 @@ from tests.support.page_runs import BEGUN_S, TASKS, events
 
 
 def shown(told: list[dict[str, Any]], *, now_s: float = 99.0) -> dict[str, Any]:
-    return timeline(told, tasks=TASKS, begun_s=BEGUN_S, now_s=BEGUN_S + now_s)
+    return timeline(told, tasks=dict.fromkeys(TASKS, ""), begun_s=BEGUN_S, now_s=BEGUN_S + now_s)
 
 
 def bars_of(line: dict[str, Any], task: str) -> list[tuple[Any, ...]]:
@@ -43,6 +43,14 @@ def test_line_ends_with_the_run_and_marks_its_failures() -> None:
 def test_bars_of_a_run_that_goes_on_end_now() -> None:
     line = shown(events()[:6], now_s=11.0)
     assert bars_of(line, "worker/0")[-1] == ("training", 8, 11, "running", 0)
+
+
+def test_task_whose_last_event_is_not_stored_yet_trains_as_its_state_says() -> None:
+    told, states = events()[:6], dict.fromkeys(TASKS, "RUNNING")
+    last = max(index for index, event in enumerate(told) if event.get("state") == "RUNNING")
+    line = timeline(told[:last], tasks=states, begun_s=BEGUN_S, now_s=BEGUN_S + 11.0)
+    assert {bars_of(line, task)[-1][0] for task in TASKS} == {"training"}
+    assert {bars_of(line, task)[-1][-2:] for task in TASKS} == {("running", 0)}
 
 
 def test_replaced_task_waits_again_as_another_process() -> None:

@@ -82,9 +82,9 @@ def _progress(chief: TaskStatus | None) -> RunProgress | None:
 
 def _eta_s(chief: TaskStatus) -> float | None:
     """Returns the time to the last step at the attempt's mean rate, which has its evaluations and saves."""
-    if chief.num_steps is None or chief.first_step_at_s is None:
+    if chief.num_steps is None or chief.first_step_at_s is None or chief.first_step is None:
         return None
-    num_timed = chief.step - chief.restored_step - 1  # the first step builds the function
+    num_timed = chief.step - chief.first_step  # what came before it built the function
     num_left = max(0, chief.num_steps - chief.step)
     if num_timed < 1 or chief.at_s <= chief.first_step_at_s:
         return None

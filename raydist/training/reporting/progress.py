@@ -115,7 +115,7 @@ class TaskProgress:
         if self._rate_at_s is None and step > self._status.restored_step:
             self._rate_step, self._rate_at_s = step, self._clock()
             if self._whole().first_step_at_s is None:
-                self._news["first_step_at_s"] = self._rate_at_s
+                self._news |= {"first_step_at_s": self._rate_at_s, "first_step": step}
         self._step = self._news["step"] = max(step, self._step)
         if epoch is not None:
             self._news["epoch"] = epoch

@@ -229,3 +229,12 @@ def test_cancelled_run_raises() -> None:
         machine.handle(event)
     with pytest.raises(errors.TrainingError, match="run r was cancelled at step 0"):
         result_of(machine, places=PLACES, timings={}).raise_for_state()
+
+
+def test_time_that_is_left_is_that_of_this_attempts_steps_alone() -> None:
+    # It began at step 900, by a checkpoint of the program's own: nothing was restored by raydist.
+    timed = {"first_step": 901, "first_step_at_s": 100.0, "at_s": 149.0}
+    chief = make_status("worker/0", TaskState.RUNNING, step=950, num_steps=1000, **timed)
+    result = result_after(GroupUpdate(statuses=(chief,)))
+    assert result.progress is not None
+    assert result.progress.eta_s == 50.0
