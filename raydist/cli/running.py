@@ -70,10 +70,6 @@ class _Screen:
                 pass  # of the other task on the same slow link
             case "note" | "attempt" | "straggler" | "restarting" | "task_back" | "task_given_up":
                 self._say(event["message"])
-            case "state":
-                # A plain SIGTERM, as `kill` and batch systems send it, is to end a run like Ctrl-C. Set
-                # only now, as ray.init puts a handler of its own in the place.
-                _interrupt_on(signal.SIGTERM)
 
     def _planned(self, event: Mapping[str, Any]) -> None:
         self._say(f"run {event['run']}")
@@ -96,14 +92,9 @@ def _interrupts() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        _interrupt_on(number)
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _interrupt_on(number: int) -> None:
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(number, signal.default_int_handler)

@@ -69,6 +69,7 @@ class Host:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self.started.append(process)
         return process
@@ -146,6 +147,28 @@ def test_embedded_ray_that_dies_is_exit_code_3_and_leaves_nothing(
     assert (told["state"], told["error"]) == ("FAILED", record["error"])
     assert told["error"]["message"].startswith("Ray died under the run")
     assert "Traceback" not in err
+    assert host.left() == []
+    wait_until(lambda: host.processes() == {})
+
+
+@pytest.mark.parametrize("receivers", ["group", "all"])
+def test_sigterm_to_all_processes_of_a_command_ends_the_run_and_leaves_nothing(
+    host: Host, wait_until: WaitUntil, receivers: str
+) -> None:
+    process = host.submit(write_job(host.folder), "--address", "local", "--name", "r", "--json")
+    wait_until(reaches(host, "r", steps=12), timeout_s=_START_S)
+    if receivers == "group":  # as of `timeout`
+        os.killpg(process.pid, signal.SIGTERM)
+    else:  # as of a batch system; Ray may end the driver before that has stopped the run
+        for pid in host.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=100)
+    told = (process.returncode, json.loads(out)["state"])
+    assert told in ([(130, "CANCELLED")] if receivers == "group" else [(130, "CANCELLED"), (3, "FAILED")])
+    assert "Ray did not answer" not in err
+    assert "Traceback" not in err
+    assert record_of(host.storage, "r")["state"] == told[1]
     assert host.left() == []
     wait_until(lambda: host.processes() == {})
 

@@ -60,7 +60,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_data_order.py": ALL,
     "e2e/test_data_workers.py": ALL,
     "e2e/test_datasets.py": ALL,
-    "e2e/test_dead_ray.py": ("embedded_ray_that_dies", "ray_stop", "script_that_ray_ends"),
+    "e2e/test_dead_ray.py": ("embedded_ray_that_dies", "ray_stop", "script_that_ray_ends", "sigterm_to_all"),
     "e2e/test_detached.py": (
         "function_of_a_script",
         "what_the_cluster",

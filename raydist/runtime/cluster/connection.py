@@ -24,6 +24,7 @@ from raydist.runtime.host.address import (
     running_address as running_address,
     split_address,
 )
+from raydist.runtime.host.session import own_process_groups
 from raydist.runtime.host.sweeping import mark_session, sweep_host
 
 NAMESPACE = "raydist"
@@ -230,14 +231,18 @@ def _unrecorded_address() -> str | None:
 def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Connection:
     with contextlib.ExitStack() as on_error:
         on_error.callback(_remember_process_state(environ))
-        options = {"address": LOCAL, "include_dashboard": False, **_options_of(size)}
-        on_error.enter_context(_outliving_this_thread(lambda: _init("embedded Ray", **options)))
+        on_error.enter_context(_outliving_this_thread(lambda: _init_embedded(size)))
         session = _session_path()
         on_error.callback(_shut_down, mark_session(session))
         undo = on_error.pop_all()
     return Connection(
         source="embedded Ray", address=_gcs_address(), is_embedded=True, session=session, close=undo.close
     )
+
+
+def _init_embedded(size: EmbeddedSize) -> None:
+    with own_process_groups():
+        _init("embedded Ray", address=LOCAL, include_dashboard=False, **_options_of(size))
 
 
 def _join(target: str, environ: MutableMapping[str, str]) -> Connection:
@@ -329,16 +334,34 @@ def _init(shown: str, *, num_attempts: int = 1, **options: Any) -> None:
 
     for num_left in reversed(range(num_attempts)):
         try:
-            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
+            with _sigterm_as_before():
+                ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
             return
         except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
             # Whatever was set up so far would make the next ray.init fail.
             ray.shutdown()
             if num_left == 0 or _SERVER_DIED not in str(error):
                 raise ClusterError(f"cannot start or join {shown}: {_in_one_line(error)}") from error
-        except BaseException:  # Ctrl-C: an embedded Ray that is half up has processes already
+        except BaseException:  # Ctrl-C or SIGTERM: an embedded Ray that is half up has processes already
             ray.shutdown()
             raise
+
+
+@contextlib.contextmanager
+def _sigterm_as_before() -> Iterator[None]:
+    """Leaves a handler of SIGTERM in force, in whose place ray.init puts one that raises SystemExit."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    try:
+        yield
+    except SystemExit as error:
+        if error.code == signal.SIGTERM:
+            handler(signal.SIGTERM, None)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ _STDOUT = "ray._private.worker:print_to_stdstream"
 _NODE = "ray._private.worker:_global_node"
 _FREE = "ray._private.state:available_resources_per_node"
 _STATE = "ray._private.state:state"
+_AUTO_INIT = "ray._private.auto_init_hook:enable_auto_connect"
 _KEY_VALUES = "ray.experimental.internal_kv:_internal_kv_get"
 _LOST = {
     _CHANNEL: "a wrong address or token is reported only after Ray's own time-outs",
@@ -47,6 +49,7 @@ _LOST = {
     _NODE: "embedded Rays: start one with `ray start --head` and give --address auto",
     _FREE: "hosts that are busy are taken for free ones when tasks are placed",
     _STATE: "tasks may be placed on nodes that are about to be drained",
+    _AUTO_INIT: "a run whose embedded Ray was ended may start another one while it stops",
     _KEY_VALUES: "an autoscaling cluster is not recognized: what does not fit is refused, not waited for",
 }
 
@@ -199,6 +202,31 @@ def silence_raylet() -> Callable[[], None]:
 
     ray_worker.print_to_stdstream = log
     return undo
+
+
+class _AutoInit:
+    """In the place of Ray's flag: false in the threads that forbid it."""
+
+    def __init__(self, *, is_enabled: bool) -> None:
+        self._is_enabled = is_enabled
+        self.forbidden_in = threading.local()
+
+    def __bool__(self) -> bool:
+        return self._is_enabled and not getattr(self.forbidden_in, "is_on", False)
+
+
+def forbid_auto_init() -> None:
+    """Makes calls of this thread fail where Ray is not connected, instead of starting a Ray.
+
+    Ray reads RAY_ENABLE_AUTO_CONNECT, which says so for a whole process, only once.
+    """
+    flag = _part(_AUTO_INIT)
+    if flag is None:
+        return
+    if not isinstance(flag, _AutoInit):
+        flag = _AutoInit(is_enabled=flag)
+        importlib.import_module("ray._private.auto_init_hook").enable_auto_connect = flag  # type: ignore[attr-defined]
+    flag.forbidden_in.is_on = True
 
 
 def is_started_here() -> bool:

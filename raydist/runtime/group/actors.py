@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -14,11 +15,13 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.planning.assignment import TaskAssignment
+from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
 from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.group.extra_roles import ExtraActors
 from raydist.runtime.group.mailbox import Departed, Mailbox
 from raydist.runtime.group.remains import Remains, Remnant
+from raydist.runtime.host.address import accepts_tcp, split_address
 from raydist.runtime.host.post_mortem import Finding
 from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.actor import TaskActor
@@ -35,6 +38,8 @@ _PATIENCE_S = 1.0
 _KILL_TIMEOUT_S = 10.0
 # After this a dead Ray is left alone.
 _STOP_TIMEOUT_S = 30.0
+# How often it is looked whether an embedded Ray still runs, and how long its host has to answer.
+_LOOK_S = 0.5
 # Each task keeps one call open at the mailbox.
 _MAX_EXCHANGES = 4096
 
@@ -64,6 +69,7 @@ class ActorSet:
         self._placement = placement
         self._runtime_env = runtime_env
         self.home = home  # the driver's node; None outside the cluster
+        self._gcs_address = ray.get_runtime_context().gcs_address
         self._mailbox: Any = None
         self._splits = DatasetSplits({})
         self._actor_class = ray.remote(TaskActor)  # once: each such class is shipped to the workers
@@ -199,9 +205,8 @@ class ActorSet:
         """
         departed: list[TaskId] = []
         # Any call to a Ray that was shut down would start a new one.
-        if ray.is_initialized():
-            self._call_ray(hellos, {*lost, *away}, departed, away=away)
-        self._stop_here(hellos, departed)
+        by_ray = ray.is_initialized() and self._call_ray(hellos, {*lost, *away}, departed, away=away)
+        self._stop_here(hellos, departed, by_ray=by_ray)
 
     def _call_ray(
         self,
@@ -210,15 +215,31 @@ class ActorSet:
         departed: list[TaskId],
         *,
         away: Collection[TaskId],
-    ) -> None:
+    ) -> bool:
+        """Returns whether Ray has done it; a Ray that has died may not answer."""
         # In a thread, because calls to a Ray that has died do not return.
-        thread = threading.Thread(
-            target=self._stop_by_ray, args=(hellos, lost, departed, away), name="raydist-stop", daemon=True
-        )
+
+        def stop() -> None:
+            ray_internals.forbid_auto_init()  # the thread may outlive the connection
+            try:
+                self._stop_by_ray(hellos, lost, departed, away)
+            except RayError as error:
+                # One that has died is shut down meanwhile.
+                level = logging.WARNING if ray.is_initialized() else logging.DEBUG
+                logger.log(level, "Ray failed while the tasks were stopped: %s", error)
+
+        thread = threading.Thread(target=stop, name="raydist-stop", daemon=True)
         thread.start()
-        thread.join(_STOP_TIMEOUT_S)
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while thread.is_alive() and time.monotonic() < deadline:
+            thread.join(_LOOK_S)
+            # A SIGTERM to all processes of a batch job ends an embedded Ray too, which does not come back.
+            if ray_internals.is_started_here() and not _is_up(self._gcs_address):
+                logger.debug("Ray ended before the tasks were stopped")
+                return False
         if thread.is_alive():
             logger.warning("Ray did not answer while the tasks were stopped")
+        return not thread.is_alive()
 
     def _stop_by_ray(
         self,
@@ -227,18 +248,17 @@ class ActorSet:
         departed: list[TaskId],
         away: Collection[TaskId],
     ) -> None:
-        try:
-            departed += self._ask_to_depart([task for task in hellos if task not in lost])
-            self._kill_tasks()
-            self.extras.stop()  # the tasks may have needed them to their end
-            self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
-            self._release()
-        except RayError as error:
-            logger.warning("Ray failed while the tasks were stopped: %s", error)
+        departed += self._ask_to_depart([task for task in hellos if task not in lost])
+        self._kill_tasks()
+        self.extras.stop()  # the tasks may have needed them to their end
+        self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
+        self._release()
 
-    def _stop_here(self, hellos: Mapping[TaskId, Hello], departed: Collection[TaskId]) -> None:
+    def _stop_here(
+        self, hellos: Mapping[TaskId, Hello], departed: Collection[TaskId], *, by_ray: bool
+    ) -> None:
         """Ends what is left on the driver's host without Ray's help, and waits until it is gone."""
-        self._remains.gather_here(self._remnants(hellos, departed))
+        self._remains.gather_here(self._remnants(hellos, departed), by_ray=by_ray)
         for hello in hellos.values():
             if hello.node_id == self.home:
                 wait_until_gone(hello.pid)
@@ -292,6 +312,11 @@ class ActorSet:
             runtime_env=self._runtime_env,
         )
         return actor.remote()
+
+
+def _is_up(gcs_address: str) -> bool:
+    host, port = split_address(gcs_address)
+    return accepts_tcp(host, port, timeout_s=_LOOK_S)
 
 
 def _other_amounts(resources: Resources) -> dict[str, float]:

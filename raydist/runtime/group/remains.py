@@ -76,13 +76,17 @@ class Remains:
             except RayError as error:
                 logger.warning("the end of a log is lost with its host: %s", error)
 
-    def gather_here(self, killed: Iterable[Remnant]) -> None:
-        """Gathers without Ray what is on this host, that of `killed` too, and waits for it."""
+    def gather_here(self, killed: Iterable[Remnant], *, by_ray: bool = True) -> None:
+        """Gathers without Ray what is on this host, that of `killed` too, and waits for it.
+
+        Args:
+          by_ray: Whether Ray has killed them; else this does.
+        """
         for thread in self._threads:
             thread.join(_TIMEOUT_S)
         for remnant in (*self._left, *killed):
             if not self._is_away(remnant):
-                _salvage(remnant)
+                _salvage(remnant, patience_s=_TIMEOUT_S if by_ray else 0.0)
 
     def _note(self, remnant: Remnant, finding: Finding | None) -> None:
         if finding is not None and remnant.hello is not None:
@@ -101,10 +105,10 @@ class Remains:
         return remnant.hello is not None and remnant.hello.node_id != self._home
 
 
-def _salvage(remnant: Remnant) -> None:
+def _salvage(remnant: Remnant, *, patience_s: float = _TIMEOUT_S) -> None:
     hello, setup = remnant.hello, remnant.setup
     path = scratch_root() / setup.scratch_name if hello is None else hello.scratch_path
-    salvage(path, setup.log, pid=hello.pid if hello else None)
+    salvage(path, setup.log, pid=hello.pid if hello else None, patience_s=patience_s)
 
 
 def _salvage_aside(remnant: Remnant) -> threading.Thread:

@@ -24,7 +24,12 @@ _POLL_S = 0.01
 
 
 def salvage(
-    scratch_path: Path, log: LogTarget, *, pid: int | None, oom: OomCounter | None = None
+    scratch_path: Path,
+    log: LogTarget,
+    *,
+    pid: int | None,
+    oom: OomCounter | None = None,
+    patience_s: float = _DEATH_TIMEOUT_S,
 ) -> Finding | None:
     """Uploads what a killed task has left, log and files, and deletes its scratch folder, on the task's host.
 
@@ -36,10 +41,20 @@ def salvage(
     Args:
       pid: The task's process; None where it sent no hello.
       oom: As in `post_mortem.examine`.
+      patience_s: How long the process may take to end before it is killed.
     """
-    if not scratch_path.exists():
+    try:
+        return _salvage(scratch_path, log, pid=pid, oom=oom, patience_s=patience_s)
+    except FileNotFoundError:
+        if scratch_path.exists():
+            raise
         return None
-    with adopted(scratch_path, timeout_s=_DEATH_TIMEOUT_S) as is_dead:
+
+
+def _salvage(
+    scratch_path: Path, log: LogTarget, *, pid: int | None, oom: OomCounter | None, patience_s: float
+) -> Finding | None:
+    with adopted(scratch_path, timeout_s=patience_s) as is_dead:
         if not is_dead and pid is not None:
             _kill(pid)
     with adopted(scratch_path, timeout_s=_DEATH_TIMEOUT_S):
@@ -58,8 +73,21 @@ def salvage(
 def wait_until_gone(pid: int) -> None:
     """Waits for a process of this host whose death Ray has announced already."""
     deadline = time.monotonic() + _DEATH_TIMEOUT_S
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+    while _lives(pid) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process.
+
+    One that has ended stays as a zombie if its parent ended before it and the host's first process, as in many
+    containers, does not care.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[:2] != ["Z", "1"]
 
 
 def _kill(pid: int) -> None:

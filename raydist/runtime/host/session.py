@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
 import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 # Workers and agents rename themselves, dashboard modules too; some are found before they have.
 _RENAMED = (b"ray::", b"ray-dashboard-")
 _PROGRAM = re.compile(rb"/ray/core/src/ray/(gcs/gcs_server|raylet/raylet)$")
 _SCRIPT = re.compile(rb"/ray/(_private|dashboard|autoscaler/_private)/[^\0]*\.py$")
+
+
+class _Starting(threading.local):
+    is_on = False
+
+
+_starting = _Starting()
+
+
+@contextlib.contextmanager
+def own_process_groups() -> Iterator[None]:
+    """Gives each process that Ray starts in this thread a process group of its own.
+
+    A SIGTERM to the group of a command, as `timeout` sends it, would end Ray before the run is stopped. Ray
+    starts its processes with a `preexec_fn`, and so Python calls the hook in them; it has no option for this.
+    """
+    _register_hook()
+    _starting.is_on = True
+    try:
+        yield
+    finally:
+        _starting.is_on = False
+
+
+@functools.cache
+def _register_hook() -> None:
+    os.register_at_fork(after_in_child=lambda: os.setpgid(0, 0) if _starting.is_on else None)
 
 
 def remove_session(session: Path) -> None:

@@ -19,11 +19,12 @@ from tests.support.ray_heads import RayHead, ray_head
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 _CONNECT = """
-import json, os, sys
+import json, os, signal, sys
 from raydist.errors import ClusterError
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
 address = json.loads(sys.argv[1])
-before = (os.environ.get("RAY_AUTH_MODE"), __import__("signal").getsignal(15))
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+before = (os.environ.get("RAY_AUTH_MODE"), signal.getsignal(signal.SIGTERM))
 try:
     with connect(address, embedded=lambda: EmbeddedSize(num_cpus=3)) as connection:
         import ray
@@ -34,10 +35,11 @@ try:
             "source": connection.source, "is_embedded": connection.is_embedded, "owns": connection.owns,
             "answers": [ray.get(double.remote(21)), ray.get(actor.echo.remote("actor"))],
             "cpus": probe_inventory(connection).num_cpus,
+            "is_ended_by_sigterm_as_before": before[1] == signal.getsignal(signal.SIGTERM),
         }
     connection.close()
     answer["is_initialized"] = ray.is_initialized()
-    answer["is_restored"] = before == (os.environ.get("RAY_AUTH_MODE"), __import__("signal").getsignal(15))
+    answer["is_restored"] = before == (os.environ.get("RAY_AUTH_MODE"), signal.getsignal(signal.SIGTERM))
 except ClusterError as error:
     answer = {"error": str(error)}
 print(json.dumps(answer))
@@ -77,6 +79,7 @@ def assert_joined(answer: dict[str, Any], head: RayHead) -> None:
         "owns": True,
         "answers": [42, "actor"],
         "cpus": 2.0,
+        "is_ended_by_sigterm_as_before": True,
         "is_initialized": False,
         "is_restored": True,
     }
@@ -201,6 +204,7 @@ def test_embedded_ray_has_the_cpus_asked_for_and_leaves_nothing(tmp_path: Path) 
         "owns": True,
         "answers": [42, "actor"],
         "cpus": 3.0,
+        "is_ended_by_sigterm_as_before": True,
         "is_initialized": False,
         "is_restored": True,
     }

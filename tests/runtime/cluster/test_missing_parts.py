@@ -11,12 +11,13 @@ _CODE = """
 import json
 import ray
 from ray import _raylet
-from ray._private import services, state, worker
+from ray._private import auto_init_hook, services, state, worker
 del _raylet.AuthenticationTokenLoader, services._find_address_from_flag, services.find_gcs_addresses
-del worker.print_to_stdstream, state.available_resources_per_node
+del auto_init_hook.enable_auto_connect, worker.print_to_stdstream, state.available_resources_per_node
 from raydist.runtime.cluster import ray_internals as internals
 internals.reload_authentication()
 internals.silence_raylet()()
+internals.forbid_auto_init()
 print(json.dumps({
     "missing": internals.missing_parts(),
     "token": internals.has_token(),
@@ -30,7 +31,7 @@ def test_ray_without_private_parts_is_used_without_them_and_says_what_is_lost() 
     done = subprocess.run([sys.executable, "-c", _CODE], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     names = ("AuthenticationTokenLoader", "_find_address_from_flag", "find_gcs_addresses")
-    for name in (*names, "print_to_stdstream", "available_resources_per_node"):
+    for name in (*names, "enable_auto_connect", "print_to_stdstream", "available_resources_per_node"):
         assert [one for one in found["missing"] if f"{name}: " in one] != [], name
     assert (found["token"], found["is_node"], found["addresses"]) == (False, True, [])
 
