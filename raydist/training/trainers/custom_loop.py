@@ -88,7 +88,7 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         count=span.last_step - span.done,
     )
     compilation.note_clustering(run.strategy)
-    call = _make_call(run.strategy, request.step_fn, before_first=functools.partial(_check_equal, run))
+    call = _make_call(run.strategy, request.step_fn, before_first=functools.partial(_look_at, run))
     iterator = iter(dataset)
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
     pace = PaceReport()
@@ -167,10 +167,11 @@ def _make_call(
     return call
 
 
-def _check_equal(run: TaskRun, graph: tf.Graph) -> None:
-    """Checks that all workers begin with the same weights.
+def _look_at(run: TaskRun, graph: tf.Graph) -> None:
+    """Notes what the steps change and checkpoints lack; checks that all workers begin with the same weights.
 
-    Not their other state: BatchNormalization of Keras 3 leaves its statistics to each replica.
+    Not with their other state: BatchNormalization of Keras 3 leaves its statistics to each replica.
     """
+    run.note_unsaved(tf_private.changed_variables(graph))
     weights = [one for one in tf_private.captured_variables(graph) if one.trainable]
     run.checkpoints.check_equal({"weights": weights}, when="before the first step of this train_steps")
