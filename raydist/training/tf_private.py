@@ -40,7 +40,7 @@ from tensorflow.python.distribute import (
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
-from tensorflow.python.framework import config, op_def_registry
+from tensorflow.python.framework import auto_control_deps_utils, config, op_def_registry
 from tensorflow.python.ops import (
     control_flow_util,
     gen_script_ops,
@@ -336,10 +336,32 @@ def captured_by(placeholder: tf.Tensor) -> Any:
     return next((outer for outer, inner in captures if inner is placeholder), None)
 
 
+def changed_variables(graph: Any) -> list[Any]:
+    """Returns the variables outside of a traced function that it changes, whole ones if distributed.
+
+    What functions that it calls change is among them: TensorFlow itself sets these in order by what each call
+    only reads (auto_control_deps.py).
+    """
+    read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
+    by_handle = {id(one.handle): one for one in graph.variables}
+    outside = {id(inner): id(outer) for outer, inner in graph.captures}
+    handles = [outside.get(id(one)) for index, one in enumerate(graph.inputs) if index not in read_only]
+    found = [distributed(by_handle[handle]) for handle in handles if handle in by_handle]
+    return list({id(one): one for one in found}.values())
+
+
+def is_among(variable: Any, others: Sequence[Any]) -> bool:
+    """Whether a variable is one of the others, whatever a strategy has wrapped each of them in."""
+    return not _handles_of([variable]).isdisjoint(_handles_of(others))
+
+
+def _handles_of(variables: Sequence[Any]) -> set[int]:
+    return {id(part.handle) for one in variables for part in getattr(one, "values", (one,))}
+
+
 def reads_any(tensor: tf.Tensor, variables: Sequence[Any]) -> bool:
     """Whether a tensor of a graph depends on one of the variables, which may be distributed ones."""
-    components = [part for one in variables for part in getattr(one, "values", (one,))]
-    handles = {id(part.handle) for part in components}
+    handles = _handles_of(variables)
     inside = {id(inner) for outer, inner in tensor.graph.captures if id(outer) in handles} | handles
     ahead, seen = [tensor], set[int]()
     while ahead:

@@ -348,6 +348,40 @@ def train_steps_through_context(ctx: Any, *, stop_after: int | None = None) -> d
     return {"weights": _flat(model), "status": _status(ctx)}
 
 
+def loops_that_save_too_little(ctx: Any) -> dict[str, Any]:
+    """Loops after which nothing, the model, and all that the step changes was given to ctx.restore."""
+    import tensorflow as tf
+
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "adam")
+        model.optimizer.build(model.trainable_variables)
+        read_only = tf.Variable(1.0, name="read_only")
+        seen = tf.Variable(0.0, name="seen", aggregation=tf.VariableAggregation.MEAN)
+    step = bare_step(model, global_batch_size=32)
+
+    def step_fn(batch: Any) -> dict[str, Any]:
+        seen.assign_add(1.0)
+        return {"loss": step(batch)["loss"] * read_only}
+
+    def make_data() -> Any:
+        return tf.data.Dataset.from_tensor_slices(examples(96)).batch(32)
+
+    def notes_after(**trackables: Any) -> list[str]:
+        if trackables:
+            ctx.restore(**trackables)
+        known = progress_of(ctx).status().notes
+        for _ in range(2):
+            ctx.train_steps(step_fn, make_data, num_steps=2, steps_per_call=2)
+        return [note for note in progress_of(ctx).status().notes if note not in known]
+
+    return {
+        "nothing": notes_after(),
+        "the model": notes_after(model=model),
+        "all but one": notes_after(model=model, optimizer=model.optimizer),
+        "all": notes_after(model=model, optimizer=model.optimizer, seen=seen),
+    }
+
+
 def wait(ctx: Any) -> None:
     import time
 
@@ -709,3 +743,26 @@ def own_loop_before_train_steps(
     except RuntimeError:
         run_of(ctx).checkpoints.finish()
     return {"total": float(total.numpy()), "step": ctx.step}
+
+
+def changed_and_read(ctx: Any) -> dict[str, Any]:
+    """What a traced function changes itself, in a loop, under a condition and in a function that it calls."""
+    import tensorflow as tf
+
+    from raydist.training import tf_private
+
+    names = ("itself", "loop", "condition", "called", "read", "gathered")
+    variables = {name: tf.Variable([1.0, 2.0], name=name) for name in names}
+    change = tf.function(lambda: variables["called"].assign_sub([1.0, 1.0]))
+
+    @tf.function
+    def function() -> tf.Tensor:
+        variables["itself"].assign_add(variables["read"])
+        for _ in tf.range(3):
+            variables["loop"].assign_add([1.0, 1.0])
+        if variables["read"][0] > 0.0:
+            variables["condition"].scatter_update(tf.IndexedSlices([5.0], [0]))
+        return change() + tf.gather(variables["gathered"], 0)
+
+    found = tf_private.changed_variables(function.get_concrete_function().graph)
+    return {"changed": sorted(one.name for one in found)}

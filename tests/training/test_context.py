@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from math import nan
 from pathlib import Path
@@ -103,6 +104,28 @@ def test_train_steps_goes_on_inside_a_call_of_a_resumed_run(tmp_path: Path) -> N
     [resumed] = run_function(target, where, attempt=1, **disturbed)
     assert resumed.values["status"]["restored_step"] == 10
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        Cluster(**TWO_DEVICES),
+        pytest.param(Cluster(), marks=SLOW),
+        pytest.param(Cluster(**TWO_DEVICES, keras="legacy"), marks=SLOW),
+        pytest.param(Cluster(**TWO_WORKERS), marks=SLOW),
+        pytest.param(Cluster(strategy="parameter_server", workers=1, ps=2), marks=SLOW),
+    ],
+    ids=str,
+)
+def test_loop_whose_checkpoints_lack_what_it_changes_is_noted(where: Cluster) -> None:
+    found = run_function(f"{FUNCTIONS}:loops_that_save_too_little", where)[0].values
+    [nothing] = found["nothing"]
+    assert nothing.startswith("train_steps saves no checkpoints, because ctx.restore was given nothing")
+    [model] = found["the model"]
+    assert re.search(r"not given \(seen, (adam/)?iteration, .* and \d+ more\): checkpoints", model), model
+    [other] = found["all but one"]
+    assert other.startswith("train_steps changes variables that ctx.restore was not given (seen): ")
+    assert found["all"] == []
 
 
 def test_train_steps_does_its_own_steps_after_a_loop_that_has_counted(tmp_path: Path) -> None:

@@ -45,3 +45,8 @@ def test_data_sets_of_tf_data_are_recognized() -> None:
         "skip": [5, 6, 7],
     }
     assert task.values["with a state"] == ["RandomUniform", "PyFunc", "EagerPyFunc", "AssignAddVariableOp"]
+
+
+def test_variables_that_a_function_changes_are_told_from_those_that_it_reads() -> None:
+    [task] = run_function("tests.support.train_functions:changed_and_read", Cluster())
+    assert task.values["changed"] == ["called:0", "condition:0", "itself:0", "loop:0"]

@@ -23,7 +23,9 @@ class CollectiveClock:
         with tf.init_scope():
             for device in devices:
                 with tf.device(device):
-                    self._totals[device] = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
+                    self._totals[device] = tf.Variable(
+                        [0.0, 0.0], dtype=tf.float64, trainable=False, name="raydist_collective_clock"
+                    )
 
     def begin(self, tensor: Any, device: str) -> tf.Tensor | None:
         """Returns when a collective's input is there; None where the collective is not measured.

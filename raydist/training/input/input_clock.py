@@ -58,7 +58,9 @@ class InputClock:
     def __init__(self) -> None:
         # Outside of every strategy: each worker has its own.
         with tf.init_scope():
-            self._totals = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
+            self._totals = tf.Variable(
+                [0.0, 0.0], dtype=tf.float64, trainable=False, name="raydist_input_clock"
+            )
         self._waited_s = 0.0
         self._num_examples = 0.0
         self._is_timed = True

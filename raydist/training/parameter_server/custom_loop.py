@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.parameter_server import train_input
 from raydist.training.parameter_server.busy_times import BusyTimes
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
@@ -29,7 +30,7 @@ def run_steps(
         request.step_fn, tf.__internal__.autograph.control_status_ctx()
     )
     scalars = ReturnedScalars(run.strategy, lambda batch: checked_scalars(converted(batch)))
-    scalars.probe(feed.element_spec)
+    run.note_unsaved(tf_private.changed_variables(scalars.probe(feed.element_spec)))
     steps = PackedSteps(
         run.strategy,
         run.coordinator,

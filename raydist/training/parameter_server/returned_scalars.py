@@ -23,14 +23,16 @@ class ReturnedScalars:
         self._step = step
         self.names: tuple[str, ...] = ()
 
-    def probe(self, element_spec: Any) -> None:
+    def probe(self, element_spec: Any) -> tf.Graph:
         """Traces one step for its names, and for the variables that an optimizer makes in it.
+
+        Returns the trace.
 
         Args:
           element_spec: The structure of one replica's batch.
         """
         with tf_private.traced_for_workers(self._strategy):
-            tf.function(self.run, autograph=False).get_concrete_function(element_spec)
+            return tf.function(self.run, autograph=False).get_concrete_function(element_spec).graph
 
     def run(self, element: Any) -> tf.Tensor:
         """Runs the step on `element`; returns float32 `[len(names)]`, the means over replicas."""

@@ -93,7 +93,7 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
         run.strategy,
         request.step_fn,
         num_workers=run.assignment.num_workers,
-        check_equal=functools.partial(_check_equal, run),
+        before_first=functools.partial(_look_at, run),
     )
     iterator = iter(dataset)
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
@@ -118,14 +118,14 @@ def _make_call(
     step_fn: Callable[[Any], Mapping[str, Any]],
     *,
     num_workers: int,
-    check_equal: Callable[[tf.Graph], None],
+    before_first: Callable[[tf.Graph], None],
 ) -> Callable[[Any, int, bool], tuple[Mapping[str, float], bool]]:
     """Returns a function of iterator, number of steps, and whether this worker wants a checkpoint.
 
     It returns the scalars' means, and whether any worker wants one.
 
     Args:
-      check_equal: Called with the graph of a step before it is run.
+      before_first: Called with the graph of a step before it is run.
     """
     names: list[str] = []
     rule: LossRule | None = None
@@ -176,7 +176,7 @@ def _make_call(
             element = input_clock.next_element(iterator)
             numbers = reach.numbers_of(step_fn, attributes={"num_workers": num_workers})
             rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, numbers=numbers)
-            check_equal(first_step.get_concrete_function(element).graph)
+            before_first(first_step.get_concrete_function(element).graph)
             left, before = count - 1, first_step(element)
         if before is None:
             before = tf.zeros([len(names)], tf.float64)
@@ -187,10 +187,11 @@ def _make_call(
     return call
 
 
-def _check_equal(run: TaskRun, graph: tf.Graph) -> None:
-    """Checks that all workers begin with the same weights.
+def _look_at(run: TaskRun, graph: tf.Graph) -> None:
+    """Notes what the steps change and checkpoints lack; checks that all workers begin with the same weights.
 
-    Not their other state: BatchNormalization of Keras 3 leaves its statistics to each replica.
+    Not with their other state: BatchNormalization of Keras 3 leaves its statistics to each replica.
     """
+    run.note_unsaved(tf_private.changed_variables(graph))
     weights = [one for one in tf_private.captured_variables(graph) if one.trainable]
     run.checkpoints.check_equal({"weights": weights}, when="before the first step of this train_steps")

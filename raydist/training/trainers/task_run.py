@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -10,13 +10,19 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.planning.assignment import TaskAssignment
+from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule
+from raydist.training.checkpointing.variables import variables_of
 from raydist.training.input.reshuffles import EndedTrainings
 from raydist.training.reporting.commands import Commands
-from raydist.training.reporting.reporter import Reporter
+from raydist.training.reporting.reporter import Reporter, note
 from raydist.training.trainers.export import ExportFolder, export
+
+_MOST_NAMED = 3
+# How the names of raydist's own variables begin, such as those of its clocks.
+_OWN = "raydist_"
 
 
 class Strategies(Protocol):
@@ -130,6 +136,30 @@ class TaskRun:
     def register(self, trackables: Mapping[str, Any]) -> None:
         """Takes what the train function saves and restores by itself; its loops save that by schedule."""
         self._registered = dict(trackables)
+
+    def note_unsaved(self, changed: Sequence[Any]) -> None:
+        """Notes what of the variables that a loop changes its checkpoints will not have.
+
+        Args:
+          changed: `tf.Variable`s, as a trace of the loop's step shows them.
+        """
+        changed = [one for one in changed if not one.name.startswith(_OWN)]
+        remedy = "call ctx.restore(model=model, optimizer=optimizer) first, with all that the step changes"
+        if changed and not self._registered:
+            note(
+                "train_steps saves no checkpoints, because ctx.restore was given nothing to save, and a new "
+                f"attempt begins anew; {remedy}"
+            )
+            return
+        saved = [one for name, given in self._registered.items() for one in variables_of(name, given)]
+        names = [one.name.partition(":")[0] for one in changed if not tf_private.is_among(one, saved)]
+        if names:
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            note(
+                "train_steps changes variables that ctx.restore was not given "
+                f"({', '.join(names[:_MOST_NAMED])}{more}): checkpoints do not have them, and a new attempt "
+                f"begins them anew; {remedy}"
+            )
 
     def steps_to_checkpoint(self, step: int) -> int:
         """Returns how many steps may run from `step` on before a checkpoint is due, at least 1."""
