@@ -20,6 +20,7 @@ class CachedExamples(Examples):
         self.fields = source.fields
         self.structure = source.structure
         self.group_sizes = source.group_sizes
+        self.files = source.files
         self._lock = threading.Lock()
         self._groups: dict[int, list[np.ndarray]] = {}
         self._taken: list[np.ndarray] = []  # each field of all examples, once the first are read

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from raydist.data.fields import Field, with_leaves
 from raydist.data.order.windows import Piece
+
+
+class Files(Protocol):
+    """The files of a source, numbered."""
+
+    def contents(self) -> Sequence[int]:
+        """Returns a number for the name, size and content of each, below 2**32; alike where these are."""
+
+    def uri(self, number: int) -> str:
+        """Returns where a file is."""
 
 
 class Examples(abc.ABC):
@@ -20,11 +30,13 @@ class Examples(abc.ABC):
       structure: Tuples and dicts whose ends stand for the fields, in their order.
       group_sizes: For examples that are cheap to read only in groups, the examples of each, int64
         `[groups]`; None where any of them is as cheap as any other.
+      files: What they are read from, where that is files.
     """
 
     fields: tuple[Field, ...]
     structure: Any
     group_sizes: np.ndarray | None = None
+    files: Files | None = None
 
     @abc.abstractmethod
     def __len__(self) -> int:

@@ -184,6 +184,45 @@ def different_data(ctx: Any) -> dict[str, Any]:
     return {"error": ""}
 
 
+def different_files(ctx: Any, *, folder: str) -> dict[str, Any]:
+    """Trains on Parquet files of which each worker has its own; returns what that is answered with."""
+    import os
+    from pathlib import Path
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import tensorflow as tf
+
+    own = Path(folder) / ctx.task.task_type.value / str(ctx.task.index)
+    with ctx.strategy.scope():
+        model = dense_model(tf.keras, "sgd")
+
+    def write(place: Path, *, seed: int, count: int = 64) -> None:
+        x, y = examples(count, seed=seed)
+        columns = {f"f{number}": x[:, number] for number in range(6)}
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({**columns, "y": y}), place, compression="none", use_dictionary=False)
+
+    def told(case: str) -> str:
+        features = [f"f{number}" for number in range(6)]
+        source = data.from_parquet(own / case, features=features, label="y")
+        try:
+            ctx.fit(model, source.batches(global_batch_size=8), epochs=1, verbose=0)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    for case in ("alike", "content", "size", "count"):
+        for part in range(2):
+            write(own / case / f"part-{part}.parquet", seed=part)
+    os.utime(own / "alike/part-0.parquet", ns=(0, ctx.task.index * 10**9))  # copies have times of their own
+    write(own / "content/part-1.parquet", seed=5 + ctx.task.index)
+    write(own / "size/part-0.parquet", seed=0, count=64 + 8 * ctx.task.index)
+    for part in range(2, 2 + ctx.task.index):
+        write(own / f"count/part-{part}.parquet", seed=part)
+    return {"told": {case: told(case) for case in ("alike", "content", "size", "count")}}
+
+
 def trained_on_seed(ctx: Any, *, seed: int) -> dict[str, Any]:
     """Trains by `fit` on batches of a seed; returns what was refused."""
     import tensorflow as tf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,3 +16,9 @@ def run_of(ctx: Any) -> TaskRun:
 
 def progress_of(ctx: Any) -> TaskProgress:
     return run_of(ctx).reporter.progress
+
+
+def forget_notes(ctx: Any) -> None:
+    """Has each sentence noted again, which is noted once otherwise."""
+    progress = progress_of(ctx)
+    progress._status = dataclasses.replace(progress._status, notes=())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.inside import progress_of
-from tests.support.train_functions import examples
+from tests.support.inside import forget_notes, progress_of
+from tests.support.train_functions import dense_model, examples
 
 
 def _pipelines(index: int) -> dict[str, Callable[[], Any]]:
@@ -70,3 +70,48 @@ def noted(ctx: Any) -> dict[str, Any]:
         cut.cut_for_replicas(dataset, ctx.strategy, endless=False)
         told[name] = [one for one in progress.status().notes[before:] if "trained on twice" in one]
     return {"told": told, "fingerprints": fingerprints}
+
+
+def noted_of_python(ctx: Any) -> dict[str, Any]:
+    """Returns what is noted of generators and PyDatasets that each worker seeds by itself, or all alike."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    with ctx.strategy.scope():
+        model = dense_model(keras, "sgd")
+
+    def batches(seed: int) -> list[Any]:
+        x, y = examples(24, seed=seed)
+        return [(x[first : first + 8], y[first : first + 8]) for first in range(0, 24, 8)]
+
+    def generator(seed: int) -> Any:
+        return (batch for batch in batches(seed))
+
+    class Batches(keras.utils.Sequence):  # type: ignore[misc, name-defined]
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            self.batches = batches(seed)
+
+        def __len__(self) -> int:
+            return len(self.batches)
+
+        def __getitem__(self, number: int) -> Any:
+            return self.batches[number]
+
+    own = ctx.task.index
+    cases: dict[str, Callable[[], Any]] = {
+        "alike": lambda: ctx.fit(model, generator(1), epochs=1, verbose=0),
+        "alike, py dataset": lambda: ctx.fit(model, Batches(1), epochs=1, verbose=0),
+        "alike, plain": lambda: model.fit(Batches(1), epochs=1, verbose=0),
+        "generator": lambda: ctx.fit(model, generator(own), epochs=1, verbose=0),
+        "py dataset": lambda: ctx.fit(model, Batches(own), epochs=1, verbose=0),
+        "evaluated": lambda: ctx.evaluate(model, generator(own)),
+        "plain generator": lambda: model.fit(generator(own), epochs=1, verbose=0),
+        "plain py dataset": lambda: model.fit(Batches(own), epochs=1, verbose=0),
+    }
+    told = {}
+    for name, call in cases.items():
+        forget_notes(ctx)
+        call()
+        told[name] = [one for one in progress_of(ctx).status().notes if "the first batches of" in one]
+    return {"told": told}

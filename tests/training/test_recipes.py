@@ -135,10 +135,26 @@ def test_resumed_run_needs_the_batches_that_it_began_with(tmp_path: Path) -> Non
     assert [(len(values["refused"]), values["seen"]) for values in loops] == [(0, 9.0), (1, 9.0), (0, 14.0)]
 
 
-def test_workers_with_different_data_are_named() -> None:
+def test_workers_with_different_data_are_named(tmp_path: Path) -> None:
     cluster = Cluster(strategy="multi_worker_mirrored", workers=2)
-    for task in run_function("tests.support.data_functions:different_data", cluster):
+    functions = "tests.support.data_functions"
+    calls: dict[str, tuple[str, dict[str, Any]]] = {
+        "arrays": (f"{functions}:different_data", {}),
+        "files": (f"{functions}:different_files", {"folder": str(tmp_path)}),
+    }
+    found = run_in_turn(calls, cluster)
+    for task in found["arrays"]:
         assert task.values["error"].startswith("UnsupportedError: worker/1 has other batches than the others")
+    for task in found["files"]:
+        told, own = task.values["told"], f"{tmp_path}/{task.name}"
+        differs = (
+            "of worker/1 differs from the other workers' in name, size or content; give each worker the same"
+        )
+        assert told["alike"] == ""
+        assert told["content"].startswith(f"UnsupportedError: {own}/content/part-1.parquet {differs}")
+        assert told["size"].startswith(f"UnsupportedError: {own}/size/part-0.parquet {differs}")
+        counts = "the workers have not as many files of the source: worker/0 2, worker/1 3; give each worker"
+        assert told["count"].startswith(f"UnsupportedError: {counts}")
 
 
 SLOWED = "tests.support.data_functions:slowed_by_its_data"

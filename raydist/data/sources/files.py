@@ -52,6 +52,7 @@ class DataFiles:
         self._storages: dict[int, Storage] = {}
         # What another process has seen in the files that it sent, and what this one has in their place.
         self._sent: dict[int, int] | None = None
+        self._checksums: dict[int, int] | None = None
         self._copies: dict[int, FoundFile] = {}
         for number, uri in enumerate(self._uris):
             found = _listed(uri, what)
@@ -64,11 +65,12 @@ class DataFiles:
 
     def __getstate__(self) -> dict[str, Any]:
         relative = {number: path for number, uri in enumerate(self._uris) if (path := _within_folder(uri))}
-        return {**self.__dict__, "_storages": {}, "_copies": {}, "_sent": self.checksums(), "_own": relative}
+        own: dict[str, Any] = {"_storages": {}, "_copies": {}, "_checksums": None}
+        return {**self.__dict__, **own, "_sent": self._known_checksums(), "_relative": relative}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        for number, path in self.__dict__.pop("_own").items():
+        for number, path in self.__dict__.pop("_relative").items():
             # A path into the sender's copy of the job's folder, which another host does not have.
             if os.path.exists(path) and not os.path.exists(self._uris[number]):
                 self._uris[number] = path
@@ -88,18 +90,19 @@ class DataFiles:
         """Returns what changes with the content: size, and time of change in nanoseconds since 1970."""
         return self.size(number), self._files[number][1].modified_ns
 
-    def checksums(self) -> dict[int, int]:
-        """Returns a number, below 2**32, for the first and last bytes of files on this host's file systems.
+    def contents(self) -> list[int]:
+        """Returns a number for the name, size and content of each file, below 2**32.
 
-        By the files' numbers; of many files some, from the first to the last. What is in an object store
-        is the same for every host.
+        Of the content it tells the first and last bytes, of a file on a file system: what is in an object
+        store is the same for every host. Of many files it tells those of some, from the first to the last.
 
-        Raises DataError or StorageError, as `open` does.
+        Raises DataError where one cannot be read.
         """
-        local = [number for number in range(len(self)) if self._local_path(number) is not None]
-        chosen = local[:: -(-len(local) // _MOST_CHECKSUMS)] if local else []
-        with ThreadPoolExecutor(_CHECKSUM_THREADS, "raydist-checksums") as pool:
-            return dict(zip(chosen, pool.map(self._checksum, chosen), strict=True))
+        checksums = self._known_checksums()
+        told = (
+            f"{self._name(number)} {self.size(number)} {checksums.get(number)}" for number in range(len(self))
+        )
+        return [int(isal_zlib.crc32(one.encode())) for one in told]
 
     def fingerprint(self) -> int:
         """Returns a number for the names and sizes of all files, below 2**32."""
@@ -179,6 +182,14 @@ class DataFiles:
             return False
         return _is_the_same(self._copies.setdefault(number, now), now)
 
+    def _known_checksums(self) -> dict[int, int]:
+        if self._checksums is None:
+            local = [number for number in range(len(self)) if self._local_path(number) is not None]
+            chosen = local[:: -(-len(local) // _MOST_CHECKSUMS)] if local else []
+            with ThreadPoolExecutor(_CHECKSUM_THREADS, "raydist-checksums") as pool:
+                self._checksums = dict(zip(chosen, pool.map(self._checksum, chosen), strict=True))
+        return self._checksums
+
     def _checksum(self, number: int) -> int:
         path = self._local_path(number)
         assert path is not None
@@ -189,6 +200,10 @@ class DataFiles:
                 return int(isal_zlib.crc32(file.read(_END_BYTES), crc32))
         except OSError as error:
             raise DataError(f"cannot read the input {path}: {error.strerror}") from error
+
+    def _name(self, number: int) -> str:
+        """Returns a name that does not depend on where a host has the file."""
+        return self.key(number) or self.uri(number).rpartition("/")[2]
 
     def _local_path(self, number: int) -> Path | None:
         storage, file = self._files[number]

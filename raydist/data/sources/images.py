@@ -27,6 +27,7 @@ class ImageSource(TakenSource):
       class_names: The folders, sorted; a label is a number in this list.
     """
 
+    files: DataFiles
     fields = (
         Field("image", (), np.dtype(object)),
         Field("path", (), np.dtype(object)),
@@ -39,14 +40,14 @@ class ImageSource(TakenSource):
             raise DataError(f"from_images got channels={channels!r}; give 1, 3 or 4")
         if size is not None and not _is_size(size):
             raise DataError(f"from_images got size={size!r}; give size=(height, width), two ints above 0")
-        self._files = DataFiles(uri, what="from_images", is_wanted=lambda key: "/" in key)
-        if not self._files.key(0):
+        self.files = DataFiles(uri, what="from_images", is_wanted=lambda key: "/" in key)
+        if not self.files.key(0):
             raise DataError(
-                f"from_images got the file {self._files.uri(0)}; give a folder that holds one for each class"
+                f"from_images got the file {self.files.uri(0)}; give a folder that holds one for each class"
             )
         self._size = size
         self._channels = channels
-        folders = [self._files.key(number).partition("/")[0] for number in range(len(self._files))]
+        folders = [self.files.key(number).partition("/")[0] for number in range(len(self.files))]
         self.class_names = sorted(set(folders))
         places = {name: label for label, name in enumerate(self.class_names)}
         self._labels = np.array([places[name] for name in folders], np.int64)
@@ -55,21 +56,21 @@ class ImageSource(TakenSource):
             self._shape = (*size, channels)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self.files)
 
     @property
     def num_bytes(self) -> int:
-        return max(1, sum(map(self._files.size, range(len(self)))) // len(self))
+        return max(1, sum(map(self.files.size, range(len(self)))) // len(self))
 
     def fingerprint(self) -> int:
-        return self._files.fingerprint()
+        return self.files.fingerprint()
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         with ThreadPoolExecutor(_READ_THREADS, "raydist-images") as pool:
             found = list(pool.map(self._content, rows.tolist()))
         contents, paths = np.empty(len(rows), object), np.empty(len(rows), object)
         contents[:] = found
-        paths[:] = [self._files.uri(row).encode() for row in rows.tolist()]
+        paths[:] = [self.files.uri(row).encode() for row in rows.tolist()]
         return [contents, paths, self._labels[rows]]
 
     @property
@@ -110,12 +111,12 @@ class ImageSource(TakenSource):
         return int(height), int(width), int(channels)
 
     def _content(self, row: int) -> bytes:
-        content = self._files.content(row)
+        content = self.files.content(row)
         if not any(content.startswith(magic) for magic in _MAGIC):
-            raise DataError(f"{self._files.uri(row)} is no PNG, JPEG, GIF or BMP; move it out of the folder")
+            raise DataError(f"{self.files.uri(row)} is no PNG, JPEG, GIF or BMP; move it out of the folder")
         if not _is_whole(content):
             raise DataError(
-                f"image {self._files.uri(row)} is cut off or damaged; write it again, or remove it"
+                f"image {self.files.uri(row)} is cut off or damaged; write it again, or remove it"
             )
         return content
 

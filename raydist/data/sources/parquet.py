@@ -24,14 +24,16 @@ _FOOTERS_BYTES = 2e6
 class ParquetSource(ArrowSource):
     """The rows of Parquet files."""
 
+    files: DataFiles
+
     def __init__(self, uris: Uris, selection: Selection) -> None:
-        self._files = DataFiles(uris, what="from_parquet", is_wanted=_is_parquet)
+        self.files = DataFiles(uris, what="from_parquet", is_wanted=_is_parquet)
         self._forget()
-        with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self._files)), "raydist-footers") as pool:
-            footers = list(pool.map(self._footer, range(len(self._files))))
-        layout = Layout.of(footers[0].schema.to_arrow_schema(), selection, where=self._files.uri(0))
+        with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self.files)), "raydist-footers") as pool:
+            footers = list(pool.map(self._footer, range(len(self.files))))
+        layout = Layout.of(footers[0].schema.to_arrow_schema(), selection, where=self.files.uri(0))
         for number, footer in enumerate(footers):
-            _check_footer(footer, layout.columns, uri=self._files.uri(number))
+            _check_footer(footer, layout.columns, uri=self.files.uri(number))
         self._groups = [
             (number, group)
             for number, footer in enumerate(footers)
@@ -40,7 +42,7 @@ class ParquetSource(ArrowSource):
         ]
         if not self._groups:
             raise DataError(
-                f"from_parquet found no rows in {len(self._files)} files, {self._files.uri(0)} first"
+                f"from_parquet found no rows in {len(self.files)} files, {self.files.uri(0)} first"
             )
         metadata = [footers[number].row_group(group) for number, group in self._groups]
         sizes = [group.num_rows for group in metadata]
@@ -63,7 +65,7 @@ class ParquetSource(ArrowSource):
         self._forget()
 
     def fingerprint(self) -> int:
-        return self._files.fingerprint()
+        return self.files.fingerprint()
 
     def _table(self, group: int, names: Sequence[str]) -> pa.Table:
         number, group_in_file = self._groups[group]
@@ -72,7 +74,7 @@ class ParquetSource(ArrowSource):
             with self._lock:
                 opened, self._opened = self._opened, None
             if opened is not None and opened[0] == number:
-                self._files.check(number)
+                self.files.check(number)
             else:
                 # One at a time: the groups of a window come file by file only where they are not mixed.
                 opened = number, self._open(number)
@@ -81,7 +83,7 @@ class ParquetSource(ArrowSource):
             return table
 
         try:
-            table = self._files.reading(number, read)
+            table = self.files.reading(number, read)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"cannot read {self._where(group)}: {first_line(error)}") from error
         if table.num_rows != self.group_sizes[group]:
@@ -91,7 +93,7 @@ class ParquetSource(ArrowSource):
         return table
 
     def _open(self, number: int) -> pq.ParquetFile:
-        file = pq.ParquetFile(self._files.open(number), metadata=self._footers.get(number), pre_buffer=True)
+        file = pq.ParquetFile(self.files.open(number), metadata=self._footers.get(number), pre_buffer=True)
         kept = {**self._footers, number: file.metadata}
         while len(kept) > 1 and sum(footer.serialized_size for footer in kept.values()) > _FOOTERS_BYTES:
             del kept[next(iter(kept))]
@@ -100,17 +102,17 @@ class ParquetSource(ArrowSource):
 
     def _footer(self, number: int) -> pq.FileMetaData:
         def read() -> pq.FileMetaData:
-            with self._files.open(number) as file:
+            with self.files.open(number) as file:
                 return pq.ParquetFile(file).metadata
 
         try:
-            return self._files.reading(number, read)
+            return self.files.reading(number, read)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self._files.uri(number)} is no Parquet file: {first_line(error)}") from error
+            raise DataError(f"{self.files.uri(number)} is no Parquet file: {first_line(error)}") from error
 
     def _where(self, group: int) -> str:
         number, group_in_file = self._groups[group]
-        return f"row group {group_in_file} of {self._files.uri(number)}"
+        return f"row group {group_in_file} of {self.files.uri(number)}"
 
 
 def from_parquet(

@@ -35,20 +35,21 @@ class TFRecordSource(GroupedSource):
     A record's place is its first byte in all files laid end to end.
     """
 
+    files: DataFiles
     structure = 0
     fields = (Field("record", (), np.dtype(object)), Field("place", (), np.dtype(np.int64)))
 
     def __init__(self, uris: Uris, *, parse: Callable[[Any], Any] | None) -> None:
-        self._files = DataFiles(uris, what="from_tfrecord")
+        self.files = DataFiles(uris, what="from_tfrecord")
         self._parse = parse
         self._signature: Any = None
         starts, groups = [], []
-        for number in range(len(self._files)):
-            own = _index_of(self._files, number)
+        for number in range(len(self.files)):
+            own = _index_of(self.files, number)
             starts.append(own)
             groups += [(number, first, end) for first, end in _groups_of(own)]
         if not groups:
-            raise DataError(f"from_tfrecord found no records in {self._files.uri(0)}")
+            raise DataError(f"from_tfrecord found no records in {self.files.uri(0)}")
         # Of each file: where its records begin, and where the last one ends.
         self._starts = starts
         self._groups = groups
@@ -65,7 +66,7 @@ class TFRecordSource(GroupedSource):
         return self._num_bytes
 
     def fingerprint(self) -> int:
-        return self._files.fingerprint()
+        return self.files.fingerprint()
 
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
         records: list[bytes] = []
@@ -133,7 +134,7 @@ class TFRecordSource(GroupedSource):
         def refuse() -> Any:
             number = tf.searchsorted(self._file_ends, [place], side="right")[0]
             begin = tf.gather(np.concatenate([[0], self._file_ends[:-1]]), number)
-            uri = tf.gather([self._files.uri(number) for number in range(len(self._files))], number)
+            uri = tf.gather([self.files.uri(number) for number in range(len(self.files))], number)
             record = tf.strings.format("byte {} of ", place - begin)
             shapes = tf.strings.format("{}, and not {} as another one of its batch", (shape, first))
             told = [asserted("parse makes of the record at "), record, uri, " a tensor of the shape ", shapes]
@@ -145,13 +146,13 @@ class TFRecordSource(GroupedSource):
 
     def _records(self, number: int, starts: np.ndarray) -> list[bytes]:
         begin, end = int(starts[0]), int(starts[-1])
-        content = self._files.content(number, begin, end)
+        content = self.files.content(number, begin, end)
         records = []
         for start, stop in zip(starts[:-1] - begin, starts[1:] - begin, strict=True):
             length = int(stop - start) - _HEADER.size - _FOOTER_BYTES
             if len(content) < stop or _HEADER.unpack_from(content, start)[0] != length:
                 raise DataError(
-                    f"the record at byte {begin + int(start)} of {self._files.uri(number)} is not whole; "
+                    f"the record at byte {begin + int(start)} of {self.files.uri(number)} is not whole; "
                     "the file changed, or was cut off"
                 )
             records.append(content[start + _HEADER.size : stop - _FOOTER_BYTES])

@@ -74,17 +74,17 @@ def from_position(
 
 
 @contextlib.contextmanager
-def peeked_at(data: Any) -> Iterator[None]:
-    """Shows the first batches of a PyDataset as they are numbered, in the block.
+def peeked_at(data: Any) -> Iterator[bool]:
+    """Shows the first batches of what `from_position` has made as the user numbers them, in the block.
 
-    Keras 3 looks at them for the sizes in which batches may differ, and users see to it that they do.
-    In another order, and from another position on, others would come first.
+    Yields whether `data` are that. Keras 3 looks at these batches for the sizes in which batches may differ,
+    and users see to it that they do. In another order, and from another position on, others would come first.
     """
     shown = isinstance(data, _FromPosition)
     if shown:
         data.is_peeked_at = True
     try:
-        yield
+        yield shown
     finally:
         if shown:
             data.is_peeked_at, data.peeked = False, ()

@@ -7,7 +7,7 @@ examples are trained on twice and others not at all, and nothing fails.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,34 @@ def check(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> None:
             f"the dataset of {named} begins with other values, or shuffles by another seed, than that of "
             f"the other workers: {_EFFECT}; make the same dataset in every worker, and seed each shuffle"
         )
+
+
+def check_batches(batches: Sequence[Any], strategy: tf.distribute.Strategy, *, name: str) -> None:
+    """Notes where the workers' Python makes other batches than each other's. A collective.
+
+    Args:
+      batches: The first ones.
+      name: What they are of, in the call.
+    """
+    if collectives.is_alone(strategy):
+        return
+    rows = collectives.gather_over_workers(strategy, [len(batches), _checksum_of(batches)])
+    if inconsistent := collectives.inconsistent_workers(rows):
+        named = ", ".join(f"worker/{index}" for index in inconsistent)
+        reporter.note(
+            f"the first batches of {name} that {named} makes are others than those of the other workers: "
+            "each worker makes all batches and keeps its rows of each, so if it is their order that differs, "
+            f"{_EFFECT}; draw it from the same seed in every worker (random augmentation alone does no harm)"
+        )
+
+
+def _checksum_of(batches: Sequence[Any]) -> int:
+    checksum = 0
+    for component in tf.nest.flatten(list(batches)):
+        array = np.asarray(component)
+        content = repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
+        checksum = zlib.crc32(content, zlib.crc32(f"{array.dtype}{array.shape}".encode(), checksum))
+    return checksum
 
 
 _EFFECT = "some examples are trained on twice in an epoch and others not at all"

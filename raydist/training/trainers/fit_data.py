@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.input import arrays
+from raydist.training.input import arrays, worker_order
 from raydist.training.input.py_datasets import is_py_dataset, num_batches_of
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.trainers.trainer import FitRequest
@@ -132,6 +132,7 @@ def dataset_of_generator(
         for batch in itertools.chain(peeked, generator):
             yield _batch(batch, floatx)
 
+    worker_order.check_batches(peeked, model.distribute_strategy, name=name)
     specs = specs_of(peeked, model)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=specs.signature)
     return dataset.prefetch(tf.data.AUTOTUNE), specs

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training.input import py_datasets, recipes, resume, train_data
+from raydist.training.input import py_datasets, recipes, resume, train_data, worker_order
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches import adapters
 from raydist.training.trainers import class_weights, custom_loop, earlier_trainings, evaluation, fit_data
@@ -195,6 +195,7 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
     is_endless = adapter.continues_py_datasets and steps is not None and steps != num_batches
     seed = position.run.data_seed_of(position.number) if request.shuffle and num_batches else None
     peeked = fit_data.first_batches(data)
+    worker_order.check_batches(peeked, position.run.strategy, name="train_data")
     specs = fit_data.specs_of(peeked, request.model)
     return _TrainData(
         dataset=py_datasets.from_position(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from raydist.known_versions import version_of
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.data_sizes import check_sizes
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
-from raydist.training.input import cut, py_datasets, recipes, resume
+from raydist.training.input import cut, py_datasets, recipes, resume, worker_order
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import slices
@@ -78,9 +79,11 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         if self._groups.size > 1:
             self.data_adapter = _GroupedAdapter(self.data_adapter, self._groups)
             self._num_batches = self.data_adapter.num_batches
-        with py_datasets.peeked_at(getattr(self.data_adapter, "py_dataset", None)):
+        with _looked_at(self.data_adapter) as batches:
             dataset = self.data_adapter.get_tf_dataset()
         if session is not None:
+            if batches:
+                worker_order.check_batches(batches, distribute_strategy, name="the data of this fit")
             session.element_spec = resume.element_spec(dataset)
         check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
         agree = functools.partial(means_over_workers, distribute_strategy)
@@ -103,6 +106,31 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         self._distributed_dataset = dataset
 
     return __init__
+
+
+@contextlib.contextmanager
+def _looked_at(adapter: Any) -> Iterator[list[Any]]:
+    """Yields the batches of the user's Python at which Keras looks in the block, for their types."""
+    data = getattr(adapter, "py_dataset", None)
+    if data is None:
+        yield list(getattr(adapter, "_first_batches", ()))
+        return
+    with py_datasets.peeked_at(data) as is_of_ctx_fit:
+        if is_of_ctx_fit:  # which has compared them
+            yield []
+            return
+    found: list[Any] = []
+    standardize = adapter._standardize_batch
+
+    def noted(batch: Any) -> Any:
+        found.append(batch)
+        return standardize(batch)
+
+    adapter._standardize_batch = noted
+    try:
+        yield found
+    finally:
+        del adapter._standardize_batch
 
 
 def make_enumerate_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
