@@ -23,7 +23,7 @@ from raydist.spec.settings.options import OPTIONS
         pytest.param(["fly"], "no command 'fly'; write one of submit, plan, list", id="far-command"),
         pytest.param(["submit", "j.py", "--worker", "2"], "--workers", id="near-option"),
         pytest.param(["submit"], "Missing argument 'JOB'", id="no-job"),
-        pytest.param(["download", "r"], "Choose from: checkpoint, export, code (see `", id="no-choice"),
+        pytest.param(["download", "r"], "Choose from: output, checkpoint, export, code (see", id="no-choice"),
         pytest.param(["logs", "r", "--tail"], "an argument (see `raydist logs --help`)", id="no-value"),
         pytest.param(["--fly"], "No such option '--fly' (see `raydist --help`)", id="no-option"),
     ],

@@ -36,7 +36,7 @@ _KINDS = ("output", "checkpoint", "export", "code")
 def command(
     run: str, what: str, directory: Path | None, step: int | None, storage: str, is_json: bool
 ) -> None:
-    """Copy what a run has written, a checkpoint, the exported model or the code of a run.
+    """Copy the output, a checkpoint, the export or the code of a run.
 
     DIR must not exist, or be empty; without it the folder RUN-output is made here, or RUN-export and so on. A
     checkpoint is compared with its checksums on the way.
