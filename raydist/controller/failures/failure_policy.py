@@ -7,6 +7,15 @@ from dataclasses import dataclass
 
 from raydist.spec.status import AttemptEnd, FailureKind, TaskFailure
 
+# What the same code raises again on the same data: mistakes of programs, and TensorFlow's error for values that
+# an operation does not take, such as a label beyond the last class.
+_REPEATING = frozenset(
+    {
+        *("AttributeError", "ImportError", "InvalidArgumentError", "ModuleNotFoundError", "NameError"),
+        *("NotImplementedError", "SyntaxError", "TypeError", "UnboundLocalError"),
+    }
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
@@ -36,13 +45,18 @@ def decide(
             return _final(f"no step was completed since step {restored_step}, where the attempt began")
         case TaskFailure(kind=FailureKind.USER) if _is_repeated(end, history):
             return _final(f"{end.error_type} was raised at step {end.step} before")
+        case TaskFailure(kind=FailureKind.USER) if end.error_type in _REPEATING:
+            return _final(f"{end.error_type} would be raised again: data and code would be the same")
         case TaskFailure(kind=FailureKind.STALLED) if _is_repeated(end, history):
             return _final(f"it stood still at step {end.step} before")
     num_lost = len(history) + 1
     if num_lost > max_failures:
         attempts = "attempt" if num_lost == 1 else "attempts"
         return _final(f"{num_lost} {attempts} lost, --max-failures is {max_failures}")
-    return Decision(is_retry=True, reason=f"failure {num_lost} of {max_failures} allowed")
+    reason = f"failure {num_lost} of {max_failures} allowed"
+    if isinstance(end, TaskFailure) and end.kind is FailureKind.USER:
+        reason += f"; if {end.error_type} is raised at step {end.step} again, the run ends"
+    return Decision(is_retry=True, reason=reason)
 
 
 def _final(reason: str) -> Decision:

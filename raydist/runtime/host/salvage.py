@@ -80,8 +80,8 @@ def wait_until_gone(pid: int) -> None:
 def _lives(pid: int) -> bool:
     """Whether there is such a process.
 
-    One that has ended stays as a zombie if its parent ended before it and the host's first process, as in many
-    containers, does not care.
+    One that has ended stays as a zombie if its parent ended before it and the host's first process, as in
+    many containers, does not care.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

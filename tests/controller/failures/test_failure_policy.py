@@ -53,6 +53,18 @@ def test_user_exception_is_final_unless_steps_were_completed_since_the_restore(
     assert decision_for(failure, restored_step=restored_step).is_retry is is_retry
 
 
+@pytest.mark.parametrize("error_type", ["InvalidArgumentError", "TypeError", "NameError"])
+def test_user_exception_that_would_be_raised_again_is_final(error_type: str) -> None:
+    decision = decision_for(make_failure("worker/0", step=50, error_type=error_type), restored_step=40)
+    assert not decision.is_retry
+    assert decision.reason == f"{error_type} would be raised again: data and code would be the same"
+
+
+def test_retry_says_what_ends_the_run() -> None:
+    decision = decision_for(make_failure("worker/0", step=50), restored_step=40)
+    assert decision.reason == "failure 1 of 3 allowed; if ValueError is raised at step 50 again, the run ends"
+
+
 def test_user_exception_at_the_same_step_twice_is_final() -> None:
     before = make_failure("worker/1", step=50)
     decision = decision_for(make_failure("worker/0", step=50), history=(before,), restored_step=40)
