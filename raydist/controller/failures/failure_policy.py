@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from raydist.spec.status import AttemptEnd, FailureKind, TaskFailure
 
-# What the same code raises again on the same data: mistakes of programs, and TensorFlow's error for values that
-# an operation does not take, such as a label beyond the last class.
+# What the same code raises again on the same data: mistakes of programs, and TensorFlow's error for values
+# that an operation does not take, such as a label beyond the last class.
 _REPEATING = frozenset(
     {
         *("AttributeError", "ImportError", "InvalidArgumentError", "ModuleNotFoundError", "NameError"),
