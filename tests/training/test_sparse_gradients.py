@@ -36,10 +36,11 @@ def run(cluster: Cluster) -> list[TaskProcess]:
 )
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_tables_are_those_of_keras_without_raydist(optimizer: str, cluster: Cluster) -> None:
-    if optimizer == "Nadam" and cluster.keras == "legacy" and cluster.devices:
-        pytest.skip("tf_keras's counts its updates while they are traced, those of each device by itself")
     [plain] = run(Cluster(keras=cluster.keras))
     for task in run(cluster):
+        if optimizer == "Nadam" and cluster.keras == "legacy" and cluster.devices:
+            assert task.values["refused"][optimizer].startswith("tf_keras's Nadam trains embeddings to wrong")
+            continue
         expected = plain.arrays[f"plain {optimizer}"]
         np.testing.assert_allclose(task.arrays[optimizer], expected, atol=1e-5, rtol=0)
         assert task.values["notes"][optimizer] == []

@@ -11,8 +11,9 @@ import tensorflow as tf
 import tf_keras
 from tf_keras.src.engine import training
 
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.cluster.kinds import is_central
+from raydist.training.cluster.kinds import is_central, is_parameter_server
 from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build, metrics
 from raydist.training.replicas import loss_rules, own_logs, slices, user_batches
@@ -25,6 +26,21 @@ from raydist.training.stepping import (
     worker_callbacks,
 )
 from raydist.training.stepping.callback_calls import in_run_order
+
+
+def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
+    """Raises UnsupportedError for what trains to other weights on several devices.
+
+    Nadam notes in a Python variable which layer's update it is tracing (optimizers/nadam.py,
+    `_u_product_counter`), and each device of a mirrored variable traces the updates of sparse gradients anew.
+    """
+    is_sparse = any(isinstance(layer, tf_keras.layers.Embedding) for layer in model._flatten_layers())
+    num_devices = len(strategy.extended.worker_devices)
+    if is_sparse and num_devices > 1 and isinstance(model.optimizer, tf_keras.optimizers.Nadam):
+        raise UnsupportedError(
+            f"tf_keras's Nadam trains embeddings to wrong weights on {num_devices} devices of a task; use "
+            "Adam, --keras 3, or --workers in place of --devices"
+        )
 
 
 def make_step_function(original: Callable[..., Any], *, kind: str) -> Callable[..., Any]:
@@ -72,6 +88,8 @@ def make_packed_fit(original: Callable[..., Any]) -> Callable[..., Any]:
         is_stock = tf_private.is_default(self.distribute_strategy)
         if is_stock and not plain_fit.reports_stock_fits():
             return original(self, *args, **kwargs)
+        if not is_stock and not is_parameter_server(self.distribute_strategy):
+            check_supported(self, self.distribute_strategy)
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         if not isinstance(callbacks, tf_keras.callbacks.CallbackList):
