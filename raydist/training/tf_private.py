@@ -34,6 +34,7 @@ from tensorflow.python.distribute import (
     cross_device_utils,
     distribute_lib,
     input_lib,
+    mirrored_run,
     mirrored_strategy,
     values as distributed_values,
 )
@@ -125,6 +126,9 @@ def missing_parts() -> list[str]:
         "a barrier at registration": has_service and _has_barrier(protos),
         "report_error_to_cluster": hasattr(current, "report_error_to_cluster"),
         "mirrored_strategy.all_local_devices": hasattr(mirrored_strategy, "all_local_devices"),
+        "thread-local callables of replicas": hasattr(
+            mirrored_run, "_get_thread_local_configuration_callable"
+        ),
     }
     missing = [name for name, is_there in parts.items() if not is_there]
     return [f"TensorFlow {tf.__version__} has no {name}: {_LOST[name]}" for name in missing]
@@ -133,6 +137,7 @@ def missing_parts() -> list[str]:
 _LOST = {
     "a barrier at registration": "a task that does not start is named at --start-timeout, by raydist alone",
     "report_error_to_cluster": "tasks whose peer raised are ended by raydist, not by TensorFlow",
+    "thread-local callables of replicas": "keras.random without a seed draws other numbers in each replica",
     "mirrored_strategy.all_local_devices": "do not make a MirroredStrategy() in a task of several workers",
 }
 
@@ -233,6 +238,26 @@ def make_variables_convertible() -> None:
     for name, convert in conversions.items():
         if not hasattr(distributed_values.DistributedVariable, name):
             setattr(distributed_values.DistributedVariable, name, convert)
+
+
+def prepare_replica_threads(prepare: Callable[[], Callable[[], None]]) -> None:
+    """Has each `strategy.run` on several devices of this process call `prepare`, for the last caller.
+
+    What that returns is called first in the thread of each replica. TensorFlow makes new threads each time
+    (mirrored_run.py, `_call_for_each_replica`), and hands over its own thread-local state alone.
+    """
+    name = "_get_thread_local_configuration_callable"
+    original = getattr(mirrored_run, name, None)
+    if original is None:
+        return  # see missing_parts
+    original = getattr(original, "original", original)
+
+    @functools.wraps(original)
+    def callables() -> set[Callable[[], None]]:
+        return {*original(), prepare()}
+
+    callables.original = original  # type: ignore[attr-defined]
+    setattr(mirrored_run, name, callables)
 
 
 def is_op_determinism_enabled() -> bool:

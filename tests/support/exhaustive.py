@@ -152,6 +152,9 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     },
     "training/test_keras_patches.py": {r"TestUsersOwnFit::.*\[central storage-3": DEVICES},
     "training/test_lazy_imports.py": {r"on_demand\[s": "[trains], which imports most"},
+    "training/test_late_build.py": {
+        r"\[(multi_worker_mirrored|central_storage)-": "[mirrored-2-keras3]",
+    },
     "training/test_loss_rules.py": {r"2 workers(-3)?\]": DEVICES},
     "training/test_model_summaries.py": {
         r"\[(multi_worker_mirrored|parameter_server)-3": "[mirrored-3]",

@@ -13,13 +13,16 @@ from collections.abc import Callable
 import keras
 from keras.src.backend.common import variables as common_variables
 from keras.src.backend.tensorflow import core, trainer as tf_trainer
+from keras.src.random import seed_generator
 
+from raydist.training import tf_private
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.keras3 import (
     build,
     epochs,
     losses,
     optimizers,
+    replica_threads,
     statistics,
     trainer,
     variables,
@@ -42,6 +45,7 @@ def patch(
       UnsupportedError: The replacements do not fit this Keras, or failed the check.
     """
     note = replacement.apply(replacements(), library=keras, check=check, newer=newer)
+    tf_private.prepare_replica_threads(replica_threads.prepare)
     if sync_batchnorm:
         statistics.synchronize_batchnorm()
     return note
@@ -116,7 +120,18 @@ def replacements() -> tuple[Replacement, ...]:
             name="_initialize",
             parameters="self value",
             make=variables.make_initialize,
-            reason="CentralStorageStrategy needs an aggregation for layers' state (TF_NOTES 1.5)",
+            reason=(
+                "CentralStorageStrategy needs an aggregation for layers' state (TF_NOTES 1.5); what a traced "
+                "step makes cannot be lifted out of it on several replicas (You must feed a value for …)"
+            ),
+        ),
+        Replacement(
+            owner=seed_generator,
+            name="global_seed_generator",
+            parameters="...",
+            fingerprints=("4ec13060644e",),
+            make=replica_threads.make_global_seed_generator,
+            reason="each thread of a replica makes a generator of its own, in each trace",
         ),
         *(
             Replacement(

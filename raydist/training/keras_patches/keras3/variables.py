@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from raydist.training.cluster.collectives import is_alone
-from raydist.training.cluster.kinds import is_central, is_parameter_server
+from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.tf_private import is_synchronized_on_read
 
@@ -27,15 +27,29 @@ def make_initialize(original: Callable[..., None]) -> Callable[..., None]:
             initialize(self, value)
 
     def initialize(self: Any, value: Any) -> None:
+        strategy = tf.distribute.get_strategy()
         # Replicas assign one by one what they share: state of layers, and what some optimizers (Nadam, Muon)
         # assign outside of their update step. It says trainable, and replicas assign the same.
-        if is_central(tf.distribute.get_strategy()) and self._aggregation == "none":
+        if is_central(strategy) and self._aggregation == "none":
             self._aggregation = (
                 "mean" if self._dtype.startswith(("float", "bfloat")) else "only_first_replica"
             )
-        original(self, value)
+        if tf.executing_eagerly() or not is_distributed(strategy) or not _is_made_outside(value):
+            original(self, value)
+            return
+        if tf.is_tensor(value):
+            value = tf.get_static_value(value)
+        # As tf_keras: in a function TensorFlow lifts what gives the first value out of it, which it cannot
+        # for the second replica's variable, whose value is read from that of the first.
+        with tf.init_scope():
+            original(self, value)
 
     return _initialize
+
+
+def _is_made_outside(value: Any) -> bool:
+    """Whether a first value does not depend on what the function computes that is being traced."""
+    return not tf.is_tensor(value) or tf.get_static_value(value) is not None
 
 
 def make_atomic(original: Callable[..., Any], *, name: str) -> Callable[..., Any]:

@@ -1,0 +1,37 @@
+"""Models, optimizers and metrics whose variables are made by the first trace of a step of the user's own."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess, run_function
+
+TARGET = "tests.support.late_build_functions:every_case"
+
+
+@functools.cache
+def run(cluster: Cluster) -> list[TaskProcess]:
+    return run_function(TARGET, cluster, timeout_s=600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(strategy="mirrored", devices=2),
+        Cluster(strategy="multi_worker_mirrored", workers=2),
+        Cluster(strategy="central_storage", devices=2),
+    ],
+    ids=str,
+)
+def test_first_step_makes_variables_on_every_replica(cluster: Cluster) -> None:
+    [one] = run(Cluster())
+    assert one.values == {}
+    assert len(one.arrays) >= 14
+    for task in run(cluster):
+        assert task.values == {}
+        for name, expected in one.arrays.items():
+            np.testing.assert_allclose(task.arrays[name], expected, atol=2e-5, err_msg=name)
