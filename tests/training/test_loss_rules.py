@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -21,7 +22,24 @@ NOTED = {
     "reduces": "adds them up over the 2 replicas by itself",
     "unscaled regularizer": "could not be shown",
 }
-UNSURE = ("step, compares examples", "step, random")
+COMPARING = "step, compares examples"
+DRAWING = "step, random"
+AVERAGES = "are means over a replica's part of the batch"
+STATE = "update their own state from each replica's part of the batch"
+DRAWS = "draw random numbers, so results repeat only with the same number of replicas"
+# What is noted of a model, each by a piece of a sentence; nothing else is, but of a mean that it is averaged.
+MODELS = {
+    "a metric that draws": ["contrast (", "compares the examples of a batch"],
+    "a layer that draws": [f"layers noise {DRAWS}"],
+    "a dropout": [f"layers dropout {DRAWS}"],
+    "a sum and a dropout": [f"layers dropout_1 {DRAWS}"],
+    "a masked mean": ["its losses depend on how a batch is divided"],
+    "a loss that draws": ["_random ("],
+    "a pruned layer": [],
+    "an averaged layer": [f"layers averaged {STATE}"],
+    "a pruned layer and Keras's loss": [],
+    "an averaged layer and Keras's loss": [f"layers averaged_1 {STATE}"],
+}
 CLUSTERS = {
     "one device": Cluster(),
     "2 devices": Cluster(strategy="mirrored", devices=2),
@@ -31,7 +49,10 @@ CLUSTERS = {
 
 @functools.cache
 def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
-    kinds = {kind: (f"{FUNCTIONS}:loss_written_as", {"kind": kind}) for kind in (*SUMMED, *AVERAGED, *UNSURE)}
+    kinds = {
+        kind: (f"{FUNCTIONS}:loss_written_as", {"kind": kind})
+        for kind in (*SUMMED, *AVERAGED, COMPARING, DRAWING)
+    }
     slices = {
         f"{kind} of 3": (f"{FUNCTIONS}:loss_written_as", {"kind": kind, "batch_size": 3}) for kind in THREE
     }
@@ -54,10 +75,13 @@ def run(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
         summing = f"{FUNCTIONS}:step_that_sums_its_gradients_itself"
         calls["sums, divided"] = (summing, {"is_divided": True})
         calls["sums, not divided"] = (summing, {"is_divided": False})
-    found = CLUSTERS[cluster]
-    return run_in_turn(
-        calls, Cluster(strategy=found.strategy, workers=found.workers, devices=found.devices, keras=keras)
-    )
+    return run_in_turn(calls, dataclasses.replace(CLUSTERS[cluster], keras=keras))
+
+
+@functools.cache
+def run_models(cluster: str, keras: str) -> dict[str, list[TaskProcess]]:
+    calls = {kind: (f"{FUNCTIONS}:model_that_has", {"kind": kind}) for kind in MODELS}
+    return run_in_turn(calls, dataclasses.replace(CLUSTERS[cluster], keras=keras))
 
 
 CASES = [
@@ -94,12 +118,25 @@ def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(cluster
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
-@pytest.mark.parametrize("kind", UNSURE)
-def test_loss_that_cannot_be_equal_is_told(kind: str, cluster: str, keras: str) -> None:
-    cause = {"step, random": "random numbers"}.get(kind, "how a batch is divided")
-    [note] = run(cluster, keras)[kind][0].values["notes"]
-    assert "could not be shown" in note
-    assert cause in note
+def test_loss_that_compares_examples_is_told(cluster: str, keras: str) -> None:
+    [note] = run(cluster, keras)[COMPARING][0].values["notes"]
+    assert "OwnStep.train_step (" in note
+    assert "compares the examples of a batch, each replica those of its own part alone" in note
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+def test_loss_that_draws_is_told_and_averaged_like_any_other(cluster: str, keras: str) -> None:
+    [drawn] = [note for note in run(cluster, keras)[DRAWING][0].values["notes"] if "draws random" in note]
+    assert drawn.endswith("so results repeat only with the same number of replicas")
+
+
+@pytest.mark.parametrize(("cluster", "keras"), CASES)
+@pytest.mark.parametrize("kind", MODELS)
+def test_notes_name_their_cause_and_nothing_else(kind: str, cluster: str, keras: str) -> None:
+    notes = run_models(cluster, keras)[kind][0].values["notes"]
+    for piece in MODELS[kind]:
+        assert [note for note in notes if piece in note] != [], (piece, notes)
+    assert [note for note in notes if not any(piece in note for piece in (*MODELS[kind], AVERAGES))] == []
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
@@ -216,6 +253,7 @@ def test_without_the_check_gradients_are_summed(keras: str) -> None:
         ((1.0, 1e-7, 1.0), {}, LossVerdict.LOCAL_MEAN, LossRule.LOCAL_MEAN),
         ((0.5, 0.5, 1e-7), {}, LossVerdict.SUM, LossRule.SUM),
         ((1.1, 0.2, 1.1), {}, LossVerdict.UNEQUAL, LossRule.LOCAL_MEAN),
+        ((0.75, 0.75, 0.5), {}, LossVerdict.UNEQUAL, LossRule.SUM),
         ((0.2, 0.6, 1.1), {}, LossVerdict.UNEQUAL, LossRule.SCALED),
         ((0.9, 0.8, 1.1), {"asks_for_replicas": True}, LossVerdict.UNEQUAL, LossRule.SCALED),
         ((1.1, 0.2, 1.1), {"asks_for_replicas": True}, LossVerdict.UNEQUAL, LossRule.LOCAL_MEAN),

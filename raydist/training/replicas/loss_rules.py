@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import weakref
@@ -14,8 +15,8 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.replicas import gradient_probe, loss_check, loss_verdict, slices
-from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule
+from raydist.training.replicas import gradient_probe, layer_notes, loss_check, loss_verdict, slices
+from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict
 from raydist.training.replicas.update_check import UpdateCheck
 from raydist.training.reporting import reporter
 
@@ -52,18 +53,22 @@ def forget(model: Any) -> None:
     _update_checks.pop(model, None)
 
 
+def looks_at_steps() -> bool:
+    """Whether models are checked, so that `decide` says what their layers do to a state of their own."""
+    return _CheckSettings.checks
+
+
 def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool = False) -> bool:
-    """Whether the model brings losses of its own, whose rule is not known yet.
+    """Whether the model brings losses, or layers with a state, of its own that were not looked at yet.
 
     Args:
       is_group: Whether several batches make an update.
     """
-    return (
-        _CheckSettings.checks
-        and model not in _rules
-        and (is_group or strategy.num_replicas_in_sync > 1)
-        and has_own_losses(model)
-    )
+    if not _CheckSettings.checks or model in _rules:
+        return False
+    has_replicas = strategy.num_replicas_in_sync > 1
+    has_losses = (is_group or has_replicas) and has_own_losses(model)
+    return has_losses or (has_replicas and bool(layer_notes.with_own_state(model)))
 
 
 def update_check_of(model: Any) -> UpdateCheck:
@@ -131,7 +136,9 @@ def _seeds_of(layer: Any) -> list[Any]:
 
 
 def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches: int = 1) -> None:
-    """Finds and reports the model's rule by its first batch. A collective, before the first step is traced.
+    """Finds the model's rule by its first batch, and reports that and what else its step does.
+
+    A collective, before the first step is traced.
 
     Args:
       step: The model's `train_step` as its Keras traces it, for one replica's batch.
@@ -140,16 +147,34 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
     """
     strategy = model.distribute_strategy
     step, batch = _without_none(step, _own_rows(strategy.experimental_local_results(element)[0]))
+    has_losses = has_own_losses(model)
     check: loss_check.StepCheck | None = None
     errors = [UNKNOWN] * 3
     try:
         spec = tf.nest.map_structure(_relaxed_spec, batch)
-        if int(slices.num_rows(batch)) > 1:
+        if not has_losses or int(slices.num_rows(batch)) > 1:
             with gradient_probe.counters_kept(model):
-                check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
-            errors = check.errors(batch)
+                check = loss_check.StepCheck(step, model=model, spec=spec, compares=has_losses)
+            errors = check.errors(batch) if has_losses else errors
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
         logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
+    _rules[model] = LossRule.SCALED
+    if has_losses:
+        _find_rule(model, check, errors, batch, num_batches=num_batches)
+    for sentence in _notes_on_step(model, check):
+        reporter.note(sentence)
+
+
+def _find_rule(
+    model: Any,
+    check: loss_check.StepCheck | None,
+    errors: Sequence[float],
+    batch: Any,
+    *,
+    num_batches: int,
+) -> None:
+    """Decides by what all workers have found, and reports the model's rule. A collective."""
+    strategy = model.distribute_strategy
     # One decision for all: each worker has looked at other examples, or had too few.
     is_known = [float(error < UNKNOWN) for error in errors]
     own = [error if known else 0.0 for error, known in zip(errors, is_known, strict=True)]
@@ -169,6 +194,9 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
         reduces_itself=num_reducing > 0,
         reduces_twice=num_again > 0,
     )
+    if finding.verdict is LossVerdict.UNEQUAL and not finding.is_random and not finding.reduces_itself:
+        [num_comparing] = means_over_workers(strategy, [float(_compares_examples(check, batch))])
+        finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
     _rules[model] = finding.rule
     logger.info("%s: %s, errors %s", model.name, finding, means)
     source = next(_own_sources(model))
@@ -176,10 +204,50 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
     sentence = loss_check.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)
-    if check is not None and check.processes_gradients:
-        reporter.note(loss_check.describe_processing(source))
-    if check is not None and (drifting := _drifting(model, check.assigned)):
-        reporter.note(loss_check.describe_assignments(source, drifting))
+
+
+def _compares_examples(check: loss_check.StepCheck | None, batch: Any) -> bool:
+    try:
+        return check is not None and check.compares_examples(batch)
+    except Exception as error:  # the user's code, on a part of a batch
+        logger.info("it could not be looked at whether losses compare examples: %s", error)
+        return False
+
+
+def _notes_on_step(model: Any, check: loss_check.StepCheck | None) -> Iterator[str]:
+    """Yields a sentence for each thing in a step that keeps raydist's first promise from holding."""
+    has_replicas = model.distribute_strategy.num_replicas_in_sync > 1
+    stateful = layer_notes.with_own_state(model) if has_replicas else []
+    if check is None:
+        if stateful:
+            yield layer_notes.describe_state(stateful, is_sure=False)
+        return
+    fed = check.fed
+    stateful = [one for one in stateful if _ids(layer_notes.own_state(one)) & {id(each) for each in fed}]
+    if stateful:
+        yield layer_notes.describe_state(stateful, is_sure=True)
+    if has_replicas:
+        yield from _notes_on_draws(model, check)
+    source = next(_own_sources(model), None)
+    if check.processes_gradients:
+        yield loss_check.describe_processing(source)
+    if source is not None and (drifting := _drifting(model, fed)):
+        yield loss_check.describe_assignments(source, drifting)
+
+
+def _notes_on_draws(model: Any, check: loss_check.StepCheck) -> Iterator[str]:
+    metrics = {id(one) for one in model.metrics}
+    drawing = [one for one in check.drawing if id(one) not in metrics and not _is_noted_to_draw(one)]
+    if drawing:
+        yield layer_notes.describe_draws(drawing)
+    functions = [check.drawing_function]
+    if check.draws_elsewhere:
+        functions.append(next(_own_sources(model), None))
+    yield from (loss_check.describe_draws(one) for one in functions if one is not None)
+
+
+def _is_noted_to_draw(operation: Any) -> bool:
+    return hasattr(operation, "trainable") and layer_notes.is_known_to_draw(operation)
 
 
 def _described_parts(num_replicas: int, num_batches: int) -> str:
@@ -189,16 +257,20 @@ def _described_parts(num_replicas: int, num_batches: int) -> str:
     return batches if num_replicas == 1 else f"the {num_replicas} replicas and {batches}"
 
 
-def _drifting(model: Any, assigned: Sequence[Any]) -> list[Any]:
+def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:
     """Returns those of the variables that may differ between replicas, without any other note on them."""
     layers = model._flatten_layers(include_self=False)  # the notes on layers name them
     owners = (*layers, *model.metrics)
-    listed = [*model.trainable_variables, *(variable for one in owners for variable in one.variables)]
-    # A variable of Keras 3 wraps a tf.Variable.
-    plain = (one if isinstance(one, tf.Variable) else one.value for one in listed)
-    known = {id(tf_private.distributed(one)) for one in plain if isinstance(one, tf.Variable)}
+    known = _ids([*model.trainable_variables, *(variable for one in owners for variable in one.variables)])
     none = tf.VariableAggregation.NONE
-    return [one for one in assigned if id(one) not in known and one.aggregation is none]
+    return [one for one in fed if id(one) not in known and one.aggregation is none]
+
+
+def _ids(variables: Sequence[Any]) -> set[int]:
+    """Returns what identifies variables among those of a traced step."""
+    # A variable of Keras 3 wraps a tf.Variable.
+    plain = (one if isinstance(one, tf.Variable) else one.value for one in variables)
+    return {id(tf_private.distributed(one)) for one in plain if isinstance(one, tf.Variable)}
 
 
 def has_own_losses(model: Any) -> bool:
