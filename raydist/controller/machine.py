@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from raydist.controller.attempt.attempt import Attempt
+from raydist.controller.attempt.memory_growth import MemoryWatch
 from raydist.controller.attempt.reached import Reached
 from raydist.controller.attempt.replacement import Deaths, replace_dead
 from raydist.controller.attempt.restarts import Cause, Restart, Saving, resumed, wanted
@@ -91,6 +92,7 @@ class RunMachine:
         self._next: RunState | None = None
         self._news_at_s = 0.0
         self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
+        self._memory = MemoryWatch()
         self._saving: Saving | None = None
         self._awaits_stacks = False
         self._room = 0  # for so many workers, as far as is known
@@ -192,6 +194,7 @@ class RunMachine:
         self.notes = (*self.notes, *(note for note in update.notes if note not in self.notes))
         self._take_statuses(update)
         self._watchdog = self._watchdog.updated(self.attempt, update.statuses, now_s=now_s)
+        self._look_at_memory(now_s)
         silent = self._watchdog.silent() if self.state is RunState.RUNNING else None
         if silent is not None:
             self.attempt = self.attempt.failed(silent)
@@ -232,6 +235,16 @@ class RunMachine:
             self.attempt = self.attempt.without(
                 servers(self.plan.strategy, self.plan.tasks, is_script=is_script)
             )
+
+    def _look_at_memory(self, now_s: float) -> None:
+        known = self._memory.notes
+        self._memory = self._memory.updated(
+            self.attempt.statuses.values(),
+            now_s=now_s,
+            left_s=self.attempt.left_s(self.chief),
+            reserved_bytes=lambda task: self.plan.resources_of(task).memory_bytes,
+        )
+        self.notes = (*self.notes, *self._memory.notes[len(known) :])
 
     def _update_reached(self, statuses: Sequence[TaskStatus]) -> None:
         self.reached = self.reached.updated(
@@ -389,7 +402,7 @@ class RunMachine:
         if following is not RunState.STARTING:
             return []
         self.attempt = Attempt(number=number + 1, tasks=self.plan.tasks)
-        self.pace = self.pace.restarted()
+        self.pace, self._memory = self.pace.restarted(), self._memory.restarted()
         return [StartAttempt(number + 1, self._lost.hosts.to_avoid(at_s=self._news_at_s), self.out_of_memory)]
 
     def _crash(self, error: BaseException) -> list[Action]:

@@ -176,6 +176,7 @@ class TaskStatus:
       worker_paces: The chief of parameter servers: the pace of each worker, whose `at_s` counts the seconds
         that it was busy; empty before the first closure.
       peak_memory_bytes: The most memory that the process has had resident; None where Linux does not show it.
+      memory_limit_bytes: The memory of its host, or of its container if that has less; None as above.
       leaving: Why the process has to end soon, such as `SIGTERM`; None as long as it may stay.
       place: Where it is in its code, once it was asked to dump its stacks and has not gone on since.
       incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
@@ -207,6 +208,7 @@ class TaskStatus:
     pace: TaskPace | None = None
     worker_paces: tuple[TaskPace, ...] = ()
     peak_memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
     leaving: str | None = None
     place: CodePlace | None = None
     incarnation: int = 0

@@ -9,7 +9,7 @@ import contextlib
 import enum
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,10 @@ from tensorflow.python.distribute import (
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
-from tensorflow.python.framework import auto_control_deps_utils, config, op_def_registry
+from tensorflow.python.framework import auto_control_deps_utils, config, func_graph, op_def_registry
 from tensorflow.python.ops import (
     control_flow_util,
+    control_flow_v2_func_graphs,
     gen_script_ops,
     resource_variable_ops,
     script_ops,
@@ -344,10 +345,22 @@ def captured_variables(graph: Any) -> list[Any]:
     return list({id(one): one for one in found}.values())
 
 
+# The first input is the variable, one of the others its new value.
+ASSIGNMENTS = (
+    *("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterUpdate"),
+    *("ResourceScatterAdd", "ResourceScatterSub", "ResourceStridedSliceAssign"),
+)
+
+
 def assigned_variables(graph: Any) -> list[Any]:
     """Returns the variables outside of a traced function that it assigns to, whole ones if distributed."""
-    inside = {id(inner): id(outer) for outer, inner in graph.captures}
-    handles = {inside.get(id(op.inputs[0])) for op in graph.get_operations() if op.type in _ASSIGNMENTS}
+    assigned = {op.inputs[0].op.name for op in graph.get_operations() if op.type in ASSIGNMENTS}
+    return variables_named(graph, assigned)
+
+
+def variables_named(graph: Any, nodes: Collection[str]) -> list[Any]:
+    """Returns the variables outside of a traced function that these nodes of it stand for, whole ones."""
+    handles = {id(outer) for outer, inner in graph.captures if inner.op.name in nodes}
     found = [distributed(one) for one in graph.variables if id(one.handle) in handles]
     return list({id(one): one for one in found}.values())
 
@@ -400,16 +413,12 @@ def reads_any(tensor: tf.Tensor, variables: Sequence[Any]) -> bool:
     return False
 
 
-_ASSIGNMENTS = (
-    *("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterUpdate"),
-    *("ResourceScatterAdd", "ResourceScatterSub", "ResourceStridedSliceAssign"),
-)
-
-
 def without_effects(
     function: Callable[..., Sequence[tf.Tensor]], signature: Sequence[tf.TensorSpec]
-) -> tuple[Callable[..., Sequence[tf.Tensor]], tf.Graph]:
+) -> tuple[Any, tf.Graph]:
     """Traces `function`; returns one that computes its outputs and nothing else, and the whole graph.
+
+    The first has a graph too, `graph`, of what the outputs need.
 
     A `tf.function` runs all that changes something, such as an assignment or a summary, in its order. Here it
     is left out.
@@ -422,6 +431,65 @@ def without_effects(
 
     traced = tf.compat.v1.wrap_function(renamed, list(signature))
     return traced.prune(traced.inputs[: len(signature)], traced.outputs), traced.graph
+
+
+# What stands for numbers that are drawn, by type of operation: dropouts then keep all, and noise is the same
+# for each example. Of whole numbers the position of the input that has the least.
+_DRAWS: Mapping[str, float] = {
+    **dict.fromkeys(("RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2"), 0.9375),
+    **dict.fromkeys(("RandomStandardNormal", "StatelessRandomNormal", "StatelessRandomNormalV2"), 0.5),
+    **dict.fromkeys(("TruncatedNormal", "StatelessTruncatedNormal", "StatelessTruncatedNormalV2"), 0.5),
+}
+_INTEGER_DRAWS: Mapping[str, int] = {
+    "RandomUniformInt": 1,
+    "StatelessRandomUniformInt": 2,
+    "StatelessRandomUniformIntV2": 4,
+}
+
+
+@contextlib.contextmanager
+def constant_draws(on_draw: Callable[[], None]) -> Iterator[None]:
+    """Lets the graph that is being traced have constants in the place of random numbers.
+
+    Its conditions and loops too; not a `tf.function` that it calls, which may be called again later.
+
+    Args:
+      on_draw: Called where numbers would be drawn.
+    """
+    owner, root = func_graph.FuncGraph, tf.compat.v1.get_default_graph()
+    original = owner._create_op_internal
+
+    def create(self: Any, op_type: str, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        number, least = _DRAWS.get(op_type), _INTEGER_DRAWS.get(op_type)
+        drawn = original(self, op_type, inputs, *args, **kwargs)
+        if number is None and least is None:
+            return drawn
+        on_draw()
+        graph = self
+        while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
+            graph = graph.outer_graph
+        if graph is not root:
+            return drawn
+        with self.as_default():
+            value = inputs[least] if least else tf.constant(number, drawn.outputs[0].dtype)
+            return _Replaced(drawn, outputs=[tf.fill(inputs[0], value)])
+
+    owner._create_op_internal = create
+    try:
+        yield
+    finally:
+        owner._create_op_internal = original
+
+
+class _Replaced:
+    """An operation with other outputs: who has made it goes on to ask for its attributes."""
+
+    def __init__(self, operation: tf.Operation, *, outputs: list[tf.Tensor]) -> None:
+        self._operation = operation
+        self.outputs = outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operation, name)
 
 
 def eager_seeds() -> list[Any]:

@@ -95,7 +95,9 @@ PROGRAMS = {
         Program(name="wide_deep", expected=BOTH),
         # Losses of a batch that are no mean of its examples' own.
         Program(name="ner", expected=TOLD_BY_BOTH, told=("could not be shown",)),
-        Program(name="supervised_contrastive", expected=TOLD_BY_BOTH, told=("could not be shown",)),
+        Program(
+            name="supervised_contrastive", expected=TOLD_BY_BOTH, told=("compares the examples of a batch",)
+        ),
         # Random numbers, and statistics of a batch.
         Program(name="attention_dropout", expected=TOLD_BY_BOTH, told=(RANDOM,), is_slow=True),
         Program(name="augmentation", expected=TOLD_BY_BOTH, told=(RANDOM,), is_slow=True),

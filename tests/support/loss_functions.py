@@ -371,6 +371,107 @@ def step_that_needs_a_note(ctx: Any, *, kind: str) -> dict[str, Any]:
     return {"notes": list(progress_of(ctx).status().notes[noted:])}
 
 
+def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
+    """Trains a model whose loss, layer or metric is of that kind; returns the notes on it."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+
+    class Noise(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, inputs: Any) -> Any:
+            return inputs + tf.random.normal(tf.shape(inputs))
+
+    def assign_if(decides: Any, variable: Any, value: Any) -> None:
+        if hasattr(keras, "ops"):  # Keras 3 builds layers without effects, where it follows no condition
+            variable.assign(tf.where(decides, value(), tf.convert_to_tensor(variable)))
+            return
+
+        def assign() -> Any:
+            variable.assign(value())
+            return True
+
+        tf.cond(decides, assign, lambda: False)
+
+    class Pruned(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        """Counts its steps, and makes its mask anew each second one, as pruning does."""
+
+        def build(self, input_shape: Any) -> None:
+            self.kernel = self.add_weight(shape=(3,), initializer="ones", name="kernel")
+            self.mask = self.add_weight(shape=(3,), initializer="ones", trainable=False, name="mask")
+            self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+
+        def call(self, inputs: Any) -> Any:
+            self.count.assign(self.count + 1.0)
+            is_even = tf.convert_to_tensor(self.count) % 2.0 == 0.0
+            kernel = tf.convert_to_tensor(self.kernel)
+            assign_if(is_even, self.mask, lambda: tf.cast(kernel > 0.5, tf.float32))
+            return inputs * kernel * tf.stop_gradient(tf.convert_to_tensor(self.mask))
+
+    class Averaged(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def build(self, input_shape: Any) -> None:
+            self.mean = self.add_weight(shape=(3,), initializer="zeros", trainable=False, name="mean")
+
+        def call(self, inputs: Any) -> Any:
+            assign_if(tf.constant(True), self.mean, lambda: tf.reduce_mean(inputs, 0))
+            return inputs - self.mean
+
+    class Ties(keras.metrics.Mean):  # type: ignore[misc, name-defined]
+        """Draws as rankings do that break ties."""
+
+        def __init__(self) -> None:
+            super().__init__(name="ties")
+            self.draws = keras.random.SeedGenerator(4) if hasattr(keras, "random") else None
+
+        def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> Any:
+            shape = tf.shape(predicted)
+            noise = tf.random.uniform(shape) if self.draws is None else _keras_uniform(shape, self.draws)
+            return super().update_state(tf.cast(predicted, tf.float32) + noise)
+
+    def contrast(y: Any, predicted: Any) -> Any:
+        """Compares each pair of a batch."""
+        return tf.reduce_mean(
+            tf.nn.relu(1.0 - (predicted - tf.transpose(predicted)) * tf.sign(y - tf.transpose(y)))
+        )
+
+    def masked(y: Any, predicted: Any) -> Any:
+        valid = tf.cast(y > -1.0, tf.float32)
+        return tf.reduce_sum(valid * tf.square(y - predicted)) / (1.0 + tf.reduce_sum(valid))
+
+    layers = {
+        "a layer that draws": Noise,
+        "a dropout": lambda: keras.layers.Dropout(0.5),
+        "a sum and a dropout": lambda: keras.layers.Dropout(0.5),
+        "a pruned layer": Pruned,
+        "an averaged layer": Averaged,
+        "an averaged layer and Keras's loss": Averaged,
+        "a pruned layer and Keras's loss": Pruned,
+    }
+    losses = {
+        "a metric that draws": contrast,
+        "a sum and a dropout": _sum,
+        "a masked mean": masked,
+        "a loss that draws": _random,
+        "an averaged layer and Keras's loss": "mse",
+        "a pruned layer and Keras's loss": "mse",
+    }
+    loss = losses.get(kind, lambda y, predicted: _mean(y, predicted))
+    with ctx.strategy.scope():
+        hidden = keras.layers.Dense(3, activation="tanh", name="hidden")
+        between = [layers[kind]()] if kind in layers else []
+        model = keras.Sequential([keras.Input((4,)), hidden, *between, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=[Ties()] if "metric" in kind else [])
+    noted = len(progress_of(ctx).status().notes)
+    model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(20), epochs=1, verbose=0)
+    return {"notes": list(progress_of(ctx).status().notes[noted:])}
+
+
+def _keras_uniform(shape: Any, seed: Any) -> Any:
+    import keras
+
+    return keras.random.uniform(shape, seed=seed)
+
+
 def optimizer_that_accumulates_as_an_attribute(ctx: Any) -> dict[str, Any]:
     import tensorflow as tf
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
-import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.training.cluster import equal_state
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
 FUNCTIONS = "tests.support.equal_state_functions"
@@ -49,16 +47,22 @@ def test_equal_workers_train_and_generators_of_other_seeds_are_noted(keras: str)
         assert note.startswith("StateVar")
 
 
-def gather_of(*others: Sequence[int]) -> equal_state.Gather:
+def gather_of(*others: Sequence[int]) -> Callable[[Sequence[int]], list[list[int]]]:
     """A gather in which the others have other numbers in place of those that do not fit."""
     return lambda own: [list(own), *([*other[: len(own)]] for other in others)]
 
 
 def test_worker_with_another_number_of_variables_is_named() -> None:
+    import tensorflow as tf
+
+    from raydist.training.cluster import equal_state
+
     with pytest.raises(UnsupportedError, match=r"worker/0 has 1, worker/1 has 2\).* of worker/1 differs"):
         equal_state.check([tf.Variable(1.0)], gather_of([2, 5]), when="here")
 
 
 def test_only_some_of_many_variables_are_named() -> None:
+    from raydist.training.cluster import equal_state
+
     found = {f"v{index}": [1] for index in range(5)}
     assert "v0, v1, v2 and 2 more variables of worker/1 differ " in equal_state.describe(found)

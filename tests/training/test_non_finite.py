@@ -9,11 +9,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from raydist.storage.checkpoint_marker import Checkpoint
-from raydist.training.checkpointing import variables
-from raydist.training.checkpointing.checkpoints import best_step
 from tests.support.processes import Cluster, TaskProcess, run_function, run_in_turn
 
 TARGET = "tests.support.non_finite_functions:diverge"
@@ -54,6 +51,8 @@ def test_checkpoint_and_export_of_such_weights_are_noted_and_never_the_best(tmp_
 
 
 def test_checkpoint_that_is_not_finite_is_not_the_best() -> None:
+    from raydist.training.checkpointing.checkpoints import best_step
+
     def checkpoint(step: int, **info: object) -> Checkpoint:
         info = {"metrics": {"loss": 1.0 / step}, **info}
         return Checkpoint(step=step, attempt=0, uri="", files=(), info=info)
@@ -64,6 +63,10 @@ def test_checkpoint_that_is_not_finite_is_not_the_best() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16, np.complex64])
 def test_variables_that_are_not_finite_are_named(dtype: type) -> None:
+    import tensorflow as tf
+
+    from raydist.training.checkpointing import variables
+
     good, count = tf.Variable(np.ones(3, dtype), name="good"), tf.Variable(5, name="count")
     bad = tf.Variable(np.asarray([1, np.nan, 2]).astype(dtype), name="bad")
     snapshot = variables.Snapshots().take({"model": [good, bad, count]}, is_chief=True)

@@ -151,6 +151,22 @@ class Attempt:
         trainers = (s for s in self.statuses.values() if s.task.task_type is not TaskType.EVALUATOR)
         return max((status.restored_step for status in trainers), default=0)
 
+    def left_s(self, chief: TaskId) -> float | None:
+        """Returns the time to the last step at the mean rate, which has evaluations and saves in it.
+
+        None while it is unknown.
+        """
+        status = self.statuses.get(chief)
+        if status is None or status.num_steps is None:
+            return None
+        if status.first_step_at_s is None or status.first_step is None:
+            return None
+        num_timed = status.step - status.first_step  # what came before it built the function
+        num_left = max(0, status.num_steps - status.step)
+        if num_timed < 1 or status.at_s <= status.first_step_at_s:
+            return None
+        return num_left * (status.at_s - status.first_step_at_s) / num_timed
+
     @property
     def all_started(self) -> bool:
         return not any(self.state_of(task) in _BEFORE_SERVICE for task in self.needed)

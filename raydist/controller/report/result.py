@@ -43,7 +43,7 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
         metrics=reached.metrics,
         best=reached.best,
         evaluation=reached.evaluation,
-        progress=_progress(attempt.statuses.get(machine.chief)),
+        progress=_progress(attempt, machine.chief),
         checkpoint=reached.checkpoint,
         storage=places.storage,
         tasks=tuple(_task_record(task, attempt, times.get(task)) for task in attempt.tasks),
@@ -68,7 +68,8 @@ def _notes(machine: RunMachine) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*machine.plan.notes, *machine.reached.notes, *incidents, *stragglers]))
 
 
-def _progress(chief: TaskStatus | None) -> RunProgress | None:
+def _progress(attempt: Attempt, task: TaskId) -> RunProgress | None:
+    chief = attempt.statuses.get(task)
     if chief is None or not chief.pid:
         return None
     return RunProgress(
@@ -76,19 +77,8 @@ def _progress(chief: TaskStatus | None) -> RunProgress | None:
         num_epochs=chief.num_epochs,
         num_steps=chief.num_steps,
         steps_per_s=chief.steps_per_s,
-        eta_s=_eta_s(chief),
+        eta_s=attempt.left_s(task),
     )
-
-
-def _eta_s(chief: TaskStatus) -> float | None:
-    """Returns the time to the last step at the attempt's mean rate, which has its evaluations and saves."""
-    if chief.num_steps is None or chief.first_step_at_s is None or chief.first_step is None:
-        return None
-    num_timed = chief.step - chief.first_step  # what came before it built the function
-    num_left = max(0, chief.num_steps - chief.step)
-    if num_timed < 1 or chief.at_s <= chief.first_step_at_s:
-        return None
-    return num_left * (chief.at_s - chief.first_step_at_s) / num_timed
 
 
 def _task_record(task: TaskId, attempt: Attempt, times: StepTimes | None) -> TaskRecord:

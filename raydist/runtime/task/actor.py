@@ -79,6 +79,7 @@ class TaskActor:
         self._leaving: str | None = None
         self._place: CodePlace | None = None
         self._placed_after = (0, 0)
+        self._memory_limit_bytes: int | None = None
         self._is_profile_asked = False
         self._secrets = Secrets()
         self._notes: tuple[str, ...] = ()
@@ -118,6 +119,9 @@ class TaskActor:
             self._scratch.remove()
             raise
         self._address = join_address(self._host, self._lease.port)
+        machine, oom = read_machine(), OomCounter.read()
+        limits = (machine.memory_bytes, None if oom is None else oom.limit_bytes())
+        self._memory_limit_bytes = min(filter(None, limits), default=None)
         return Hello(
             task=setup.task,
             address=self._address,
@@ -126,9 +130,9 @@ class TaskActor:
             node_id=ray.get_runtime_context().get_node_id(),
             scratch_path=self._scratch.path,
             versions=installed_versions(),
-            oom=OomCounter.read(),
+            oom=oom,
             host_name=socket.gethostname(),
-            machine=read_machine(),
+            machine=machine,
             packages=package_versions() if setup.tells_packages else {},
         )
 
@@ -350,6 +354,7 @@ class TaskActor:
             notes=tuple(map(as_submitted, (*status.notes, *self._notes, *notes))),
             failure=failure and _as_submitted(failure),
             peak_memory_bytes=peak_memory_bytes(),
+            memory_limit_bytes=self._memory_limit_bytes,
         )
 
     def _describe(self, error: BaseException, kind: FailureKind) -> TaskFailure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,10 +13,13 @@ _RANDOM = ("Random", "Gaussian", "Alpha", "RandAugment", "AugMix", "CutMix", "Mi
 _DRAWING_OPS = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
 
 
-def notes_on(model: Any, strategy: tf.distribute.Strategy, *, is_grouped: bool = False) -> Iterator[str]:
+def notes_on(
+    model: Any, strategy: tf.distribute.Strategy, *, is_traced: bool, is_grouped: bool = False
+) -> Iterator[str]:
     """Yields a sentence for each kind of layer that keeps raydist's first promise from holding.
 
     Args:
+      is_traced: Whether `with_own_state` are looked at in a step. If not, they may hold anything.
       is_grouped: Whether several batches make an update.
     """
     if is_grouped:
@@ -32,17 +35,38 @@ def notes_on(model: Any, strategy: tf.distribute.Strategy, *, is_grouped: bool =
             f"{_names(per_replica)} normalise each replica's part of the batch by itself, so results depend "
             "on the number of replicas; --sync-batchnorm takes the statistics of the whole batch"
         )
-    stateful = [one for one in layers if _keeps_own_state(one)]
-    if stateful:
-        yield (
-            f"{_names(stateful)} may update their own state from each replica's part of the batch, so "
-            "results depend on the number of replicas"
-        )
-    random = [one for one in layers if _is_random(one)]
+    stateful = with_own_state(model)
+    if stateful and not is_traced:
+        yield describe_state(stateful, is_sure=False)
+    random = [one for one in layers if is_known_to_draw(one)]
     if random:
-        yield (
-            f"{_names(random)} draw random numbers, so results repeat only with the same number of replicas"
-        )
+        yield describe_draws(random)
+
+
+def with_own_state(model: Any) -> list[Any]:
+    """Returns the layers of the user's that have variables that no optimizer trains."""
+    return [one for one in model._flatten_layers(include_self=False) if _keeps_own_state(one)]
+
+
+def own_state(layer: Any) -> list[Any]:
+    """Returns the variables of a layer that no optimizer trains."""
+    name = (
+        "_non_trainable_variables" if hasattr(layer, "_non_trainable_variables") else "_non_trainable_weights"
+    )
+    return list(getattr(layer, name, ()))
+
+
+def describe_state(layers: Sequence[Any], *, is_sure: bool) -> str:
+    """Returns the sentence for layers that take their state from a part of the batch."""
+    return (
+        f"{_names(layers)} {'' if is_sure else 'may '}update their own state from each replica's part of the "
+        "batch, so results depend on the number of replicas"
+    )
+
+
+def describe_draws(layers: Sequence[Any]) -> str:
+    """Returns the sentence for layers that draw random numbers."""
+    return f"{_names(layers)} draw random numbers, so results repeat only with the same number of replicas"
 
 
 def note_on_step(model: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) -> str | None:
@@ -52,7 +76,12 @@ def note_on_step(model: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) 
     """
     layers = list(model._flatten_layers())
     may_draw = [one for one in layers if not _is_keras(one) or type(one).__name__ == "Lambda"]
-    if strategy.num_replicas_in_sync == 1 or not may_draw or any(map(_is_random, layers)) or not draws(graph):
+    if (
+        strategy.num_replicas_in_sync == 1
+        or not may_draw
+        or any(map(is_known_to_draw, layers))
+        or not draws(graph)
+    ):
         return None
     return (
         f"a training step of {_names(may_draw)} draws random numbers, so results repeat only with the same "
@@ -74,7 +103,7 @@ def _notes_on_groups(layers: list[Any]) -> Iterator[str]:
             f"{_names(norms)} normalise each of the batches that accumulate makes an update of by itself, so "
             "results are not those of one larger batch"
         )
-    random = [one for one in layers if _is_random(one)]
+    random = [one for one in layers if is_known_to_draw(one)]
     if random:
         yield (
             f"{_names(random)} draw random numbers for each of the batches that accumulate makes an update "
@@ -86,7 +115,8 @@ def _is_batchnorm(layer: Any) -> bool:
     return any(base.__name__ == "BatchNormalization" for base in type(layer).__mro__)
 
 
-def _is_random(layer: Any) -> bool:
+def is_known_to_draw(layer: Any) -> bool:
+    """Whether a layer draws random numbers, as far as it shows without a step."""
     has_rate = bool(getattr(layer, "rate", None)) and "Dropout" in type(layer).__name__
     drops = any(_is_above_zero(getattr(layer, name, None)) for name in ("dropout", "recurrent_dropout"))
     draws = not _is_keras(layer) and bool(getattr(layer, "_seed_generators", ()))
@@ -97,11 +127,7 @@ def _keeps_own_state(layer: Any) -> bool:
     """Whether a layer of the user's has variables that no optimizer trains, such as moving averages."""
     if _is_keras(layer) or not layer.trainable:
         return False
-    name = (
-        "_non_trainable_variables" if hasattr(layer, "_non_trainable_variables") else "_non_trainable_weights"
-    )
-    own = getattr(layer, name, ())
-    return any("float" in str(variable.dtype) for variable in own)
+    return any("float" in str(variable.dtype) for variable in own_state(layer))
 
 
 def _is_keras(layer: Any) -> bool:
@@ -114,7 +140,7 @@ def _is_above_zero(rate: object) -> bool:
     )  # a recurrent layer's; others have a layer of that name
 
 
-def _names(layers: list[Any]) -> str:
+def _names(layers: Sequence[Any]) -> str:
     names = [layer.name for layer in layers[:_MAX_NAMES]]
     more = len(layers) - len(names)
     return f"layers {', '.join(names)}" + (f" and {more} more" if more else "")

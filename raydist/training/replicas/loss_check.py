@@ -20,14 +20,18 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import layer_notes, slices
+from raydist.training.replicas import dependence, slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import is_processed, with_unique_rows
-from raydist.training.replicas.loss_verdict import UNKNOWN, LossFinding, LossRule, LossVerdict
+from raydist.training.replicas.loss_verdict import TOLERANCE, UNKNOWN, LossFinding, LossRule, LossVerdict
 from raydist.training.replicas.replica_share import use_share
 
 # A variable's gradient counts as at least this part of its update's.
 _LEAST_PART = 1e-2
+# What calls the user's code, and TensorFlow on its behalf.
+_LIBRARIES = ("keras", "tf_keras", "raydist")
+# Gradients of parts that miss as much of the batch's, whatever they are weighted by, compare examples.
+_MISSED_PART = 1e-2
 
 
 class StepCheck:
@@ -44,6 +48,9 @@ class StepCheck:
       reduces_twice: Whether it reduces something over replicas, and an optimizer adds up its gradients again.
       processes_gradients: Whether it clips its gradients, or does something else that is not linear.
       is_without_updates: Whether it gives nothing to an optimizer.
+      drawing: The layers and metrics of the model that draw random numbers.
+      drawing_function: A method of the model's that draws some by itself; None where none does.
+      draws_elsewhere: Whether something else does, such as a loss.
     """
 
     def __init__(
@@ -52,12 +59,14 @@ class StepCheck:
         *,
         strategy: tf.distribute.Strategy,
         spec: Any,
-        is_model_step: bool = True,
+        model: Any = None,
+        compares: bool = True,
     ) -> None:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
 
         Args:
-          is_model_step: Whether it is a Keras model's step, and not a loop's.
+          model: Whose step it is; None for that of a loop.
+          compares: Whether the gradients are wanted; without them the step is traced once.
 
         Raises:
           Exception: Whatever the step raises on a part of a batch.
@@ -68,22 +77,35 @@ class StepCheck:
         self.processes_gradients = False
         self.is_without_updates = False
         self._step = step
-        self._is_model_step = is_model_step
+        self.drawing: list[Any] = []
+        self.drawing_function: Any = None
+        self.draws_elsewhere = False
+        self._model = model
+        self._owners: set[int] = set()
+        if model is not None:
+            operations = getattr(model, "operations", ())  # of a functional one of Keras 3
+            owners = (*model._flatten_layers(include_self=False), *model.metrics, *operations)
+            self._owners = {id(one) for one in owners}
         self._probe = Probe(strategy)
         self._spec = spec
+        self._compares = compares
         signature = [_signature_of(one) for one in tf.nest.flatten(spec, expand_composites=True)]
         scalar = tf.TensorSpec([], tf.float32)
         self._run, self._graph = tf_private.without_effects(self._errors, [scalar, scalar, *signature])
+        # Behind them come variables and other tensors from outside.
+        self._inputs = self._graph.inputs[2 : 2 + len(signature)]
 
     @property
-    def assigned(self) -> list[Any]:
-        """The variables that the step assigns to, those of its metrics and layers included."""
-        return tf_private.assigned_variables(self._graph)
+    def fed(self) -> list[Any]:
+        """The variables to which the step assigns what depends on its batch, of metrics and layers too."""
+        sources = {one.op.name for one in self._inputs}
+        nodes = dependence.fed_variables(self._graph.as_graph_def(), sources)
+        return tf_private.variables_named(self._graph, nodes)
 
     @property
     def is_random(self) -> bool:
-        """Whether the step draws random numbers."""
-        return layer_notes.draws(self._graph)
+        """Whether its gradients depend on random numbers for which no constant could be put."""
+        return dependence.draws(self._run.graph.as_graph_def())
 
     def errors(self, batch: Any) -> list[float]:
         """Returns the relative difference to one device under each rule: scaled, local mean, sum."""
@@ -100,8 +122,63 @@ class StepCheck:
             found.append(float(np.nanmax(ratios[np.isfinite(ratios)])) ** 0.5 if is_known else UNKNOWN)
         return found
 
+    def compares_examples(self, batch: Any) -> bool:
+        """Returns whether it matters which examples of a batch are together, and no weights make up for it.
+
+        A mean over the valid entries of a mask depends on how a batch is divided, too, but its gradients are
+        a weighted sum of those of the parts.
+        """
+        if int(slices.num_rows(batch)) < 4:
+            return False
+        signature = [_signature_of(one) for one in tf.nest.flatten(self._spec, expand_composites=True)]
+        run, _ = tf_private.without_effects(self._groupings, signature)
+        found = run(*tf.nest.flatten(batch, expand_composites=True))
+        moved, halves, whole, *products = (float(value.numpy()) for value in found)
+        first, second, both, of_first, of_second = products
+        matrix = np.array([[first, both], [both, second]])
+        projected = np.array([of_first, of_second])
+        missed = whole - projected @ np.linalg.pinv(matrix, rcond=1e-6) @ projected
+        return moved > TOLERANCE**2 * halves and missed > _MISSED_PART**2 * whole
+
+    def _groupings(self, *flat: tf.Tensor) -> list[tf.Tensor]:
+        batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
+        size = slices.num_rows(batch) // 2
+        parts = [
+            _rows(batch, 0, 2 * size),
+            *(_rows(batch, start, size) for start in (0, size)),
+            *(
+                tf.nest.map_structure(lambda one, first=first: one[first : 2 * size : 2], batch)
+                for first in (0, 1)
+            ),
+        ]
+        updates = [self._updates(part, num_replicas=1, share=None) for part in parts]
+
+        def norm(*weights: float) -> tf.Tensor:
+            return _squared_norm_of(list(zip(updates, weights, strict=False)))
+
+        def product(one: int, other: int) -> tf.Tensor:
+            plus, minus = (
+                [float(index == one) + sign * (index == other) for index in range(3)] for sign in (1, -1)
+            )
+            return (norm(*plus) - norm(*minus)) / 4
+
+        moved = norm(0, 1, 1, -1, -1)
+        return [
+            moved,
+            norm(0, 1, 1),
+            norm(1),
+            norm(0, 1),
+            norm(0, 0, 1),
+            product(1, 2),
+            product(0, 1),
+            product(0, 2),
+        ]
+
     def _errors(self, scale: tf.Tensor, weight: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
         batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
+        if not self._compares:
+            self._updates(batch, num_replicas=1, share=None)
+            return [tf.constant([0.0]), tf.constant([0.0])]
         # Parts of one size: a loss that divides by the number of replicas is right for them.
         size = slices.num_rows(batch) // 2
         whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
@@ -116,7 +193,8 @@ class StepCheck:
             tf_private.as_one_of(
                 num_replicas, on_question=self._note_question, on_reduction=self._note_reduction
             ),
-            use_share(share, is_model_step=self._is_model_step),
+            use_share(share, is_model_step=self._model is not None),
+            tf_private.constant_draws(self._note_draw),
         ):
             return self._probe.collect(lambda: self._step(batch))
 
@@ -125,6 +203,24 @@ class StepCheck:
 
     def _note_reduction(self) -> None:
         self.reduces_twice = self.reduces_twice or not _is_of_library(sys._getframe(2))
+
+    def _note_draw(self) -> None:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and not self._is_drawing(frame):
+            frame = frame.f_back
+        self.draws_elsewhere = self.draws_elsewhere or frame is None
+
+    def _is_drawing(self, frame: FrameType) -> bool:
+        """Whether a call is one of a layer, a metric or a method of the model's; notes it if so."""
+        owner = frame.f_locals.get("self")
+        if id(owner) in self._owners:
+            self.drawing += [owner] if all(one is not owner for one in self.drawing) else []
+        elif owner is not None and owner is self._model and _package_of(frame) not in _LIBRARIES:
+            name = frame.f_code.co_name.removeprefix("tf__")  # what AutoGraph makes of it
+            self.drawing_function = getattr(type(owner), name, type(owner))
+        else:
+            return False
+        return True
 
 
 def described(function: Any) -> str:
@@ -170,10 +266,15 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
         if is_averaged
         else "if its losses are means over a replica's part, divide them by the number of replicas"
     )
+    if finding.compares_examples:
+        return (
+            f"{where} compares the examples of a batch, each replica those of its own part alone, so "
+            f"results depend on the number of replicas; gradients are {done} {parts}: {remedy}"
+        )
     if finding.verdict is LossVerdict.UNKNOWN:
         cause = "it could not be run on a part of a batch, or its first gradients are zero or not finite"
     elif finding.is_random:
-        cause = "it draws random numbers"
+        cause = "the step draws random numbers"
     else:
         cause = "its losses depend on how a batch is divided"
     return (
@@ -182,10 +283,17 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     )
 
 
+def describe_draws(function: Any) -> str:
+    """Returns the sentence for a loss or a step that draws random numbers."""
+    return (
+        f"{described(function)} draws random numbers, so results repeat only with the same number of replicas"
+    )
+
+
 def describe_processing(function: Any) -> str:
     """Returns the sentence for a step that clips its gradients."""
     return (
-        f"{function.__qualname__} ({location_of(function)}) clips or rescales its gradients by itself, each "
+        f"{described(function)} clips or rescales its gradients by itself, each "
         "replica its own part before they are summed, so results depend on the number of replicas; give the "
         "optimizer clipnorm, global_clipnorm or clipvalue, which apply to the sum"
     )
@@ -195,7 +303,7 @@ def describe_assignments(function: Any, variables: Sequence[Any]) -> str:
     """Returns the sentence for a step that assigns to variables, on each replica what that one has."""
     names = ", ".join(str(variable.name) for variable in variables)
     return (
-        f"{function.__qualname__} ({location_of(function)}) assigns to {names} on each replica, from its own "
+        f"{described(function)} assigns to {names} on each replica, from its own "
         "part of the batch, so the replicas' values differ and results depend on their number; make them "
         "with aggregation=tf.VariableAggregation.MEAN or SUM"
     )
@@ -212,11 +320,15 @@ def location_of(thing: Any) -> str:
 def _is_of_library(frame: FrameType | None) -> bool:
     """Whether it is Keras or raydist that called TensorFlow from here, and not the user's code."""
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        package = _package_of(frame)
         if package != "tensorflow":
-            return package in ("keras", "tf_keras", "raydist")
+            return package in _LIBRARIES
         frame = frame.f_back
     return True
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _rows(batch: Any, start: Any, size: Any) -> Any:
@@ -251,6 +363,20 @@ def _squared_difference(
             least = _LEAST_PART**2 * tf.add_n(own_references)
             references += [tf.maximum(reference, least) for reference in own_references]
     return [tf.stack([tf.constant(0.0), *differences]), tf.stack([tf.constant(0.0), *references])]
+
+
+def _squared_norm_of(updates: Sequence[tuple[Sequence[Update], float]]) -> tf.Tensor:
+    """Returns the squared norm of the weighted sum of what optimizers were given for several parts."""
+    gradients = [[one for update in part for one in update.gradients] for part, _ in updates]
+    weights = [tf.constant(float(weight)) for _, weight in updates]
+    norms = [
+        _squared_norm(
+            [(one, weight) for one, weight in zip(of_parts, weights, strict=True) if one is not None]
+        )
+        for of_parts in zip(*gradients, strict=True)
+        if any(one is not None for one in of_parts)
+    ]
+    return tf.add_n(norms)
 
 
 def _squared_norm(terms: Sequence[tuple[Any, tf.Tensor]]) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import weakref
@@ -14,8 +15,8 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.replicas import gradient_probe, loss_check, loss_verdict, slices
-from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule
+from raydist.training.replicas import gradient_probe, layer_notes, loss_check, loss_verdict, slices
+from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict
 from raydist.training.replicas.update_check import UpdateCheck
 from raydist.training.reporting import reporter
 
@@ -35,11 +36,6 @@ def enable_check(is_enabled: bool) -> None:
     _CheckSettings.checks = is_enabled
 
 
-def is_enabled() -> bool:
-    """Whether models are checked."""
-    return _CheckSettings.checks
-
-
 def rule_of(model: Any) -> LossRule:
     """Returns the rule that a model trains by."""
     return _rules.get(model, LossRule.SCALED)
@@ -57,18 +53,27 @@ def forget(model: Any) -> None:
     _update_checks.pop(model, None)
 
 
+def is_enabled() -> bool:
+    """Whether models are checked, so that `decide` says what their layers do to a state of their own."""
+    return _CheckSettings.checks
+
+
+def is_decided(model: Any) -> bool:
+    """Whether `decide` has looked at a step of the model."""
+    return model in _rules
+
+
 def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool = False) -> bool:
-    """Whether the model brings losses of its own, whose rule is not known yet.
+    """Whether the model brings losses, or layers with a state, of its own that were not looked at yet.
 
     Args:
       is_group: Whether several batches make an update.
     """
-    return (
-        _CheckSettings.checks
-        and model not in _rules
-        and (is_group or strategy.num_replicas_in_sync > 1)
-        and has_own_losses(model)
-    )
+    if not _CheckSettings.checks or model in _rules:
+        return False
+    has_replicas = strategy.num_replicas_in_sync > 1
+    has_losses = (is_group or has_replicas) and has_own_losses(model)
+    return has_losses or (has_replicas and bool(layer_notes.with_own_state(model)))
 
 
 def update_check_of(model: Any) -> UpdateCheck:
@@ -136,24 +141,36 @@ def _seeds_of(layer: Any) -> list[Any]:
 
 
 def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches: int = 1) -> None:
-    """Finds and reports the model's rule by its first batch. A collective, before the first step is traced.
+    """Finds the model's rule by its first batch, and reports that and what else its step does.
+
+    A collective, before the first step is traced.
 
     Args:
       step: The model's `train_step` as its Keras traces it, for one replica's batch.
       element: The first element of the distributed data.
       num_batches: Batches of an update.
     """
-    with gradient_probe.counters_kept(model):
-        rule, check = _find(
-            next(_own_sources(model)),
-            step,
-            element,
-            strategy=model.distribute_strategy,
-            num_batches=num_batches,
-        )
-    _rules[model] = rule
-    if check is not None and (drifting := _drifting(model, check.assigned)):
-        reporter.note(loss_check.describe_assignments(next(_own_sources(model)), drifting))
+    strategy = model.distribute_strategy
+    step, batch = on_own_rows(strategy, step, element)
+    has_losses = has_own_losses(model)
+    check: loss_check.StepCheck | None = None
+    errors = [UNKNOWN] * 3
+    try:
+        spec = tf.nest.map_structure(relaxed_spec, batch)
+        if not has_losses or int(slices.num_rows(batch)) > 1:
+            with gradient_probe.counters_kept(model):
+                check = loss_check.StepCheck(
+                    step, strategy=strategy, spec=spec, model=model, compares=has_losses
+                )
+            errors = check.errors(batch) if has_losses else errors
+    except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
+        logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
+    _rules[model] = LossRule.SCALED
+    if has_losses:
+        source = next(_own_sources(model))
+        _rules[model] = _find_rule(source, check, errors, batch, strategy=strategy, num_batches=num_batches)
+    for sentence in _notes_on_step(model, check):
+        reporter.note(sentence)
 
 
 def rule_of_loop(
@@ -172,30 +189,37 @@ def rule_of_loop(
     num_replicas = strategy.num_replicas_in_sync
     if num_replicas == 1 or not _CheckSettings.checks:
         return LossRule.SCALED
-    may_divide = any(np.isclose(one, (num_replicas, 1 / num_replicas)).any() for one in numbers)
-    return _find(step_fn, step_fn, element, strategy=strategy, is_loop=True, may_divide=may_divide)[0]
-
-
-def _find(
-    source: Any,
-    step: Callable[[Any], Any],
-    element: Any,
-    *,
-    strategy: tf.distribute.Strategy,
-    num_batches: int = 1,
-    is_loop: bool = False,
-    may_divide: bool = False,
-) -> tuple[LossRule, loss_check.StepCheck | None]:
-    step, batch = on_own_rows(strategy, step, element)
+    step, batch = on_own_rows(strategy, step_fn, element)
     check: loss_check.StepCheck | None = None
     errors = [UNKNOWN] * 3
     try:
         spec = tf.nest.map_structure(relaxed_spec, batch)
         if int(slices.num_rows(batch)) > 1:
-            check = loss_check.StepCheck(step, strategy=strategy, spec=spec, is_model_step=not is_loop)
+            check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
             errors = check.errors(batch)
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
-        logger.info("%s could not be checked: %s", source, error, exc_info=True)
+        logger.info("%s could not be checked: %s", step_fn, error, exc_info=True)
+    may_divide = any(np.isclose(one, (num_replicas, 1 / num_replicas)).any() for one in numbers)
+    rule = _find_rule(step_fn, check, errors, batch, strategy=strategy, is_loop=True, may_divide=may_divide)
+    if check is not None and check.draws_elsewhere:
+        reporter.note(loss_check.describe_draws(step_fn))
+    if check is not None and check.processes_gradients:
+        reporter.note(loss_check.describe_processing(step_fn))
+    return rule
+
+
+def _find_rule(
+    source: Any,
+    check: loss_check.StepCheck | None,
+    errors: Sequence[float],
+    batch: Any,
+    *,
+    strategy: tf.distribute.Strategy,
+    num_batches: int = 1,
+    is_loop: bool = False,
+    may_divide: bool = False,
+) -> LossRule:
+    """Decides by what all workers have found, reports the rule and returns it. A collective."""
     # One decision for all: each worker has looked at other examples, or had too few.
     is_known = [float(error < UNKNOWN) for error in errors]
     own = [error if known else 0.0 for error, known in zip(errors, is_known, strict=True)]
@@ -209,7 +233,7 @@ def _find(
         strategy, [*own, *is_known, asks, draws, reduces, again, lacks]
     )
     if is_loop and num_lacking > 0:
-        return LossRule.SCALED, check
+        return LossRule.SCALED
     sums, knowing = values[: len(errors)], values[len(errors) :]
     means = [total / share if share else UNKNOWN for total, share in zip(sums, knowing, strict=True)]
     finding = loss_verdict.decide(
@@ -221,14 +245,59 @@ def _find(
         is_loop=is_loop,
         may_divide=may_divide,
     )
+    if finding.verdict is LossVerdict.UNEQUAL and not finding.is_random and not finding.reduces_itself:
+        [num_comparing] = means_over_workers(strategy, [float(_compares_examples(check, batch))])
+        finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
     logger.info("%s: %s, errors %s", source, finding, means)
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     sentence = loss_check.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)
-    if check is not None and check.processes_gradients:
-        reporter.note(loss_check.describe_processing(source))
-    return finding.rule, check
+    return finding.rule
+
+
+def _compares_examples(check: loss_check.StepCheck | None, batch: Any) -> bool:
+    try:
+        return check is not None and check.compares_examples(batch)
+    except Exception as error:  # the user's code, on a part of a batch
+        logger.info("it could not be looked at whether losses compare examples: %s", error)
+        return False
+
+
+def _notes_on_step(model: Any, check: loss_check.StepCheck | None) -> Iterator[str]:
+    """Yields a sentence for each thing in a step that keeps raydist's first promise from holding."""
+    has_replicas = model.distribute_strategy.num_replicas_in_sync > 1
+    stateful = layer_notes.with_own_state(model) if has_replicas else []
+    if check is None:
+        if stateful:
+            yield layer_notes.describe_state(stateful, is_sure=False)
+        return
+    fed = check.fed
+    stateful = [one for one in stateful if _ids(layer_notes.own_state(one)) & {id(each) for each in fed}]
+    if stateful:
+        yield layer_notes.describe_state(stateful, is_sure=True)
+    if has_replicas:
+        yield from _notes_on_draws(model, check)
+    source = next(_own_sources(model), None)
+    if check.processes_gradients:
+        yield loss_check.describe_processing(source)
+    if source is not None and (drifting := _drifting(model, fed)):
+        yield loss_check.describe_assignments(source, drifting)
+
+
+def _notes_on_draws(model: Any, check: loss_check.StepCheck) -> Iterator[str]:
+    metrics = {id(one) for one in model.metrics}
+    drawing = [one for one in check.drawing if id(one) not in metrics and not _is_noted_to_draw(one)]
+    if drawing:
+        yield layer_notes.describe_draws(drawing)
+    functions = [check.drawing_function]
+    if check.draws_elsewhere:
+        functions.append(next(_own_sources(model), None))
+    yield from (loss_check.describe_draws(one) for one in functions if one is not None)
+
+
+def _is_noted_to_draw(operation: Any) -> bool:
+    return hasattr(operation, "trainable") and layer_notes.is_known_to_draw(operation)
 
 
 def _described_parts(num_replicas: int, num_batches: int) -> str:
@@ -238,16 +307,20 @@ def _described_parts(num_replicas: int, num_batches: int) -> str:
     return batches if num_replicas == 1 else f"the {num_replicas} replicas and {batches}"
 
 
-def _drifting(model: Any, assigned: Sequence[Any]) -> list[Any]:
+def _drifting(model: Any, fed: Sequence[Any]) -> list[Any]:
     """Returns those of the variables that may differ between replicas, without any other note on them."""
     layers = model._flatten_layers(include_self=False)  # the notes on layers name them
     owners = (*layers, *model.metrics)
-    listed = [*model.trainable_variables, *(variable for one in owners for variable in one.variables)]
-    # A variable of Keras 3 wraps a tf.Variable.
-    plain = (one if isinstance(one, tf.Variable) else one.value for one in listed)
-    known = {id(tf_private.distributed(one)) for one in plain if isinstance(one, tf.Variable)}
+    known = _ids([*model.trainable_variables, *(variable for one in owners for variable in one.variables)])
     none = tf.VariableAggregation.NONE
-    return [one for one in assigned if id(one) not in known and one.aggregation is none]
+    return [one for one in fed if id(one) not in known and one.aggregation is none]
+
+
+def _ids(variables: Sequence[Any]) -> set[int]:
+    """Returns what identifies variables among those of a traced step."""
+    # A variable of Keras 3 wraps a tf.Variable.
+    plain = (one if isinstance(one, tf.Variable) else one.value for one in variables)
+    return {id(tf_private.distributed(one)) for one in plain if isinstance(one, tf.Variable)}
 
 
 def has_own_losses(model: Any) -> bool:

@@ -35,7 +35,7 @@ class LossVerdict(enum.Enum):
     EITHER: Under the rules scaled and local mean the gradients equal one device's.
     SCALED, LOCAL_MEAN, SUM: Under that rule they do.
     DIVIDED: Under the rule local mean they do, unless they are divided by a number that is that of replicas.
-    UNEQUAL: Under none; the losses depend on how a batch is divided, or on random numbers.
+    UNEQUAL: Under none; the losses compare examples, depend on how a batch is divided, or on random numbers.
     UNKNOWN: The step could not be run on a part of a batch.
     """
 
@@ -55,12 +55,14 @@ class LossFinding:
     Attributes:
       is_random: Whether the step draws random numbers, so that gradients differ by them.
       reduces_itself: Whether the step adds up its gradients over replicas by itself.
+      compares_examples: Whether what it makes of an example depends on the others of the batch.
     """
 
     verdict: LossVerdict
     rule: LossRule
     is_random: bool = False
     reduces_itself: bool = False
+    compares_examples: bool = False
 
 
 def decide(
@@ -75,8 +77,8 @@ def decide(
 ) -> LossFinding:
     """Returns what to make of the errors under the rules scaled, local mean and sum; UNKNOWN if not known.
 
-    Where much noise leaves it open, a loop's step, and one that asks for the number of replicas, are taken to
-    have scaled their losses.
+    Where no rule is right, the nearest one is taken. If much noise leaves it open, a loop's step, and one
+    that asks for the number of replicas, are taken to have scaled their losses.
 
     Args:
       may_divide: Whether the step has the number of replicas from outside, and may divide by it.
@@ -104,5 +106,8 @@ def decide(
         return LossFinding(verdict=LossVerdict.SUM, rule=LossRule.SUM, is_random=is_random)
     verdict = LossVerdict.UNKNOWN if max(scaled, local) >= UNKNOWN else LossVerdict.UNEQUAL
     is_scaled = is_loop or asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local
-    rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
+    if not is_scaled and not asks_for_replicas and summed < min(scaled, local):
+        rule = LossRule.SUM
+    else:
+        rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
     return LossFinding(verdict=verdict, rule=rule, is_random=is_random)

@@ -92,6 +92,8 @@ def make_step_function(
             loss_rules.check_rule(model)
 
     def note_draws(graph: tf.Graph) -> None:
+        if loss_rules.is_decided(model):
+            return  # which has said so
         if (note := layer_notes.note_on_step(model, strategy, graph)) is not None:
             reporter.note(note)
 

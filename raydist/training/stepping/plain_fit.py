@@ -14,7 +14,7 @@ from raydist.spec.tasks import TaskType
 from raydist.training.cluster import equal_state
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
-from raydist.training.replicas import layer_notes, model_summaries
+from raydist.training.replicas import layer_notes, loss_rules, model_summaries
 from raydist.training.reporting import reporter
 from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, floats
 from raydist.training.reporting.reporter import Reporter
@@ -74,7 +74,7 @@ class _Reports:
         if not is_first:
             return
         strategy = self.model.distribute_strategy
-        for sentence in layer_notes.notes_on(self.model, strategy):
+        for sentence in layer_notes.notes_on(self.model, strategy, is_traced=loss_rules.is_enabled()):
             self._reporter.note(sentence)
         self._note_separate_models(strategy)
         self._check_equal(strategy)

@@ -13,7 +13,7 @@ from raydist.training.cluster import collectives
 from raydist.training.input import resume
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.replicas import layer_notes, model_summaries
+from raydist.training.replicas import layer_notes, loss_rules, model_summaries
 from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, by_element, floats, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.pace_report import PaceReport
@@ -81,7 +81,9 @@ class _Progress:
         position.element_spec = None if session is None else session.element_spec
         adapter_of(model).begin_fit(model, self._element_spec, first=first, session=session)
         is_grouped = self.groups is not None and self.groups.size > 1
-        layers = layer_notes.notes_on(model, position.run.strategy, is_grouped=is_grouped)
+        layers = layer_notes.notes_on(
+            model, position.run.strategy, is_traced=loss_rules.is_enabled(), is_grouped=is_grouped
+        )
         for sentence in (*layers, *model_state.unsaved(model)):
             position.run.reporter.note(sentence)
         position.restore(model)

@@ -143,7 +143,10 @@ def test_attempt_after_a_kill_for_memory_asks_for_more_where_a_node_has_it(
 def test_task_tells_its_peak_memory(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1, steps=100_000))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
-    peak = drive.statuses["worker/0"].peak_memory_bytes
+    status = drive.statuses["worker/0"]
+    peak, limit = status.peak_memory_bytes, status.memory_limit_bytes
     assert peak is not None
+    assert limit is not None
+    assert limit > peak
     assert 20 * MIB < peak < 20 * 1024 * MIB
     drive.group.stop()

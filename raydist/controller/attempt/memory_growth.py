@@ -1,0 +1,166 @@
+"""Tasks whose memory grows until their host has none left: found before that kills them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raydist.spec.byte_size import write_bytes
+from raydist.spec.status import TaskState, TaskStatus
+from raydist.spec.tasks import TaskId
+
+SAMPLE_S = 30.0
+NUM_SAMPLES = 24
+# Then each second one goes, and samples are taken half as often, so that a run of days fits.
+_MAX_SAMPLES = 2 * NUM_SAMPLES
+# Growth that ends has less in its second half; a leak has at least this part of what the first half had.
+_STEADY = 0.6
+
+# Seconds of a steady clock, and bytes.
+Samples = tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Memory:
+    """The peaks of one process's memory over time.
+
+    Attributes:
+      growth: Bytes a second, as `growth_of` returns it.
+    """
+
+    incarnation: int
+    every_s: float = SAMPLE_S
+    samples: Samples = ()
+    growth: float | None = None
+
+    def sampled(self, peak_bytes: int, now_s: float) -> _Memory:
+        if self.samples and now_s - self.samples[-1][0] < self.every_s:
+            return self
+        samples, every_s = (*self.samples, (now_s, peak_bytes)), self.every_s
+        if len(samples) > _MAX_SAMPLES:
+            samples, every_s = samples[::2], 2 * every_s
+        return dataclasses.replace(self, every_s=every_s, samples=samples, growth=growth_of(samples))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryWatch:
+    """How the memory of an attempt's tasks grows. Immutable.
+
+    Attributes:
+      memories: Of each task that trains, of its newest process.
+      noted: The tasks that were named, over all attempts.
+      notes: A sentence for each of them.
+    """
+
+    memories: Mapping[TaskId, _Memory] = field(default_factory=dict)
+    noted: frozenset[TaskId] = frozenset()
+    notes: tuple[str, ...] = ()
+
+    def updated(
+        self,
+        statuses: Iterable[TaskStatus],
+        *,
+        now_s: float,
+        left_s: float | None,
+        reserved_bytes: Callable[[TaskId], int],
+    ) -> MemoryWatch:
+        """Takes in the newest status of each task of the attempt.
+
+        Args:
+          now_s: A steady clock.
+          left_s: How long the run will go on; None while that is unknown, so that nobody is named.
+          reserved_bytes: Returns what a task has reserved; 0 where it has not.
+        """
+        training = [one for one in statuses if one.state is TaskState.RUNNING and one.peak_memory_bytes]
+        memories = {one.task: self._sampled(one, now_s) for one in training}
+        watch = dataclasses.replace(self, memories=memories)
+        for status in training if left_s is not None else ():
+            memory = memories[status.task]
+            if status.task in self.noted or memory.growth is None or memory is self.memories.get(status.task):
+                continue
+            limits = _limits(status, training, memories, reserved_bytes(status.task))
+            limit = min(limits, key=lambda one: one.reached_in_s, default=None)
+            if limit is not None and left_s is not None and limit.reached_in_s < left_s:
+                sentence = _sentence(status.task, limit, growth=memory.growth, left_s=left_s)
+                watch = dataclasses.replace(
+                    watch, noted=watch.noted | {status.task}, notes=(*watch.notes, sentence)
+                )
+        return watch
+
+    def restarted(self) -> MemoryWatch:
+        """Returns the watch as it is at the beginning of the next attempt."""
+        return dataclasses.replace(self, memories={})
+
+    def _sampled(self, status: TaskStatus, now_s: float) -> _Memory:
+        known = self.memories.get(status.task)
+        if known is None or known.incarnation != status.incarnation:
+            known = _Memory(incarnation=status.incarnation)
+        return known.sampled(status.peak_memory_bytes or 0, now_s)
+
+
+def growth_of(samples: Samples) -> float | None:
+    """Returns the bytes a second by which peaks grow steadily; None where they do not, or it is too early.
+
+    The first third is left out. The slope is the median of those between all pairs of samples (Theil-Sen), so
+    that a single large batch does not count.
+    """
+    if len(samples) < NUM_SAMPLES:
+        return None
+    later = samples[len(samples) // 3 :]
+    half = len(later) // 2
+    first, second = _slope(later[: half + 1]), _slope(later[half:])
+    if min(first, second) <= 0 or second < _STEADY * first:
+        return None
+    return _slope(later)
+
+
+def _slope(samples: Samples) -> float:
+    pairs = itertools.combinations(samples, 2)
+    return statistics.median(
+        (after - before) / (end_s - begin_s) for (begin_s, before), (end_s, after) in pairs
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Limit:
+    """What a task's memory grows towards, and in how many seconds it gets there."""
+
+    name: str
+    reached_in_s: float
+
+
+def _limits(
+    status: TaskStatus,
+    training: Sequence[TaskStatus],
+    memories: Mapping[TaskId, _Memory],
+    reserved_bytes: int,
+) -> Iterator[_Limit]:
+    """Yields the limits of a task that grows: its host's, shared by the tasks there, and its reservation."""
+    if status.memory_limit_bytes is not None:
+        beside = [one for one in training if one.host == status.host]
+        room = status.memory_limit_bytes - sum(one.peak_memory_bytes or 0 for one in beside)
+        growth = sum(memories[one.task].growth or 0.0 for one in beside)
+        shared = f", which {len(beside)} tasks share," if len(beside) > 1 else ""
+        name = f"the host's {write_bytes(status.memory_limit_bytes)}{shared}"
+        yield _Limit(name=name, reached_in_s=max(0.0, room) / growth)
+    room, growth = reserved_bytes - (status.peak_memory_bytes or 0), memories[status.task].growth or 0.0
+    if room > 0:  # who has taken more from the beginning is not limited by it
+        name = f"the {write_bytes(reserved_bytes)} that it reserves"
+        yield _Limit(name=name, reached_in_s=room / growth)
+
+
+def _sentence(task: TaskId, limit: _Limit, *, growth: float, left_s: float) -> str:
+    return (
+        f"the memory of {task} grows by {write_bytes(round(growth * 3600))} an hour and would reach "
+        f"{limit.name} in about {_rough(limit.reached_in_s)}, before the run's end in about {_rough(left_s)}"
+    )
+
+
+def _rough(seconds: float) -> str:
+    if seconds < 5400:
+        return f"{max(1, round(seconds / 60))} min"
+    hours = seconds / 3600
+    return f"{hours:.0f} h" if hours >= 10 else f"{hours:.1f}".removesuffix(".0") + " h"
