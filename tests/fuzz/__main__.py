@@ -32,7 +32,7 @@ def main(seeds: str, strategy: str, keras: str, dtype: str, is_shrunk: bool, at_
             counts[result.verdict.value] += 1
             if result.verdict.is_defect:
                 _say(result, keras=keras, strategy=strategy, is_shrunk=is_shrunk)
-            elif result.verdict.value in ("told", "unusable"):
+            elif result.verdict.value in ("told", "explained", "unusable"):
                 click.echo(f"{result.verdict.value} {result.program.name}: {result.details[-150:]!r}")
     click.echo(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
     sys.exit(bool(counts["different"] or counts["failed"]))

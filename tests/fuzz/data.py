@@ -56,7 +56,7 @@ def training_data(program: Program) -> dict[str, Any]:
     x, y, weights = arrays(program, program.num_examples)
     size = program.batch_size
     if program.data == "arrays":
-        given: dict[str, Any] = {"x": x, "y": y, "batch_size": size, "shuffle": False}
+        given: dict[str, Any] = {"x": x, "y": y, "batch_size": size, "shuffle": program.shuffle}
         return given if weights is None else {**given, "sample_weight": weights}
     whole = (x, y) if weights is None else (x, y, weights)
     steps = -(-program.num_examples // size)

@@ -43,6 +43,7 @@ class Program:
       simplified: The axes that were set to their simplest value.
       layers: Names of hidden layers.
       loss: One of LOSSES[task].
+      shuffle: Whether `model.fit` shuffles arrays.
       outputs: How many outputs the model has; the second one is a regression.
       after: What happens after the training, in this order.
     """
@@ -65,6 +66,7 @@ class Program:
     weights: str = KEEP
     model: str = "functional"
     data: str = "arrays"
+    shuffle: bool = False
     num_examples: int = 48
     batch_size: int = 16
     epochs: int = 2
@@ -149,6 +151,7 @@ def draw(seed: int, *, dtype: str = "float64") -> Program:
             "model", "functional", "subclassed", "own_train_step", "add_loss", "compute_loss", "functional"
         ),
         data="dataset" if call == "model.fit" and data == "function" else data,
+        shuffle=data == "arrays" and call == "model.fit" and choose("shuffle", False, True),
         num_examples=choose("num_examples", 48, 50, 61, 37),
         batch_size=choose("batch_size", 16, 12, 7),
         epochs=choose("epochs", 2, 1, 3),

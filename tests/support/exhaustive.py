@@ -178,6 +178,7 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "training/test_profiler.py": {
         r"same_weights\[(multi_worker_mirrored|parameter_server)-3": "[mirrored-3]; e2e/test_profile.py",
     },
+    "training/test_plain_keras.py": {r"-(multi_worker_)?mirrored-2-keras3": "[…-one_device-1-keras3]"},
     "training/test_recipes.py": {
         r"one_device\[arrays-.*-keraslegacy": "[arrays-multi_worker_mirrored-2-keras3]",
         r"one_device\[parquet-(multi_worker_mirrored-3|mirrored-4)-keras3": "[arrays-…]; tests/data/sources",

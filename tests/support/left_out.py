@@ -191,6 +191,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
         *("resumes_inside", "killed_worker"),
     ),
     "training/test_plain_fit.py": ("plain_fit_is_counted", "plain_fit_of"),
+    "training/test_plain_keras.py": ALL,
     "training/test_recipes.py": (
         "training_is_that_of_one_device[parquet",
         *("steps_of", "evaluator", "workers_with", "training_that", "with_deterministic", "workers_that_map"),

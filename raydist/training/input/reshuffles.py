@@ -7,6 +7,7 @@ one does, the seeds that were taken before the checkpoint are taken again.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,18 @@ DEPENDS_ON_TIMING = (
     "shuffles on depends on timing, so the order of examples differs from run to run, from one device's, and "
     "after a resume; make a dataset for each training, or use raydist.data"
 )
+
+
+class Unread(enum.Enum):
+    """Where a Keras makes an iterator that it does not read. With it, too, a shuffle draws an order.
+
+    AFTER_PASS: Keras 3, when it has read data of a known length to their end.
+    AT_FIRST: tf_keras, before the first epoch of data that it begins anew in each.
+    """
+
+    AFTER_PASS = "after pass"
+    AT_FIRST = "at first"
+
 
 # What begins its inputs once, with its own iterator: not `repeat`, `concatenate` and `cache`.
 _BEGIN_WITH_INPUT = {
@@ -49,8 +62,31 @@ def begin_passes(dataset: tf.data.Dataset, count: int) -> None:
             _read(dataset)
 
 
+def begin_unread(dataset: Any) -> None:
+    """Takes the seeds of an iterator that is made and not read."""
+    if shuffles_of(dataset):
+        iter(dataset)
+
+
+def begin_epochs(dataset: tf.data.Dataset, count: int, *, unread: Unread) -> None:
+    """Takes the seeds of `count` epochs, each of which has read the whole of the data.
+
+    Those of tf_keras's unread iterator are not among them.
+    """
+    for _ in range(count):
+        begin_passes(dataset, 1)
+        if unread is Unread.AFTER_PASS and int(dataset.cardinality()) > 0:
+            begin_unread(dataset)
+
+
 def seeds_of_fit(
-    dataset: tf.data.Dataset, *, epochs: int, steps_per_epoch: int | None, steps: int, group_size: int = 1
+    dataset: tf.data.Dataset,
+    *,
+    epochs: int,
+    steps_per_epoch: int | None,
+    steps: int,
+    unread: Unread,
+    group_size: int = 1,
 ) -> Callable[[], None] | None:
     """Returns what takes the seeds of a `fit` that has ended; None if they depend on timing.
 
@@ -63,14 +99,27 @@ def seeds_of_fit(
       group_size: Batches of each step.
     """
     size = int(dataset.cardinality())
-    passes = epochs
-    if steps_per_epoch is not None and size > 0:  # one iterator after the other, each as long as the data
-        passes = -(-steps // -(-size // group_size))
-    elif steps_per_epoch is not None:
-        passes = 1 if steps else 0
-        if not _is_begun_at_once(dataset):
-            return None
-    return lambda: begin_passes(dataset, passes)
+    begins_anew = steps_per_epoch in (None, size)
+    if steps_per_epoch is None:
+        passes, left = epochs, 0
+    elif size > 0:  # one iterator after the other, each as long as the data
+        passes, left = divmod(steps, -(-size // group_size))
+    elif _is_begun_at_once(dataset):
+        passes, left = 0, steps
+    else:
+        return None
+
+    def take_seeds() -> None:
+        if unread is Unread.AT_FIRST and begins_anew:
+            begin_unread(dataset)
+        if steps_per_epoch is None:
+            begin_epochs(dataset, passes, unread=unread)
+            return
+        begin_passes(dataset, passes + (left > 0))
+        if unread is Unread.AFTER_PASS and passes and not left:
+            begin_unread(dataset)  # with several passes, that of each but the last one was read
+
+    return take_seeds
 
 
 def seeds_of_loop(dataset: tf.data.Dataset, *, num_steps: int) -> Callable[[], None] | None:

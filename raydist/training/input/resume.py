@@ -72,7 +72,9 @@ class Resumption:
             reporter.note(_BEGIN_ANEW)
         return Resumption(Start(), self._groups)
 
-    def prepare(self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None) -> None:
+    def prepare(
+        self, dataset: tf.data.Dataset, *, steps_per_epoch: int | None, unread: reshuffles.Unread
+    ) -> None:
         """Brings a dataset's random numbers to the position, and finds out how many batches to skip.
 
         A pipeline that shuffles anew each epoch draws a seed for each iterator. So that epoch k shuffles
@@ -80,6 +82,7 @@ class Resumption:
 
         Args:
           steps_per_epoch: Where given, one iterator goes through all epochs, and on after its end.
+          unread: Which iterators the `fit` makes beside those that it reads.
         """
         if self._skip is None or self._is_there:
             return
@@ -89,8 +92,10 @@ class Resumption:
             size = int(dataset.cardinality())
             if size > 0:
                 passes, skip = divmod(skip, self._groups.num_steps(size))
-        if self._redraws:
-            reshuffles.begin_passes(dataset, passes)
+        if self._redraws and steps_per_epoch is not None:
+            reshuffles.begin_passes(dataset, passes)  # the one after each pass is read on
+        elif self._redraws:
+            reshuffles.begin_epochs(dataset, passes, unread=unread)
         self._skip.assign(skip * self._groups.size)
 
     def begin(self, batches: tf.data.Dataset) -> tf.data.Dataset:

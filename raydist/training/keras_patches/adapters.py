@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
+from raydist.training.input.reshuffles import Unread
 from raydist.training.input.resume import Start
 from raydist.training.keras_patches.keras3.adapter import Keras3
 from raydist.training.stepping.fit_session import FitSession
@@ -26,6 +27,7 @@ class KerasAdapter(Protocol):
         has ended; else each begins anew.
       opens_sizes: Whether batches of generators and PyDatasets may differ in every size; else in those in
         which the first two differ.
+      unread: Which iterators a `fit`, and each `evaluate`, makes beside those that it reads.
       has_sharded_variables: Whether layers can hold variables that a partitioner has cut.
     """
 
@@ -33,10 +35,14 @@ class KerasAdapter(Protocol):
     continues_py_datasets: bool
     continues_validation: bool
     opens_sizes: bool
+    unread: Unread
     has_sharded_variables: bool
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Raises UnsupportedError for what a compiled model asks for and cannot work under `strategy`."""
+
+    def steps_taken(self, model: Any, asked: int | None) -> int | None:
+        """Returns the steps that an epoch takes of data that go on, where `asked` are given."""
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Makes the variables of a model, its optimizer and metrics, for a batch of that structure."""

@@ -38,6 +38,7 @@ def fit_ended(run: TaskRun, request: FitRequest, position: FitPosition, *data: D
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
         steps=counted if counted is not None else epochs * (steps_per_epoch or 0),
+        unread=adapters.adapter_of(request.model).unread,
         group_size=group_size,
     )
     if position.is_done:
@@ -69,12 +70,17 @@ def _take_validations(request: FitRequest, num_epochs: int, data: Data) -> None:
         return
     epochs = range(request.initial_epoch, request.initial_epoch + num_epochs)
     count = sum(map(request.validates, epochs))
-    one_by_one = steps is None or not adapters.adapter_of(request.model).continues_validation
-    seeds = reshuffles.seeds_of_fit(
-        dataset,
-        epochs=count,
-        steps_per_epoch=None if one_by_one else steps,
-        steps=count * (steps or 0),
-    )
-    if seeds is not None:
-        seeds()
+    adapter = adapters.adapter_of(request.model)
+    if steps is not None and adapter.continues_validation:
+        seeds = reshuffles.seeds_of_fit(
+            dataset, epochs=count, steps_per_epoch=steps, steps=count * steps, unread=adapter.unread
+        )
+        if seeds is not None:
+            seeds()
+        return
+    for _ in range(count):
+        seeds = reshuffles.seeds_of_fit(
+            dataset, epochs=1, steps_per_epoch=steps, steps=steps or 0, unread=adapter.unread
+        )
+        if seeds is not None:
+            seeds()

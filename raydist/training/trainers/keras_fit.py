@@ -134,6 +134,8 @@ class SynchronousTrainer:
             return _py_dataset(request, position)
         data, steps_per_epoch, strategy = request.train_data, request.steps_per_epoch, self._run.strategy
         specs: fit_data.BatchSpecs | None = None
+        if not isinstance(data, Batches):
+            steps_per_epoch = adapters.adapter_of(request.model).steps_taken(request.model, steps_per_epoch)
         if fit_data.is_generator(data):
             data, specs = fit_data.dataset_of_train_generator(request)
             if position.start != resume.Start():
@@ -176,6 +178,7 @@ class SynchronousTrainer:
             if self._has_own_fit(request):
                 return recipes.global_batches(data.for_epochs(None), strategy).take(steps), None
             return recipes.parts_of_workers(data.for_epochs(None), strategy), steps
+        steps = adapters.adapter_of(request.model).steps_taken(request.model, steps)
         if isinstance(data, tf.data.Dataset) or callable(data):
             auto_shard = self._run.auto_shard
             data = train_data.read(data, strategy, auto_shard=auto_shard, name="validation_data")
@@ -192,6 +195,7 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
     num_batches = py_datasets.num_batches_of(data)
     if num_batches is None and steps is None:
         raise UnsupportedError("train_data is a PyDataset without an end; give steps_per_epoch")
+    steps = adapter.steps_taken(request.model, steps) if steps != num_batches else steps
     is_endless = adapter.continues_py_datasets and steps is not None and steps != num_batches
     seed = position.run.data_seed_of(position.number) if request.shuffle and num_batches else None
     peeked = fit_data.first_batches(data)

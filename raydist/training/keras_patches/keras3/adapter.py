@@ -12,8 +12,9 @@ from keras.src import backend
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 
+from raydist.training.input.reshuffles import Unread
 from raydist.training.input.resume import Start
-from raydist.training.keras_patches.keras3 import build, class_weights, serving, trainer
+from raydist.training.keras_patches.keras3 import build, class_weights, epochs, serving, trainer
 from raydist.training.stepping.fit_session import FitSession
 
 
@@ -24,10 +25,14 @@ class Keras3:
     continues_py_datasets = True
     continues_validation = True
     opens_sizes = False
+    unread = Unread.AFTER_PASS
     has_sharded_variables = False
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         trainer.check_supported(model, strategy)
+
+    def steps_taken(self, model: Any, asked: int | None) -> int | None:
+        return epochs.in_whole_calls(asked, model.steps_per_execution)
 
     def build(self, model: Any, element_spec: Any) -> None:
         build.build(model, element_spec)

@@ -17,7 +17,7 @@ from raydist.known_versions import version_of
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.data_sizes import check_sizes
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
-from raydist.training.input import cut, py_datasets, recipes, resume, worker_order
+from raydist.training.input import cut, py_datasets, recipes, reshuffles, resume, worker_order
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import slices
@@ -81,6 +81,8 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
             self._num_batches = self.data_adapter.num_batches
         with _looked_at(self.data_adapter) as batches:
             dataset = self.data_adapter.get_tf_dataset()
+        if not isinstance(dataset, tf.distribute.DistributedDataset):
+            self.steps_per_epoch = in_whole_calls(self.steps_per_epoch, self.steps_per_execution)
         if session is not None:
             if batches:
                 worker_order.check_batches(batches, distribute_strategy, name="the data of this fit")
@@ -95,8 +97,12 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_parameter_server(
             distribute_strategy
         )
+        self._given_dataset = None
         if not is_whole:
-            resumption.prepare(dataset, steps_per_epoch=self.steps_per_epoch)
+            self._given_dataset, self._resumption = dataset, resumption
+            resumption.prepare(
+                dataset, steps_per_epoch=self.steps_per_epoch, unread=reshuffles.Unread.AFTER_PASS
+            )
             dataset = cut.cut_for_replicas(
                 dataset,
                 distribute_strategy,
@@ -131,6 +137,14 @@ def _looked_at(adapter: Any) -> Iterator[list[Any]]:
         yield found
     finally:
         del adapter._standardize_batch
+
+
+def in_whole_calls(steps: int | None, steps_per_execution: int) -> int | None:
+    """Returns how many steps Keras takes of data that go on, where it is asked for `steps` of them.
+
+    Its calls all have as many, so the last one goes on beyond (epoch_iterator.py, `_enumerate_iterator`).
+    """
+    return -(-steps // steps_per_execution) * steps_per_execution if steps else steps
 
 
 def make_enumerate_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -197,7 +211,8 @@ def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, step_cal
     groups = self._groups
     while step < num_steps:
         if self._num_batches and self._steps_seen >= self._num_batches:
-            self._interrupted_warning()
+            if num_steps - step >= self.steps_per_execution:  # or the last call of Keras had the rest
+                self._interrupted_warning()
             break
         left = min(num_steps - step, self._num_batches - self._steps_seen if self._num_batches else num_steps)
         size = 1
@@ -215,7 +230,23 @@ def _exact_steps(self: Any, num_steps: int) -> Iterator[tuple[int, int, step_cal
         )
         step += count
     if self._num_batches and self._steps_seen >= self._num_batches:
-        self._current_iterator = None
+        _begin_anew(self)
+
+
+def _begin_anew(self: Any) -> None:
+    """Makes the next iterator when data have been read to their end, as Keras does.
+
+    With `steps_per_epoch` it is read from then on; without, each epoch makes one of its own.
+    """
+    self._current_iterator = None
+    if self._given_dataset is None:
+        return
+    if self.steps_per_epoch is None:
+        reshuffles.begin_unread(self._given_dataset)
+    elif reshuffles.shuffles_of(self._given_dataset):
+        self._resumption.epoch_ended()
+        self._current_iterator = iter(self._get_iterator())
+        self._steps_seen = self._steps_before = 0
 
 
 def _until_exhausted(self: Any) -> Iterator[tuple[int, int, step_calls.StepCall]]:

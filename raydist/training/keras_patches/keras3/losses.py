@@ -14,7 +14,7 @@ from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.losses import loss as loss_module
 from keras.src.metrics import reduction_metrics
-from keras.src.trainers import trainer as base_trainer
+from keras.src.trainers import compile_utils, trainer as base_trainer
 
 from raydist.known_versions import version_of
 from raydist.training import tf_private
@@ -69,7 +69,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="update_state",
             parameters="self values sample_weight",
             make=_make_update_state,
-            reason="the mean of a train_step's own loss weighs each replica alike, whatever its examples",
+            reason="the mean of a train_step's own loss, or of one output's, weighs each replica alike",
         ),
         Replacement(
             owner=base_trainer.Trainer,
@@ -166,8 +166,14 @@ def _make_aggregate_additional_loss(original: Callable[..., Any]) -> Callable[..
 
 
 def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
+    of_outputs = inspect.unwrap(compile_utils.CompileLoss.call).__code__
+
     @functools.wraps(original)
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> None:
+        # The loss of each of several outputs weighs as many examples as a batch has by its static shape: in
+        # Keras's own graphs none, or as many in every batch. Ours may know that of a single batch.
+        is_static = sys._getframe(1).f_code is of_outputs and replica_share.is_in_model_step()
+        sample_weight = None if is_static else sample_weight
         if sample_weight is None and getattr(values, "shape", None) == ():
             sample_weight = replica_share.step_weight(_num_replicas(), values.dtype)
         original(self, values, sample_weight=sample_weight)

@@ -12,6 +12,7 @@ from tf_keras.src.engine import data_adapter
 
 from raydist.training.cluster.kinds import is_parameter_server
 from raydist.training.input.labels import NO_WEIGHT, classes_of
+from raydist.training.input.reshuffles import Unread
 from raydist.training.input.resume import Start
 from raydist.training.keras_patches.tf_keras import build, serving
 from raydist.training.stepping.fit_session import FitSession
@@ -24,10 +25,14 @@ class TfKeras:
     continues_py_datasets = False
     continues_validation = False
     opens_sizes = True
+    unread = Unread.AT_FIRST
     has_sharded_variables = True
 
     def check_supported(self, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Everything is."""
+
+    def steps_taken(self, model: Any, asked: int | None) -> int | None:
+        return asked
 
     def build(self, model: Any, element_spec: Any) -> None:
         build.build(model, element_spec)

@@ -13,7 +13,7 @@ from tf_keras.src.engine import data_adapter
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.data_sizes import check_sizes
-from raydist.training.input import cut, resume
+from raydist.training.input import cut, reshuffles, resume
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.replicas import slices
@@ -64,14 +64,16 @@ def configure_dataset(
             # Steps of earlier epochs that a resumed run has in the same pass over the data.
             before = resumption.start.epoch * (steps_per_epoch or 0)
             self._raydist_passed = before % groups.num_steps(count)
-    self._raydist_steps = self._inferred_steps
+    self._raydist_steps, self._raydist_unread = self._inferred_steps, None
     if distribute:
         check_sizes(strategy, dataset, num_steps=self._inferred_steps)
     if distribute and not data_adapter._is_distributed_dataset(dataset):
         # Only a new iterator for each epoch surely takes no more than there is.
         endless = self._inferred_steps is not None and self._adapter.should_recreate_iterator()
         steps = None if self._adapter.should_recreate_iterator() else steps_per_epoch
-        resumption.prepare(dataset, steps_per_epoch=steps)
+        if self._adapter.should_recreate_iterator():
+            self._raydist_unread = dataset
+        resumption.prepare(dataset, steps_per_epoch=steps, unread=reshuffles.Unread.AT_FIRST)
         dataset = cut.cut_for_replicas(dataset, strategy, endless=endless, begin=resumption.begin)
     self._dataset = dataset
     agree = functools.partial(means_over_workers, strategy)
@@ -85,6 +87,8 @@ def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
     """Yields each epoch with its data; one iterator per epoch, or one for all."""
     with self._truncate_execution_to_epoch():
         data_iterator = None
+        if self._initial_epoch < self._epochs:
+            reshuffles.begin_unread(self._raydist_unread)
         for epoch in range(self._initial_epoch, self._epochs):
             if self._insufficient_data:  # Set by `catch_stop_iteration`.
                 break

@@ -87,7 +87,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self",
             fingerprints=_FINGERPRINTS["enumerate_epochs"],
             make=functools.partial(data_handler.unless_coordinated, data_handler.enumerate_epochs),
-            reason="an iterator that is made and dropped advances a shuffle's seed, but not in a resumed run",
+            reason="what is given is one iterator for all epochs, and has to be a call of several steps",
         ),
         Replacement(
             owner=data_adapter.DataHandler,
