@@ -393,7 +393,7 @@ def _connect(
 
 
 def _plan_for(request: Request, inventory: Inventory) -> Plan:
-    plan = make_plan(request.job, request.origins, inventory, wants_legacy_keras=request.wants_legacy_keras)
+    plan = make_plan(request.job, request.origins, inventory, legacy_keras_reason=request.legacy_keras_reason)
     return with_data_room(plan) if request.datasets else plan
 
 

@@ -20,7 +20,9 @@ from raydist.known_versions import KNOWN
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry import script
 from raydist.spec.entry.entry_point import load_function
+from raydist.spec.entry.keras2_names import advice_on
 from raydist.spec.entry.script import run_script
+from raydist.spec.job import KerasFlavour
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 from raydist.spec.text.control import without_colours
@@ -86,7 +88,9 @@ class TrainingRunner:
             if assignment.files is not None:
                 self._store(assignment.files)  # of a task that fails the actor does it: its peers shall know
         except BaseException as error:  # a process border: everything becomes a status
-            failure = failure_of(self._task, error, secrets=secrets_of(assignment.job))
+            failure = failure_of(
+                self._task, error, secrets=secrets_of(assignment.job), keras=assignment.keras
+            )
             logger.error("%s failed: %s", self._task, failure.message)
             if failure.traceback:
                 sys.stderr.write(failure.traceback)
@@ -187,7 +191,13 @@ def _version_of(distribution: str) -> str:
         return "none"
 
 
-def failure_of(task: TaskId, error: BaseException, *, secrets: Secrets = NO_SECRETS) -> TaskFailure:
+def failure_of(
+    task: TaskId,
+    error: BaseException,
+    *,
+    secrets: Secrets = NO_SECRETS,
+    keras: KerasFlavour = KerasFlavour.KERAS_3,
+) -> TaskFailure:
     """Says in data why the train function ended with `error`, without the job's `secrets`."""
     error = data_error_in(error) or error
     message = str(error) or type(error).__name__
@@ -201,6 +211,8 @@ def failure_of(task: TaskId, error: BaseException, *, secrets: Secrets = NO_SECR
         # Also what a peer's failure made TensorFlow raise here: the controller, which sees all, tells.
         kind = FailureKind.USER
         message = with_advice(message)
+        if keras is KerasFlavour.KERAS_3 and (advice := advice_on(error)) is not None:
+            message = f"{message.rstrip()}\n{advice}"
     return TaskFailure(
         task=task,
         kind=kind,

@@ -21,13 +21,13 @@ _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 
 
 def make_plan(
-    job: JobSpec, origins: Origins, inventory: Inventory, *, wants_legacy_keras: bool = False
+    job: JobSpec, origins: Origins, inventory: Inventory, *, legacy_keras_reason: str | None = None
 ) -> Plan:
     """Returns what to launch.
 
     Args:
       origins: Where each option was set; decides which of two contradicting ones gives way.
-      wants_legacy_keras: Whether the job's source imports tf_keras.
+      legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
 
     Raises:
       MistakeError: What was asked contradicts itself, or is not available.
@@ -36,7 +36,7 @@ def make_plan(
     check_memory_retry(job)
     choice = choose_strategy(job, origins, inventory)
     job, strategy, notes = choice.job, choice.strategy, list(choice.notes)
-    keras, keras_reason = choose_keras(job, strategy, wants_legacy_keras=wants_legacy_keras)
+    keras, keras_reason = choose_keras(job, strategy, legacy_keras_reason=legacy_keras_reason)
     inventory = with_custom_resources(inventory, job)
     roles = make_roles(job, strategy, inventory, notes)
     all_roles: tuple[AnyRole, ...] = (*roles, *job.roles.values())
@@ -64,7 +64,9 @@ def make_plan(
     )
 
 
-def choose_keras(job: JobSpec, strategy: Strategy, *, wants_legacy_keras: bool) -> tuple[KerasFlavour, str]:
+def choose_keras(
+    job: JobSpec, strategy: Strategy, *, legacy_keras_reason: str | None
+) -> tuple[KerasFlavour, str]:
     """Returns what `tf.keras` is in the tasks, never AUTO, and why.
 
     Raises:
@@ -78,11 +80,11 @@ def choose_keras(job: JobSpec, strategy: Strategy, *, wants_legacy_keras: bool) 
         )
     if job.keras is not KerasFlavour.AUTO:
         return job.keras, f"keras {job.keras.value} was set"
-    if wants_legacy_keras:
-        return KerasFlavour.LEGACY, "the job's source imports tf_keras"
+    if legacy_keras_reason is not None:
+        return KerasFlavour.LEGACY, legacy_keras_reason
     if job.partitioner is not None:
         return KerasFlavour.LEGACY, "a partitioner is asked for, and Keras 3 has no sharded variables"
-    return KerasFlavour.KERAS_3, "the job's source does not import tf_keras"
+    return KerasFlavour.KERAS_3, "nothing in the job's source needs Keras 2"
 
 
 def _has_gpus(roles: Roles) -> bool:

@@ -36,7 +36,7 @@ class JobDefinition:
       entry_point: The train function.
       working_dir: Folder that travels with the run; None ships nothing.
       defaults: The decorator's arguments, typed, `params` included.
-      wants_legacy_keras: Whether the job's source imports tf_keras.
+      legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
       where: Where the defaults are written, for messages: `jobs/cifar.py, line 12`.
     """
 
@@ -44,5 +44,5 @@ class JobDefinition:
     entry_point: EntryPoint
     working_dir: Path | None = None
     defaults: TypedOptions = field(default_factory=lambda: TypedOptions({}))
-    wants_legacy_keras: bool = False
+    legacy_keras_reason: str | None = None
     where: str = "the job"

@@ -33,13 +33,13 @@ class Request:
     Attributes:
       job: With a storage that any folder can open, and with what its files of variables hold.
       origins: Where each option was set.
-      wants_legacy_keras: Whether the job's source imports tf_keras.
+      legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
       datasets: `ray.data.Dataset`s for the workers, by name; no part of the job, which is plain data.
     """
 
     job: JobSpec
     origins: Mapping[str, Origin]
-    wants_legacy_keras: bool
+    legacy_keras_reason: str | None
     datasets: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -89,7 +89,7 @@ def read_request(
             runtime_env=runtime_env,
         ),
         origins=resolved.origins,
-        wants_legacy_keras=definition.wants_legacy_keras,
+        legacy_keras_reason=definition.legacy_keras_reason,
         datasets=datasets or {},
     )
 

@@ -28,7 +28,7 @@ def workers(minimum: int, maximum: int | None = None) -> WorkerRange:
 def plan(
     inventory: Inventory = LAPTOP,
     *,
-    wants_legacy_keras: bool = False,
+    legacy_keras_reason: str | None = None,
     origins: Mapping[str, Origin] | None = None,
     **fields: Any,
 ) -> Plan:
@@ -36,4 +36,4 @@ def plan(
     entry_point = fields.pop("entry_point", EntryPoint(file="a.py", function="train"))
     job = JobSpec(name="run", entry_point=entry_point, **fields)
     by_field = {option.name: Origin.BUILT_IN for option in OPTIONS} | dict.fromkeys(fields, Origin.ASKED)
-    return make_plan(job, by_field | dict(origins or {}), inventory, wants_legacy_keras=wants_legacy_keras)
+    return make_plan(job, by_field | dict(origins or {}), inventory, legacy_keras_reason=legacy_keras_reason)

@@ -177,10 +177,10 @@ def test_devices_asked_for_with_workers_on_cpus_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "keras", "reason"),
     [
-        ({}, KerasFlavour.KERAS_3, "the job's source does not import tf_keras"),
-        ({"wants_legacy_keras": True}, KerasFlavour.LEGACY, "the job's source imports tf_keras"),
+        ({}, KerasFlavour.KERAS_3, "nothing in the job's source needs Keras 2"),
+        ({"legacy_keras_reason": "main.py uses lr"}, KerasFlavour.LEGACY, "main.py uses lr"),
         (
-            {"wants_legacy_keras": True, "keras": KerasFlavour.KERAS_3},
+            {"legacy_keras_reason": "main.py uses lr", "keras": KerasFlavour.KERAS_3},
             KerasFlavour.KERAS_3,
             "keras 3 was set",
         ),

@@ -15,6 +15,7 @@ from raydist.errors import JobFileError
 from raydist.spec.definition import JobDefinition, TypedOptions
 from raydist.spec.entry.job_probe import probe_defaults
 from raydist.spec.entry.job_source import FoundJob, JobSource, read_notebook, read_source
+from raydist.spec.entry.keras2_source import legacy_reason
 from raydist.spec.entry.notebook import SUFFIX
 from raydist.spec.entry.working_dir import (
     absolute,
@@ -96,7 +97,7 @@ def read_job(target: str, *, cwd: Path, working_dir: str | None = None) -> JobDe
         entry_point=entry_point,
         working_dir=folder,
         defaults=defaults,
-        wants_legacy_keras=source.imports_tf_keras,
+        legacy_keras_reason=_legacy_reason(found, source, folder),
         where=where,
     )
 
@@ -108,9 +109,15 @@ def _define_script(found: _Target, source: JobSource, *, asked: Path | None) -> 
         name=name,
         entry_point=entry_point,
         working_dir=folder,
-        wants_legacy_keras=source.imports_tf_keras,
+        legacy_keras_reason=_legacy_reason(found, source, folder),
         where=found.location,
     )
+
+
+def _legacy_reason(found: _Target, source: JobSource, folder: Path | None) -> str | None:
+    """Returns why the job needs Keras 2. A script finds modules beside it, too."""
+    roots = [] if folder is None else list(dict.fromkeys((found.file.parent, folder)))
+    return legacy_reason(source.parts, file=found.file, roots=roots)
 
 
 def _locate(target: str, *, cwd: Path, first: Path) -> _Target:

@@ -13,7 +13,7 @@ from typing import Any
 from raydist.errors import JobFileError
 from raydist.spec.definition import JobDefinition, TypedOptions
 from raydist.spec.entry.call_check import problem_of_function
-from raydist.spec.entry.job_source import imports_tf_keras
+from raydist.spec.entry.keras2_source import Part, legacy_reason
 from raydist.spec.entry.working_dir import existing_folder, module_working_dir
 from raydist.spec.job import EntryPoint
 from raydist.spec.settings.decorator import Job
@@ -55,7 +55,7 @@ def define_from_object(
         entry_point=entry_point,
         working_dir=folder,
         defaults=defaults,
-        wants_legacy_keras=_imports_tf_keras(function),
+        legacy_keras_reason=_legacy_reason(function, folder),
         where=f"the job {name}",
     )
 
@@ -78,15 +78,18 @@ def _folder_of(module: ModuleType | None, file: Path | None) -> Path | None:
     )
 
 
-def _imports_tf_keras(function: Any) -> bool:
+def _legacy_reason(function: Any, folder: Path | None) -> str | None:
     if not isinstance(function, FunctionType):
-        return False
+        return None
     # In a notebook the import is in another cell than the function.
     modules = (each for each in function.__globals__.values() if isinstance(each, ModuleType))
     if any(each.__name__.partition(".")[0] == "tf_keras" for each in modules):
-        return True
-    lines = linecache.getlines(function.__code__.co_filename)  # knows notebooks' cells too
+        return "the job's source imports tf_keras"
+    name = function.__code__.co_filename
+    lines = linecache.getlines(name)  # knows notebooks' cells too
     try:
-        return imports_tf_keras(ast.parse("".join(lines)))
+        part = Part(Path(name).name, ast.parse("".join(lines)))
     except (SyntaxError, ValueError):
-        return False
+        return None
+    file = Path(name) if Path(name).is_file() else None
+    return legacy_reason([part], file=file, roots=[] if folder is None else [folder])

@@ -14,6 +14,7 @@ from typing import Any
 
 from raydist.errors import JobFileError
 from raydist.spec.entry.call_check import problem_of_source
+from raydist.spec.entry.keras2_source import Part
 from raydist.spec.entry.notebook import read_cells
 
 
@@ -44,20 +45,21 @@ class JobSource:
         whose name is bound again, is not checked, as something else may be called.
       other_names: What else is bound there: assignments, imports.
       is_program: Whether it does anything when it is run, besides defining functions and classes.
+      parts: The source itself.
     """
 
     jobs: Mapping[str, FoundJob]
     functions: frozenset[str]
     other_names: frozenset[str]
-    imports_tf_keras: bool
     is_program: bool = False
     problems: Mapping[str, str] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
 
 
 def read_notebook(content: bytes, *, shown: str) -> JobSource:
     """Returns what the code cells of a notebook say; raises JobFileError for what is none."""
-    cells = read_cells(content, shown=shown)
-    return _read_tree(ast.Module([each for cell in cells for each in ast.parse(cell.source).body], []))
+    parts = tuple(Part(cell.name, ast.parse(cell.source)) for cell in read_cells(content, shown=shown))
+    return _read_tree(ast.Module([each for part in parts for each in part.tree.body], []), parts)
 
 
 def read_source(source: bytes, *, shown: str) -> JobSource:
@@ -72,38 +74,10 @@ def read_source(source: bytes, *, shown: str) -> JobSource:
         raise JobFileError(f"{shown}{line}: {error.msg}; fix the syntax error there") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise JobFileError(f"{shown} is not Python source: {error}; give a .py file") from error
-    return _read_tree(tree)
+    return _read_tree(tree, (Part(shown, tree),))
 
 
-def imports_tf_keras(tree: ast.AST) -> bool:
-    """Whether the code imports tf_keras in any form, also inside functions or by `import_module`.
-
-    Or sets the variable by which TensorFlow makes it `tf.keras`; a task has imported TensorFlow by then.
-    """
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(
-                targets=[ast.Subscript(slice=ast.Constant(value="TF_USE_LEGACY_KERAS"))],
-                value=ast.Constant(value="1" | "true" | "True"),
-            ):
-                return True
-            case ast.Import(names=names):
-                found = [alias.name for alias in names]
-            case ast.ImportFrom(module=str(module), level=0):
-                found = [module]
-            case ast.Call(
-                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(module)), *_],
-            ):
-                found = [module]
-            case _:
-                continue
-        if any(name.partition(".")[0] == "tf_keras" for name in found):
-            return True
-    return False
-
-
-def _read_tree(tree: ast.Module) -> JobSource:
+def _read_tree(tree: ast.Module, parts: tuple[Part, ...]) -> JobSource:
     packages, decorators = _names_of_raydist(tree)
 
     def is_job(node: ast.expr) -> bool:
@@ -146,11 +120,11 @@ def _read_tree(tree: ast.Module) -> JobSource:
         jobs=jobs,
         functions=frozenset(functions),
         other_names=frozenset(others),
-        imports_tf_keras=imports_tf_keras(tree),
         is_program=_is_program(tree),
         problems={
             name: problem for name, problem in problems.items() if bound[name] == 1 and name not in others
         },
+        parts=parts,
     )
 
 

@@ -195,8 +195,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="keras",
         metavar="|".join(member.value for member in KerasFlavour),
-        summary="What tf.keras is; auto is 3, unless the job's source imports tf_keras or a partitioner "
-        "is set.",
+        summary="What tf.keras is; auto is 3, unless the job's source imports tf_keras, or uses what only "
+        "Keras 2 knows, or a partitioner is set.",
         parser=values.choice(KerasFlavour),
     ),
     Option(

@@ -103,6 +103,15 @@ def note_unique_rows(optimizer: Any, gradients: Sequence[Any]) -> None:
         )
 
 
+def note_ignored_rate(optimizer: Any, rate: Any) -> None:
+    """Notes that an optimizer of tf_keras does not take the learning rate that it was given as `lr`."""
+    name = type(optimizer).__name__
+    reporter.note(
+        f"{name}(lr={rate}) trains with its default learning rate, because optimizers of tf_keras ignore lr; "
+        f"write {name}(learning_rate={rate})"
+    )
+
+
 def _is_linear(optimizer: Any) -> bool:
     """Whether an update by the sum of some gradients is the sum of the updates by each."""
     clips = (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)

@@ -25,7 +25,7 @@ PLANNED = {
     "strategy": "one_device",
     "reason": "one worker with no GPU",
     "keras": "3",
-    "keras_reason": "the job's source does not import tf_keras",
+    "keras_reason": "nothing in the job's source needs Keras 2",
     "notes": ["2 cores are shared"],
 }
 TRACEBACK = "Traceback (most recent call last):\n  File \"job.py\", line 3, in train\nKeyError: 'x'\n"
@@ -91,7 +91,7 @@ def test_submit_prints_choices_progress_and_summary(raydist: Run, fake_run: Any)
         "starting an embedded Ray",
         "run digits-1",
         "strategy one_device: one worker with no GPU",
-        "keras 3: the job's source does not import tf_keras",
+        "keras 3: nothing in the job's source needs Keras 2",
         "note: 2 cores are shared",
         "epoch 1/3  step 10/30  12.0 steps/s  loss 0.5  0:00:02",
         "printed by the library",

@@ -244,8 +244,9 @@ def test_file_that_hangs_in_the_probe_is_given_up(tmp_path: Path) -> None:
         ("import keras", False),
     ],
 )
-def test_import_of_tf_keras_in_any_form_wants_legacy_keras(read: Read, source: str, is_legacy: bool) -> None:
-    assert read(f"{source}\ndef train(ctx): ...\n", "jobs/a.py:train").wants_legacy_keras is is_legacy
+def test_import_of_tf_keras_in_any_form_needs_it(read: Read, source: str, is_legacy: bool) -> None:
+    reason = read(f"{source}\ndef train(ctx): ...\n", "jobs/a.py:train").legacy_keras_reason
+    assert reason == ("the job's source imports tf_keras" if is_legacy else None)
 
 
 def test_asked_working_dir_holds_the_file(read: Read, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_program_without_a_job_is_a_script(
 
 def test_job_is_a_job_whatever_else_its_file_does(folder: Path) -> None:
     assert read(folder, "job.py").entry_point == EntryPoint(file="job.py", function="train")
-    assert read(folder, "legacy.py").wants_legacy_keras
+    assert read(folder, "legacy.py").legacy_keras_reason is not None
 
 
 @pytest.mark.parametrize(

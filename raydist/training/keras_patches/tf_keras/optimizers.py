@@ -41,6 +41,13 @@ def replacements() -> tuple[Replacement, ...]:
             for owner in _OPTIMIZERS
         ),
         Replacement(
+            owner=optimizer.Optimizer,
+            name="_process_kwargs",
+            parameters="self kwargs",
+            make=_make_process_kwargs,
+            reason="it ignores the learning rate of Adam(lr=0.1), and tells only the task's log",
+        ),
+        Replacement(
             owner=optimizer_utils,
             name="all_reduce_sum_gradients",
             parameters="grads_and_vars",
@@ -119,6 +126,16 @@ def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         return self.iterations
 
     return apply_gradients
+
+
+def _make_process_kwargs(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _process_kwargs(self: Any, kwargs: dict[str, Any]) -> None:
+        if "lr" in kwargs:
+            gradients.note_ignored_rate(self, kwargs["lr"])
+        original(self, kwargs)
+
+    return _process_kwargs
 
 
 def _make_supports_loss_scaling(original: Callable[..., Any]) -> Callable[..., Any]:
