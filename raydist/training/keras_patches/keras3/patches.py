@@ -129,7 +129,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=seed_generator,
             name="global_seed_generator",
             parameters="...",
-            fingerprints=("4ec13060644e",),
+            fingerprints=("4ec13060644e", "54e029e26c17"),  # the latter in 3.10
             make=replica_threads.make_global_seed_generator,
             reason="each thread of a replica makes a generator of its own, in each trace",
         ),
