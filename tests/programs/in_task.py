@@ -50,6 +50,7 @@ def run(
     function_of = getattr(importlib.import_module(module), function)
     callbacks = [] if kill_after is None else [_killer(tf.keras, ctx, kill_after)]
     for name in names:
+        tf.keras.utils.set_random_seed(28)  # or the order of a shuffle depends on the program before this one
         notes: list[str] = []
         _record_notes(progress_of(ctx), notes)
         faulthandler.dump_traceback_later(limit_s, exit=True)
