@@ -77,10 +77,10 @@ PROGRAMS = {
         # Sums over the batch are rounded to 8 or 11 bits, and those of parts in another way.
         Program(name="mixed_bfloat16", expected=BOTH, is_slow=True, atol=2e-3),
         Program(name="mixed_float16", expected=BOTH, atol=2e-3),
-        Program(name="own_fit", expected=BOTH, kill_after=4),
+        Program(name="own_fit", expected=BOTH, kill_after=4, is_slow=True),
         Program(name="rate_callbacks", expected=BOTH, is_slow=True),
         Program(name="recommender", expected=BOTH, is_slow=True),
-        Program(name="returned_losses", expected=BOTH, kill_after=4),
+        Program(name="returned_losses", expected=BOTH, kill_after=4, is_slow=True),
         Program(name="schedules", expected=BOTH, is_slow=True),
         Program(name="steps_loop", expected=BOTH, is_slow=True, kill_after=1),
         Program(name="text_transformer", expected=BOTH),

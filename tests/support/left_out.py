@@ -143,13 +143,20 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
         *("killed_run", "parameter_server_loop", "only_asynchronous", "each_variant", "data_that"),
         *("mnist_trains", "batch_size", "baseline", "tpu_falls", "device_choice_agrees"),
         *("scope_makes", "custom_loop", "replicas_share", "all_reduce", "input_pipeline", "monitor_shows"),
+        "without_data_the",
     ),
     "training/test_accumulation.py": (
         *("update_of_several_batches", "resumed", "train_step", "half_precision", "gradients_are"),
     ),
     "training/test_advice.py": ("programs_that",),
     "training/test_communication.py": (
-        *("gradients_are_packed", "cross_device", "collective_that", "compressed_gradients_are"),
+        *(
+            "gradients_are_packed",
+            "cross_device",
+            "collective_that",
+            "compressed_gradients_are",
+            "options_are",
+        ),
     ),
     "training/test_evaluator.py": ALL,
     "training/test_given_data.py": ("run_that_was", "workers_with", "arrays_are", "TestAsOnOneDevice"),
@@ -170,21 +177,34 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     ),
     "training/test_context.py": (
         *("second_fit", "callbacks_resume", "train_steps", "function_of_an_input", "learning_rate"),
-        "resumed_fit",
+        *("resumed_fit", "loop_whose_checkpoints", "trainings_that_share"),
     ),
     "training/test_determinism.py": ("two_runs",),
-    "training/test_equality.py": ("batch_with_fewer", "weights_equal"),
+    "training/test_equality.py": ("batch_with_fewer", "weights_equal", "synchronized_batchnorm"),
+    "training/test_equal_state.py": (
+        *(f"workers_with_other_values_end_with_the_variables_name[{how}" for how in ("m", "t", "s", "ch")),
+        "equal_workers",
+    ),
     "training/test_export.py": ALL,
     "training/test_fit_arguments.py": (
         *("TestAsOnOneDevice", "run_that_began", "prediction_is", "workers_take", "weights_are"),
     ),
     "training/test_keras_patches.py": (
         *("TestUsersOwnFit", "TestStockKeras3", "callback_that", "gradients_are_clipped", "batch_logs"),
+        *("what_cannot_work", "stock_tf_keras"),
     ),
     "training/test_lazy_imports.py": (
         "task_imports_no_more_than_it_needs_and_has_the_rest_on_demand[s",  # all but a task that trains
     ),
     "training/test_loss_rules.py": ALL,
+    "training/test_metric_check.py": (
+        *(f"metric_that_is_no_sum_is_noted_and_all_others_equal_one_device[{how}" for how in ("e", "o")),
+        "metric_that_is_no_sum_is_noted_and_all_others_equal_one_device[fit-2 w",
+    ),
+    "training/test_non_finite.py": (
+        *(f"value_that_becomes_nan_is_noted_once_with_its_step[{how}" for how in ("m", "t")),
+        *("stop_on", "checkpoint_and_export"),
+    ),
     "training/test_own_strategies.py": ALL,
     "training/test_parameter_server.py": (
         *("a_resumed_run", "shards_of", "evaluator", "custom_loop", "command_to_save", "own_train_steps"),
@@ -208,6 +228,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_unusual_batches.py": ALL,
     "programs/test_notes.py": ("what_cannot",),
     "training/test_worker_callbacks.py": ("TestTwoWorkers",),
+    "training/test_worker_order.py": ("workers_that", "workers_whose"),
     # A type checker that reads all of raydist.
     "test_signatures.py": ("type_checker",),
     # Data and storage under every fault.
