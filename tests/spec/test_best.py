@@ -93,11 +93,9 @@ DIRECTIONS = [
 
 
 @pytest.mark.parametrize(("name", "direction"), DIRECTIONS)
-@pytest.mark.parametrize("written", ["{}", "val_{}", "{}_1", "val_head_{}_2", "loss_head_{}", "accuracy_{}"])
-def test_name_of_a_metric_of_keras_says_which_value_is_best(
-    name: str, direction: Direction, written: str
-) -> None:
-    assert direction_of(written.format(name)) is direction
+def test_name_of_a_metric_of_keras_says_which_value_is_best(name: str, direction: Direction) -> None:
+    written = ("{}", "val_{}", "{}_1", "val_head_{}_2", "loss_head_{}", "accuracy_{}")
+    assert {form: direction_of(form.format(name)) for form in written} == dict.fromkeys(written, direction)
 
 
 @pytest.mark.parametrize(
