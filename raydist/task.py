@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -15,7 +16,14 @@ from types import TracebackType
 from typing import NoReturn, Protocol
 
 from raydist.data.failures import data_error_in
-from raydist.errors import ClusterError, MistakeError, StorageError, UnsupportedError
+from raydist.errors import (
+    ClusterError,
+    FinalError,
+    MistakeError,
+    RetryableError,
+    StorageError,
+    UnsupportedError,
+)
 from raydist.known_versions import KNOWN
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry import script
@@ -221,7 +229,16 @@ def failure_of(
         traceback=without_colours(secrets.hide(_users_traceback(error)))
         if kind is FailureKind.USER
         else None,
+        wants_retry=_wants_retry(error) if kind is FailureKind.USER else None,
     )
+
+
+def _wants_retry(error: BaseException) -> bool | None:
+    """Returns what the user's exception says of another attempt; None for most."""
+    if isinstance(error, FinalError):
+        return False
+    is_retryable = isinstance(error, RetryableError)
+    return True if is_retryable or (isinstance(error, SystemExit) and error.code == os.EX_TEMPFAIL) else None
 
 
 def _users_traceback(error: BaseException) -> str:

@@ -53,6 +53,8 @@ class TaskFailure:
       log_end: The last lines of the log of a process that died without an error; None for any other.
       step: The step that the task had completed when it failed.
       at_s: Unix time, seconds.
+      wants_retry: Whether the user's code asks for another attempt: False for a FinalError, True for a
+        RetryableError and exit code 75, None for any other failure.
       is_out_of_memory: Whether the process was killed because memory ran out.
       peak_memory_bytes: The most memory that the process had, by its last status; None where that had none.
     """
@@ -65,6 +67,7 @@ class TaskFailure:
     log_end: str | None = field(default=None, metadata=NOT_KEPT)
     step: int = 0
     at_s: float = 0.0
+    wants_retry: bool | None = None
     is_out_of_memory: bool = False
     peak_memory_bytes: int | None = None
 

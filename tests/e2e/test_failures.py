@@ -88,6 +88,45 @@ def test_stop_on_nan_ends_the_run_at_that_step_without_another_attempt(
     assert "Traceback" not in ended.err
 
 
+_SAYING_JOB = """
+import raydist
+
+
+class NotReady(raydist.RetryableError):
+    pass
+
+
+class BadLabels(raydist.FinalError):
+    pass
+
+
+@raydist.job(strategy="one_device")
+def train(ctx: raydist.TrainContext):
+    if ctx.attempt < 2:
+        raise NotReady("the table is still being written")
+    for step in range(1, 4):
+        ctx.report({"loss": 1.0}, step=step)
+    raise BadLabels("label 11 of 10 classes")
+"""
+
+
+def test_run_is_retried_and_ends_as_the_exceptions_of_the_job_say(raydist: Raydist, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "saying.py").write_text(_SAYING_JOB)
+    ended = raydist("submit", "code/saying.py", "--json", "--name", "saying")
+    assert ended.code == 1, ended.err
+    error = ended.json["error"]
+    assert (error["type"], error["attempt"], ended.json["attempts"]) == ("BadLabels", 2, 3)
+    said = "worker/0 failed (attempt 2): BadLabels: label 11 of 10 classes"
+    assert error["message"] == f"{said}; not retried: BadLabels is a FinalError"
+    assert ended.err.count("Traceback (most recent call last)") == 1
+    retried = [note for note in ended.json["notes"] if "NotReady: the table is still being written" in note]
+    assert [note.rpartition("; ")[2] for note in retried] == [
+        "retried: failure 1 of 3 allowed",
+        "retried: failure 2 of 3 allowed",
+    ]
+
+
 def test_killed_worker_costs_one_attempt_and_changes_nothing(
     raydist: Raydist,
     running_ray: RunningRay,

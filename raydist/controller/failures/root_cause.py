@@ -96,7 +96,7 @@ def find_root_cause(attempt: Attempt) -> RootCause:
     if not any(map(is_decisive, failures)):
         # The death of a task that is about to be replaced may be what the others could not cope with.
         failures += attempt.absent.values()
-    first = min(failures, key=lambda failure: (_RANKS[failure.kind], failure.at_s))
+    first = min(failures, key=lambda one: (_RANKS[one.kind], one.wants_retry is not False, one.at_s))
     return RootCause(failure=first, collateral=attempt.unfinished_besides(first.task))
 
 
@@ -107,7 +107,8 @@ def is_decisive(failure: TaskFailure) -> bool:
 
 def kind_of(failure: TaskFailure) -> FailureKind:
     """Returns the kind of a failure, also where a task took a consequence for an exception of its own."""
-    if failure.kind not in (FailureKind.USER, FailureKind.COLLATERAL):
+    is_final = failure.wants_retry is False  # whatever it was raised from
+    if is_final or failure.kind not in (FailureKind.USER, FailureKind.COLLATERAL):
         return failure.kind
     # The traceback too: a train function may catch TensorFlow's error and raise its own from it.
     text = f"{failure.message}\n{failure.traceback or ''}"
