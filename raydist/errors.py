@@ -7,6 +7,7 @@ RaydistError
 │   ├── DataError          the input data: missing, not as described, changed under way
 │   └── UnsupportedError   TensorFlow or Keras cannot do what the train function asks
 ├── ClusterError           exit code 3: the cluster cannot give it, or could not be reached or started
+│   ├── DeviceError        TensorFlow does not see the GPUs that Ray assigned to a task
 │   └── StartTimeoutError  an attempt's tasks were not all training by the start deadline
 ├── StorageError           exit code 4: storage cannot be read or written
 │   └── CheckpointError    a checkpoint is damaged, or does not fit the model
@@ -26,6 +27,7 @@ __all__ = [
     "CheckpointError",
     "ClusterError",
     "DataError",
+    "DeviceError",
     "FinalError",
     "JobFileError",
     "MistakeError",
@@ -138,6 +140,17 @@ class ClusterError(RaydistError):
     """
 
     exit_code = 3
+
+
+class DeviceError(ClusterError):
+    """TensorFlow does not see the GPUs that Ray assigned to a task; names task, host, reason and remedy.
+
+    No other attempt follows: the host's TensorFlow would be the same.
+
+    Example:
+        raydist.run("jobs/cifar.py", gpus_per_worker=1)
+        # DeviceError, for example because a host has TensorFlow without the libraries of CUDA
+    """
 
 
 class StartTimeoutError(ClusterError):

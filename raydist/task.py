@@ -18,6 +18,7 @@ from typing import NoReturn, Protocol
 from raydist.data.failures import data_error_in
 from raydist.errors import (
     ClusterError,
+    DeviceError,
     FinalError,
     MistakeError,
     RetryableError,
@@ -36,6 +37,7 @@ from raydist.spec.tasks import TaskId
 from raydist.spec.text.control import without_colours
 from raydist.storage.files.job_secrets import secrets_of
 from raydist.storage.files.redaction import Secrets
+from raydist.training.cluster.gpus import check_gpus
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.training.reporting.advice import with_advice
 from raydist.training.reporting.commands import Commands
@@ -71,6 +73,7 @@ class TrainingRunner:
 
     def __init__(self, task: TaskId, host: str) -> None:
         self._task = task
+        self._host = host
         self._progress = TaskProgress(task, host=host)
         self._commands = Commands()
 
@@ -92,6 +95,9 @@ class TrainingRunner:
         self._progress.set_state(TaskState.STARTING, address=assignment.address)
         try:
             with closing(lease):
+                if assignment.num_gpus:
+                    with told_if_newer():
+                        check_gpus(self._task, host=self._host, num_gpus=assignment.num_gpus)
                 self._train(assignment, code_dir, lease)
             if assignment.files is not None:
                 self._store(assignment.files)  # of a task that fails the actor does it: its peers shall know
@@ -213,6 +219,8 @@ def failure_of(
         kind = FailureKind.MISTAKE
     elif isinstance(error, StorageError):
         kind = FailureKind.STORAGE
+    elif isinstance(error, DeviceError):
+        kind = FailureKind.DEVICE
     elif isinstance(error, ClusterError):
         kind = FailureKind.START
     else:

@@ -223,6 +223,7 @@ PUBLIC = [
     "CheckpointError",
     "ClusterError",
     "DataError",
+    "DeviceError",
     "FinalError",
     "Job",
     "JobFileError",

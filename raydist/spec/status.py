@@ -37,8 +37,14 @@ class FailureKind(enum.Enum):
     STORAGE = "STORAGE"  # a StorageError
     COLLATERAL = "COLLATERAL"  # raised because a peer failed
     LOST = "LOST"  # the process died without an error
+    DEVICE = "DEVICE"  # a DeviceError: TensorFlow does not see the task's GPUs
     START = "START"  # it did not start in time
     STALLED = "STALLED"  # no task went on for too long
+
+    @property
+    def is_incurable(self) -> bool:
+        """Whether another attempt would end the same way. The message is then a sentence of raydist's."""
+        return self in (FailureKind.MISTAKE, FailureKind.STORAGE, FailureKind.DEVICE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist, started_ray, status_of
 
 Raydist = Callable[..., Ended]
 
@@ -125,6 +125,26 @@ def test_run_is_retried_and_ends_as_the_exceptions_of_the_job_say(raydist: Raydi
         "retried: failure 1 of 3 allowed",
         "retried: failure 2 of 3 allowed",
     ]
+
+
+def test_task_whose_gpus_tensorflow_does_not_see_ends_before_it_trains(
+    slow_job: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("g", numbered=True)
+    with started_ray(folder, environ=os.environ, num_gpus=1) as ray:
+        asked = ("--workers", "1", "--gpus-per-worker", "1", "--name", "blind", "--json")
+        process = start_raydist(ray, tmp_path, "submit", slow_job, *asked)
+        out, err = process.communicate(timeout=180)
+    ended = Ended(code=process.returncode, out=out, err=err)
+    assert ended.code == 3, err
+    error = ended.json["error"]
+    assert (error["type"], error["task"], ended.json["attempts"]) == ("DeviceError", "worker/0", 1)
+    assert " has 1 GPU from Ray (CUDA_VISIBLE_DEVICES=0), and TensorFlow " in error["message"]
+    assert " sees none: " in error["message"]
+    assert "Traceback" not in err
+    logs = start_raydist(ray, tmp_path, "logs", "blind").communicate(timeout=60)[0]
+    reason = error["message"].partition(" sees none: ")[2].partition("; install")[0]
+    assert any(reason in line and "worker/0 on" not in line for line in logs.splitlines())
 
 
 def test_killed_worker_costs_one_attempt_and_changes_nothing(

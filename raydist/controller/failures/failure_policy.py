@@ -39,7 +39,7 @@ def decide(
       history: What ended the attempts before, of this submit.
     """
     match end:
-        case TaskFailure(kind=FailureKind.MISTAKE | FailureKind.STORAGE):
+        case TaskFailure() if end.kind.is_incurable:
             return _final("another attempt would end the same way")
         case TaskFailure(wants_retry=False):
             return _final(f"{end.error_type} is a FinalError")

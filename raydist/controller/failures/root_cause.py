@@ -56,6 +56,7 @@ _RANKS = {
     FailureKind.USER: 0,
     FailureKind.MISTAKE: 0,
     FailureKind.STORAGE: 0,
+    FailureKind.DEVICE: 0,
     FailureKind.LOST: 1,
     FailureKind.STALLED: 2,
     FailureKind.START: 3,
@@ -78,10 +79,10 @@ class RootCause:
     def sentence(self, *, attempt: int) -> str:
         """Returns `worker/1 failed first (attempt 0): ValueError: …; also stopped: worker/0`.
 
-        Mistakes and storage errors are sentences already, alike in every task.
+        What another attempt would meet again is a sentence already.
         """
         failure = self.failure
-        if failure.kind in (FailureKind.MISTAKE, FailureKind.STORAGE):
+        if failure.kind.is_incurable:
             return failure.message
         what = f"{failure.error_type}: {failure.message}"
         if not self.collateral:

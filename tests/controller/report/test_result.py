@@ -181,6 +181,7 @@ BY_KIND = [
     ("UnsupportedError", FailureKind.MISTAKE, errors.UnsupportedError),
     ("MyDataError", FailureKind.MISTAKE, errors.MistakeError),
     ("StartTimeoutError", FailureKind.START, errors.StartTimeoutError),
+    ("DeviceError", FailureKind.DEVICE, errors.DeviceError),
     ("StorageError", FailureKind.STORAGE, errors.StorageError),
     ("CheckpointError", FailureKind.STORAGE, errors.CheckpointError),
     # The user's own class, which only has the name of one of raydist's.
