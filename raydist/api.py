@@ -135,8 +135,8 @@ def run(
       MistakeError: What was asked cannot be done as written.
       ClusterError: The cluster cannot give it, or could not be reached or started.
       StorageError: Storage cannot be written.
-      TrainingError: The run failed while training. As with the others, once a run had been started, `result`
-        is its RunResult.
+      TrainingError: The run failed while training, or was stopped (RunCancelledError). As with the others,
+        once a run had been started, `result` is its RunResult.
     """
     called_at_s = time.monotonic()
     request = read_request(

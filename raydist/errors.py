@@ -7,12 +7,16 @@ RaydistError
 │   ├── DataError          the input data: missing, not as described, changed under way
 │   └── UnsupportedError   TensorFlow or Keras cannot do what the train function asks
 ├── ClusterError           exit code 3: the cluster cannot give it, or could not be reached or started
+│   ├── DeviceError        TensorFlow does not see the GPUs that Ray assigned to a task
 │   └── StartTimeoutError  an attempt's tasks were not all training by the start deadline
 ├── StorageError           exit code 4: storage cannot be read or written
 │   └── CheckpointError    a checkpoint is damaged, or does not fit the model
 └── TrainingError          exit code 1: the run failed while training
     ├── TaskFailedError    a task raised or died; names the first, lists the collateral
-    └── NonFiniteError     a reported value became NaN or infinite, with stop_on_nan; no other attempt follows
+    ├── NonFiniteError     a reported value became NaN or infinite, with stop_on_nan; no other attempt follows
+    ├── RunCancelledError  exit code 130: the run was stopped
+    ├── FinalError         raised by your code: no other attempt follows
+    └── RetryableError     raised by your code: another attempt follows, within max_failures
 """
 
 from __future__ import annotations
@@ -23,10 +27,14 @@ __all__ = [
     "CheckpointError",
     "ClusterError",
     "DataError",
+    "DeviceError",
+    "FinalError",
     "JobFileError",
     "MistakeError",
     "NonFiniteError",
     "RaydistError",
+    "RetryableError",
+    "RunCancelledError",
     "SpecError",
     "StartTimeoutError",
     "StorageError",
@@ -134,6 +142,17 @@ class ClusterError(RaydistError):
     exit_code = 3
 
 
+class DeviceError(ClusterError):
+    """TensorFlow does not see the GPUs that Ray assigned to a task; names task, host, reason and remedy.
+
+    No other attempt follows: the host's TensorFlow would be the same.
+
+    Example:
+        raydist.run("jobs/cifar.py", gpus_per_worker=1)
+        # DeviceError, for example because a host has TensorFlow without the libraries of CUDA
+    """
+
+
 class StartTimeoutError(ClusterError):
     """An attempt's tasks were not all training by the start deadline; names the missing ones.
 
@@ -166,7 +185,7 @@ class CheckpointError(StorageError):
 
 
 class TrainingError(RaydistError):
-    """The run failed while training, or was cancelled.
+    """The run failed while training, or was stopped.
 
     Example:
         try:
@@ -198,6 +217,45 @@ class NonFiniteError(TrainingError, MistakeError):
     """
 
     exit_code = 1
+
+
+class RunCancelledError(TrainingError):
+    """The run was stopped: by `stop`, by Ctrl-C, or by a signal to its driver.
+
+    Example:
+        handle.stop()
+        try:
+            handle.result(timeout="1m")
+        except raydist.RunCancelledError as error:
+            print("stopped at step", error.result.steps)
+    """
+
+    exit_code = 130
+
+
+class FinalError(TrainingError):
+    """Raise it, or a subclass, in your code to end the run: no other attempt follows.
+
+    `raydist.run` raises TaskFailedError for it, as for any exception of your code.
+
+    Example:
+        if num_classes != ctx.params["num_classes"]:
+            raise raydist.FinalError(f"the data have {num_classes} classes")
+    """
+
+
+class RetryableError(TrainingError):
+    """Raise it, or a subclass, in your code if another attempt may succeed.
+
+    Another attempt starts whether or not steps were completed, and also if the error was raised at this step
+    before. `max_failures` counts it; when it is used up, `raydist.run` raises TaskFailedError.
+
+    Example:
+        try:
+            vocabulary = download(url)
+        except ConnectionError as error:
+            raise raydist.RetryableError(f"{url} does not answer") from error
+    """
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -15,7 +16,15 @@ from types import TracebackType
 from typing import NoReturn, Protocol
 
 from raydist.data.failures import data_error_in
-from raydist.errors import ClusterError, MistakeError, StorageError, UnsupportedError
+from raydist.errors import (
+    ClusterError,
+    DeviceError,
+    FinalError,
+    MistakeError,
+    RetryableError,
+    StorageError,
+    UnsupportedError,
+)
 from raydist.known_versions import KNOWN
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.entry import script
@@ -28,6 +37,7 @@ from raydist.spec.tasks import TaskId
 from raydist.spec.text.control import without_colours
 from raydist.storage.files.job_secrets import secrets_of
 from raydist.storage.files.redaction import Secrets
+from raydist.training.cluster.gpus import check_gpus
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.training.reporting.advice import with_advice
 from raydist.training.reporting.commands import Commands
@@ -63,6 +73,7 @@ class TrainingRunner:
 
     def __init__(self, task: TaskId, host: str) -> None:
         self._task = task
+        self._host = host
         self._progress = TaskProgress(task, host=host)
         self._commands = Commands()
 
@@ -84,6 +95,9 @@ class TrainingRunner:
         self._progress.set_state(TaskState.STARTING, address=assignment.address)
         try:
             with closing(lease):
+                if assignment.num_gpus:
+                    with told_if_newer():
+                        check_gpus(self._task, host=self._host, num_gpus=assignment.num_gpus)
                 self._train(assignment, code_dir, lease)
             if assignment.files is not None:
                 self._store(assignment.files)  # of a task that fails the actor does it: its peers shall know
@@ -205,6 +219,8 @@ def failure_of(
         kind = FailureKind.MISTAKE
     elif isinstance(error, StorageError):
         kind = FailureKind.STORAGE
+    elif isinstance(error, DeviceError):
+        kind = FailureKind.DEVICE
     elif isinstance(error, ClusterError):
         kind = FailureKind.START
     else:
@@ -221,7 +237,16 @@ def failure_of(
         traceback=without_colours(secrets.hide(_users_traceback(error)))
         if kind is FailureKind.USER
         else None,
+        wants_retry=_wants_retry(error) if kind is FailureKind.USER else None,
     )
+
+
+def _wants_retry(error: BaseException) -> bool | None:
+    """Returns what the user's exception says of another attempt; None for most."""
+    if isinstance(error, FinalError):
+        return False
+    is_retryable = isinstance(error, RetryableError)
+    return True if is_retryable or (isinstance(error, SystemExit) and error.code == os.EX_TEMPFAIL) else None
 
 
 def _users_traceback(error: BaseException) -> str:

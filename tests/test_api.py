@@ -170,11 +170,12 @@ def test_failed_run_raises_the_typed_error_with_its_result() -> None:
     assert caught.value.result is end
 
 
-def test_cancelled_run_raises_training_error() -> None:
-    handle = handle_of(ended(RunState.CANCELLED))
+def test_cancelled_run_raises_an_error_of_its_own_with_its_result() -> None:
+    handle = handle_of(end := ended(RunState.CANCELLED))
     handle.stop()
-    with pytest.raises(raydist.TrainingError, match="run r was cancelled at step 7"):
+    with pytest.raises(raydist.RunCancelledError, match="run r was cancelled at step 7") as caught:
         handle.result(timeout=30)
+    assert caught.value.result is end
 
 
 def test_bug_in_the_controller_comes_out_where_the_result_is_asked_for() -> None:

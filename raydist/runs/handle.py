@@ -75,8 +75,8 @@ class RunHandle:
         Raises:
           TimeoutError: It did not end in `timeout`; it is still running.
           SpecError: `timeout` is not a duration.
-          RaydistError: The run failed or was cancelled (`error.result` is its result), or its driver has
-            died.
+          RunCancelledError: The run was stopped; `error.result` is its result.
+          RaydistError: The run failed (`error.result` is its result), or its driver has died.
         """
         timeout_s = None if timeout is None else parse_duration("timeout", timeout)
         if not self._home.wait(timeout_s):
@@ -88,7 +88,7 @@ class RunHandle:
 
         Example:
             handle.stop()
-            with contextlib.suppress(raydist.TrainingError):  # the run was cancelled
+            with contextlib.suppress(raydist.RunCancelledError):
                 handle.result(timeout="1m")
 
         Raises:

@@ -264,11 +264,11 @@ class RunResult:
         return None if self.error is None else self.error.traceback
 
     def raise_for_state(self) -> None:
-        """Raises the error of a run that failed, TrainingError for one that was cancelled."""
+        """Raises the error of a run that failed, RunCancelledError for one that was stopped."""
         if self.error is not None:
             raise self.error.as_exception()
         if self.state is RunState.CANCELLED:
-            raise errors.TrainingError(f"run {self.run} was cancelled at step {self.steps}")
+            raise errors.RunCancelledError(f"run {self.run} was cancelled at step {self.steps}")
 
     def as_dict(self) -> dict[str, Any]:
         """Returns what `submit --json` prints, of plain values."""

@@ -37,8 +37,14 @@ class FailureKind(enum.Enum):
     STORAGE = "STORAGE"  # a StorageError
     COLLATERAL = "COLLATERAL"  # raised because a peer failed
     LOST = "LOST"  # the process died without an error
+    DEVICE = "DEVICE"  # a DeviceError: TensorFlow does not see the task's GPUs
     START = "START"  # it did not start in time
     STALLED = "STALLED"  # no task went on for too long
+
+    @property
+    def is_incurable(self) -> bool:
+        """Whether another attempt would end the same way. The message is then a sentence of raydist's."""
+        return self in (FailureKind.MISTAKE, FailureKind.STORAGE, FailureKind.DEVICE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,8 @@ class TaskFailure:
       log_end: The last lines of the log of a process that died without an error; None for any other.
       step: The step that the task had completed when it failed.
       at_s: Unix time, seconds.
+      wants_retry: Whether the user's code asks for another attempt: False for a FinalError, True for a
+        RetryableError and exit code 75, None for any other failure.
       is_out_of_memory: Whether the process was killed because memory ran out.
       peak_memory_bytes: The most memory that the process had, by its last status; None where that had none.
     """
@@ -65,6 +73,7 @@ class TaskFailure:
     log_end: str | None = field(default=None, metadata=NOT_KEPT)
     step: int = 0
     at_s: float = 0.0
+    wants_retry: bool | None = None
     is_out_of_memory: bool = False
     peak_memory_bytes: int | None = None
 

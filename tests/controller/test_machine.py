@@ -189,9 +189,10 @@ def test_progress_is_measured_from_the_restored_step() -> None:
         (FailureKind.MISTAKE, "EmaError", "MistakeError", 2),
         (FailureKind.STORAGE, "CheckpointError", "CheckpointError", 4),
         (FailureKind.STORAGE, "OSError", "StorageError", 4),
+        (FailureKind.DEVICE, "DeviceError", "DeviceError", 3),
     ],
 )
-def test_mistake_and_storage_failure_are_final_with_their_own_exit_code(
+def test_mistake_and_failure_of_storage_or_device_are_final_with_their_own_exit_code(
     kind: FailureKind, error_type: str, name: str, exit_code: int
 ) -> None:
     failure = failed("worker/0", kind, step=9, error_type=error_type, message="what; remedy", traceback="…")

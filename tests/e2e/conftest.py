@@ -62,12 +62,13 @@ def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRay
 
 @contextlib.contextmanager
 def started_ray(
-    folder: Path, *, environ: Mapping[str, str], job_server_port: int | None = None
+    folder: Path, *, environ: Mapping[str, str], job_server_port: int | None = None, num_gpus: int = 0
 ) -> Iterator[RunningRay]:
     """A `ray start --head` with token authentication, whose tasks have `environ`.
 
     Args:
       job_server_port: Port of Ray's dashboard with its job server; None starts none.
+      num_gpus: How many GPUs Ray believes there are.
     """
     # Unix sockets below Ray's folder allow about 100 characters.
     short = Path(f"/tmp/rd{os.getpid()}-{folder.name}")
@@ -77,7 +78,15 @@ def started_ray(
     environ = dict(environ)
     if version_of(metadata.version("ray")) >= TOKENS_SINCE:
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    command = [BIN / "ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=4"]
+    command = [
+        BIN / "ray",
+        "start",
+        "--head",
+        "--block",
+        f"--port={port}",
+        "--num-cpus=4",
+        f"--num-gpus={num_gpus}",
+    ]
     command += [f"--dashboard-agent-listen-port={agent_port}"]
     command += [f"--temp-dir={short}", f"--include-dashboard={str(job_server_port is not None).lower()}"]
     command += [] if job_server_port is None else [f"--dashboard-port={job_server_port}"]

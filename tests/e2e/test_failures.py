@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import WaitUntil
-from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist, status_of
+from tests.e2e.conftest import BIN, ROOT, Ended, RunningRay, start_raydist, started_ray, status_of
 
 Raydist = Callable[..., Ended]
 
@@ -86,6 +86,65 @@ def test_stop_on_nan_ends_the_run_at_that_step_without_another_attempt(
     assert (error["type"], error["task"], ended.json["attempts"]) == ("NonFiniteError", "worker/0", 1)
     assert error["message"].startswith("not finite after step 4: loss is nan; --stop-on-nan ends the run")
     assert "Traceback" not in ended.err
+
+
+_SAYING_JOB = """
+import raydist
+
+
+class NotReady(raydist.RetryableError):
+    pass
+
+
+class BadLabels(raydist.FinalError):
+    pass
+
+
+@raydist.job(strategy="one_device")
+def train(ctx: raydist.TrainContext):
+    if ctx.attempt < 2:
+        raise NotReady("the table is still being written")
+    for step in range(1, 4):
+        ctx.report({"loss": 1.0}, step=step)
+    raise BadLabels("label 11 of 10 classes")
+"""
+
+
+def test_run_is_retried_and_ends_as_the_exceptions_of_the_job_say(raydist: Raydist, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "saying.py").write_text(_SAYING_JOB)
+    ended = raydist("submit", "code/saying.py", "--json", "--name", "saying")
+    assert ended.code == 1, ended.err
+    error = ended.json["error"]
+    assert (error["type"], error["attempt"], ended.json["attempts"]) == ("BadLabels", 2, 3)
+    said = "worker/0 failed (attempt 2): BadLabels: label 11 of 10 classes"
+    assert error["message"] == f"{said}; not retried: BadLabels is a FinalError"
+    assert ended.err.count("Traceback (most recent call last)") == 1
+    retried = [note for note in ended.json["notes"] if "NotReady: the table is still being written" in note]
+    assert [note.rpartition("; ")[2] for note in retried] == [
+        "retried: failure 1 of 3 allowed",
+        "retried: failure 2 of 3 allowed",
+    ]
+
+
+def test_task_whose_gpus_tensorflow_does_not_see_ends_before_it_trains(
+    slow_job: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("g", numbered=True)
+    with started_ray(folder, environ=os.environ, num_gpus=1) as ray:
+        asked = ("--workers", "1", "--gpus-per-worker", "1", "--name", "blind", "--json")
+        process = start_raydist(ray, tmp_path, "submit", slow_job, *asked)
+        out, err = process.communicate(timeout=180)
+    ended = Ended(code=process.returncode, out=out, err=err)
+    assert ended.code == 3, err
+    error = ended.json["error"]
+    assert (error["type"], error["task"], ended.json["attempts"]) == ("DeviceError", "worker/0", 1)
+    assert " has 1 GPU from Ray (CUDA_VISIBLE_DEVICES=0), and TensorFlow " in error["message"]
+    assert " sees none: " in error["message"]
+    assert "Traceback" not in err
+    logs = start_raydist(ray, tmp_path, "logs", "blind").communicate(timeout=60)[0]
+    reason = error["message"].partition(" sees none: ")[2].partition("; install")[0]
+    assert any(reason in line and "worker/0 on" not in line for line in logs.splitlines())
 
 
 def test_killed_worker_costs_one_attempt_and_changes_nothing(

@@ -71,7 +71,10 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_every_command.py": ("command", "list_has", "server_takes", "failed_run", "live_run"),
     "e2e/test_environment.py": ALL,
     "e2e/test_extra_roles.py": ALL,
-    "e2e/test_failures.py": ("crash_names", "run_of_that_name", "run_waits", "same_command", "stop_on"),
+    "e2e/test_failures.py": (
+        *("crash_names", "run_of_that_name", "run_waits", "same_command", "stop_on"),
+        *("run_is_retried", "task_whose_gpus"),
+    ),
     "e2e/test_fence.py": ALL,
     "e2e/test_hosts.py": ("run_over_two", "killed_raylet", "storage_that_another"),
     "e2e/test_input_data.py": ALL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import raydist
 from raydist.spec.tasks import TaskId
 from raydist.task import failure_of
 from raydist.training.reporting.advice import with_advice
@@ -39,6 +40,44 @@ def test_programs_that_are_wrong_for_several_replicas_say_what_to_do() -> None:
 @pytest.mark.parametrize("message", ["", "loss is not a number"])
 def test_other_messages_stay_as_they_are(message: str) -> None:
     assert with_advice(message) == message
+
+
+class BadLabels(raydist.FinalError, ValueError):
+    pass
+
+
+class NotReady(raydist.RetryableError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "wants_retry"),
+    [
+        (raydist.FinalError("x"), False),
+        (BadLabels("x"), False),
+        (raydist.RetryableError("x"), True),
+        (NotReady("x"), True),
+        (SystemExit(75), True),
+        (SystemExit(1), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_exception_says_by_its_class_whether_another_attempt_may_follow(
+    error: BaseException, wants_retry: bool | None
+) -> None:
+    failure = failure_of(TaskId.parse("worker/0"), error)
+    assert (failure.kind.name, failure.wants_retry) == ("USER", wants_retry)
+    assert failure.error_type == type(error).__name__
+    assert failure.traceback is not None
+
+
+@pytest.mark.parametrize(("raised", "wants_retry"), [(BadLabels, False), (KeyError, None)])
+def test_the_exception_that_was_raised_counts_and_not_its_cause(
+    raised: type[Exception], wants_retry: bool | None
+) -> None:
+    with pytest.raises(raised) as caught:
+        raise raised("x") from NotReady("y")
+    assert failure_of(TaskId.parse("worker/0"), caught.value).wants_retry is wants_retry
 
 
 def test_colours_of_a_library_are_no_part_of_a_failure() -> None:

@@ -115,9 +115,10 @@ ctx.save(step=first + 2, weights=weights)
 
 
 def test_scripts_end_and_exit_code(tmp_path: Path) -> None:
-    [status] = ended(tmp_path, "import sys\nprint('early')\nsys.exit(3)\n", Cluster())
+    [status] = ended(tmp_path, "import sys\nprint('early')\nsys.exit(75)\n", Cluster())
     failure = status["failure"]
-    assert (failure["kind"], failure["message"]) == ("USER", "main.py ended with exit code 3")
+    assert (failure["kind"], failure["message"]) == ("USER", "main.py ended with exit code 75")
+    assert failure["wants_retry"]
     assert status["traceback"].splitlines()[1].endswith('main.py", line 3, in <module>')
     [status] = ended(tmp_path, "x = 1\n", Cluster())
     assert status["state"] == "FINISHED"

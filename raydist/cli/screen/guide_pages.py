@@ -42,6 +42,7 @@ _ABOUT: Mapping[type[errors.RaydistError], str] = {
     errors.JobFileError: "writing-a-job",
     errors.DataError: "input-data",
     errors.ClusterError: "on-a-cluster",
+    errors.DeviceError: "strategies",
     errors.StartTimeoutError: "on-a-cluster",
     errors.StorageError: "storage",
     errors.CheckpointError: "storage",

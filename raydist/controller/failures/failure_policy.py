@@ -39,8 +39,12 @@ def decide(
       history: What ended the attempts before, of this submit.
     """
     match end:
-        case TaskFailure(kind=FailureKind.MISTAKE | FailureKind.STORAGE):
+        case TaskFailure() if end.kind.is_incurable:
             return _final("another attempt would end the same way")
+        case TaskFailure(wants_retry=False):
+            return _final(f"{end.error_type} is a FinalError")
+        case TaskFailure(wants_retry=True):
+            pass
         case TaskFailure(kind=FailureKind.USER) if end.step <= restored_step:
             return _final(f"no step was completed since step {restored_step}, where the attempt began")
         case TaskFailure(kind=FailureKind.USER) if _is_repeated(end, history):
@@ -54,7 +58,7 @@ def decide(
         attempts = "attempt" if num_lost == 1 else "attempts"
         return _final(f"{num_lost} {attempts} lost, --max-failures is {max_failures}")
     reason = f"failure {num_lost} of {max_failures} allowed"
-    if isinstance(end, TaskFailure) and end.kind is FailureKind.USER:
+    if isinstance(end, TaskFailure) and end.kind is FailureKind.USER and not end.wants_retry:
         reason += f"; if {end.error_type} is raised at step {end.step} again, the run ends"
     return Decision(is_retry=True, reason=reason)
 

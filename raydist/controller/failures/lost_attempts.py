@@ -61,8 +61,7 @@ class LostAttempts:
             return lost, NextAttempt(note=f"{sentence}; retried: {decision.reason}")
         # That a mistake is final, or an exception of the first attempt, needs no explanation.
         is_plain = failure.kind is FailureKind.USER and len(lost.ends) == 1
-        is_mistake = failure.kind in (FailureKind.MISTAKE, FailureKind.STORAGE)
-        suffix = "" if is_plain or is_mistake else f"; not retried: {decision.reason}"
+        suffix = "" if is_plain or failure.kind.is_incurable else f"; not retried: {decision.reason}"
         return lost, error_of(cause, attempt=number, suffix=suffix)
 
     def with_silence(

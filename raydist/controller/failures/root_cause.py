@@ -56,6 +56,7 @@ _RANKS = {
     FailureKind.USER: 0,
     FailureKind.MISTAKE: 0,
     FailureKind.STORAGE: 0,
+    FailureKind.DEVICE: 0,
     FailureKind.LOST: 1,
     FailureKind.STALLED: 2,
     FailureKind.START: 3,
@@ -78,10 +79,10 @@ class RootCause:
     def sentence(self, *, attempt: int) -> str:
         """Returns `worker/1 failed first (attempt 0): ValueError: …; also stopped: worker/0`.
 
-        Mistakes and storage errors are sentences already, alike in every task.
+        What another attempt would meet again is a sentence already.
         """
         failure = self.failure
-        if failure.kind in (FailureKind.MISTAKE, FailureKind.STORAGE):
+        if failure.kind.is_incurable:
             return failure.message
         what = f"{failure.error_type}: {failure.message}"
         if not self.collateral:
@@ -96,7 +97,7 @@ def find_root_cause(attempt: Attempt) -> RootCause:
     if not any(map(is_decisive, failures)):
         # The death of a task that is about to be replaced may be what the others could not cope with.
         failures += attempt.absent.values()
-    first = min(failures, key=lambda failure: (_RANKS[failure.kind], failure.at_s))
+    first = min(failures, key=lambda one: (_RANKS[one.kind], one.wants_retry is not False, one.at_s))
     return RootCause(failure=first, collateral=attempt.unfinished_besides(first.task))
 
 
@@ -107,7 +108,8 @@ def is_decisive(failure: TaskFailure) -> bool:
 
 def kind_of(failure: TaskFailure) -> FailureKind:
     """Returns the kind of a failure, also where a task took a consequence for an exception of its own."""
-    if failure.kind not in (FailureKind.USER, FailureKind.COLLATERAL):
+    is_final = failure.wants_retry is False  # whatever it was raised from
+    if is_final or failure.kind not in (FailureKind.USER, FailureKind.COLLATERAL):
         return failure.kind
     # The traceback too: a train function may catch TensorFlow's error and raise its own from it.
     text = f"{failure.message}\n{failure.traceback or ''}"

@@ -13,6 +13,7 @@ from raydist.spec.status import FailureKind
 _BASES: dict[FailureKind, ErrorClass] = {
     FailureKind.MISTAKE: errors.MistakeError,
     FailureKind.STORAGE: errors.StorageError,
+    FailureKind.DEVICE: errors.DeviceError,
     FailureKind.START: errors.ClusterError,
 }
 

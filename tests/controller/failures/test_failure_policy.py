@@ -37,7 +37,7 @@ def test_as_many_attempts_may_be_lost_as_are_allowed(end: AttemptEnd, max_failur
     assert f"--max-failures is {max_failures}" in last.reason
 
 
-@pytest.mark.parametrize("kind", [FailureKind.MISTAKE, FailureKind.STORAGE])
+@pytest.mark.parametrize("kind", [FailureKind.MISTAKE, FailureKind.STORAGE, FailureKind.DEVICE])
 def test_what_no_other_attempt_can_cure_is_final_at_once(kind: FailureKind) -> None:
     assert not decision_for(make_failure("worker/0", kind, step=50)).is_retry
 
@@ -63,6 +63,20 @@ def test_user_exception_that_would_be_raised_again_is_final(error_type: str) -> 
 def test_retry_says_what_ends_the_run() -> None:
     decision = decision_for(make_failure("worker/0", step=50), restored_step=40)
     assert decision.reason == "failure 1 of 3 allowed; if ValueError is raised at step 50 again, the run ends"
+
+
+def test_final_error_is_final_whatever_was_completed() -> None:
+    failure = make_failure("worker/0", step=50, error_type="BadLabels", wants_retry=False)
+    assert decision_for(failure) == Decision(is_retry=False, reason="BadLabels is a FinalError")
+
+
+@pytest.mark.parametrize("error_type", ["NotReady", "TypeError"])
+def test_retryable_error_is_retried_within_max_failures_also_without_progress(error_type: str) -> None:
+    failure = make_failure("worker/0", step=40, error_type=error_type, wants_retry=True)
+    decision = decision_for(failure, history=(failure, failure), restored_step=40)
+    assert decision == Decision(is_retry=True, reason="failure 3 of 3 allowed")
+    decision = decision_for(failure, history=(failure,) * 3, restored_step=40)
+    assert decision == Decision(is_retry=False, reason="4 attempts lost, --max-failures is 3")
 
 
 def test_user_exception_at_the_same_step_twice_is_final() -> None:

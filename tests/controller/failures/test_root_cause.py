@@ -64,6 +64,14 @@ def attempt_with(*failures: TaskFailure, num_workers: int = 3) -> Attempt:
         ),
         pytest.param(
             [
+                make_failure("worker/0", USER, at_s=1),
+                make_failure("worker/1", USER, at_s=2, wants_retry=False),
+            ],
+            "worker/1",
+            id="final-error-before-others",
+        ),
+        pytest.param(
+            [
                 make_failure("worker/0", USER, at_s=1, message="Collective ops is aborted by: recvmsg"),
                 make_failure("worker/1", USER, at_s=2),
             ],
@@ -105,6 +113,8 @@ def test_first_failure_is_found_among_those_it_caused(failures: list[TaskFailure
         ({"error_type": "ClosureInputError", "message": _WRAPPED.format("InvalidArgumentError()")}, USER),
         ({"error_type": "ValueError", "message": _WRAPPED.format("UnavailableError()")}, USER),
         ({"message": "bad batch"}, USER),
+        ({"message": "Collective ops is aborted by: recvmsg", "wants_retry": False}, USER),
+        ({"message": "Collective ops is aborted by: recvmsg", "wants_retry": True}, COLLATERAL),
         ({"kind": FailureKind.STORAGE, "message": "Socket closed"}, FailureKind.STORAGE),
         ({"error_type": "DeadlineExceededError", "message": "Barrier timed out. Id: x"}, FailureKind.START),
     ],

@@ -181,12 +181,14 @@ BY_KIND = [
     ("UnsupportedError", FailureKind.MISTAKE, errors.UnsupportedError),
     ("MyDataError", FailureKind.MISTAKE, errors.MistakeError),
     ("StartTimeoutError", FailureKind.START, errors.StartTimeoutError),
+    ("DeviceError", FailureKind.DEVICE, errors.DeviceError),
     ("StorageError", FailureKind.STORAGE, errors.StorageError),
     ("CheckpointError", FailureKind.STORAGE, errors.CheckpointError),
     # The user's own class, which only has the name of one of raydist's.
     ("DataError", FailureKind.USER, errors.TaskFailedError),
     ("StorageError", FailureKind.USER, errors.TaskFailedError),
     ("TrainingError", FailureKind.USER, errors.TaskFailedError),
+    ("FinalError", FailureKind.USER, errors.TaskFailedError),
 ]
 
 
@@ -227,8 +229,9 @@ def test_cancelled_run_raises() -> None:
     machine = RunMachine(make_plan())
     for event in (CancelRequested(), GroupStopped()):
         machine.handle(event)
-    with pytest.raises(errors.TrainingError, match="run r was cancelled at step 0"):
+    with pytest.raises(errors.RunCancelledError, match="run r was cancelled at step 0") as caught:
         result_of(machine, places=PLACES, timings={}).raise_for_state()
+    assert caught.value.exit_code == 130
 
 
 def test_time_that_is_left_is_that_of_this_attempts_steps_alone() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import collections
+import functools
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,11 @@ import click
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import note_damage, open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
-from raydist.cli.screen.log_noise import NoiseFilter, is_noise
-from raydist.errors import MistakeError, SpecError
+from raydist.cli.screen.log_noise import NoiseFilter
+from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.spec.duration import parse_duration
 from raydist.spec.extra_roles.role import AnyTask, parse_any_task
+from raydist.spec.tasks import TaskId, TaskType
 from raydist.spec.text.code_copies import as_submitted
 from raydist.spec.text.control import coloured_line, without_sequences
 
@@ -140,7 +141,7 @@ class _Logs:
         self._since_s = since_s
         self._is_all = is_all
         self._readers: dict[tuple[int, AnyTask], TimedLogReader] = {}
-        self._noise: dict[tuple[int, AnyTask], NoiseFilter] = collections.defaultdict(NoiseFilter)
+        self._noise: dict[tuple[int, AnyTask], NoiseFilter] = {}
         self.has_ended = False
 
     @property
@@ -182,17 +183,31 @@ class _Logs:
         attempt = newest if self._attempt is None else self._attempt
         for number, task in stored:
             if number == attempt and self._task in (None, task) and (number, task) not in self._readers:
+                has_gpus = isinstance(task, TaskId) and task.task_type in self._types_with_gpus
+                noise = self._noise[number, task] = NoiseFilter(has_gpus=has_gpus)
                 reader = TimedLogReader(self._storage, task=task, attempt=number)
                 reader.skip_to(
                     num_lines=self._tail,
                     since_s=self._since_s,
-                    keep=lambda text: self._is_all or not is_noise(text),
+                    keep=_always if self._is_all else noise.keeps_alone,
                 )
                 self._readers[number, task] = reader
 
     def _keeps(self, line: LogLine) -> bool:
         is_shown = self._is_all or self._noise[line.attempt, line.task].keeps(line.text)
         return is_shown and (self._since_s is None or line.at_s is None or line.at_s >= self._since_s)
+
+    @functools.cached_property
+    def _types_with_gpus(self) -> Container[TaskType]:
+        """The types of the tasks with GPUs; all of them where a damaged record does not tell."""
+        from raydist.storage.run_record import read_record
+
+        try:
+            roles = read_record(self._storage).plan.get("roles", ())
+        except (MistakeError, StorageError):
+            return tuple(TaskType)
+        names = [role.get("task_type") for role in roles if isinstance(role, dict) and role.get("gpus")]
+        return tuple(each for each in TaskType if each.value in names)
 
     def _is_ended(self) -> bool:
         from raydist.storage.run_record import read_record
@@ -228,6 +243,10 @@ class _Printer:
             return text
         text = as_submitted(text)
         return coloured_line(text) if sys.stdout.isatty() else without_sequences(text)
+
+
+def _always(line: str) -> bool:
+    return True
 
 
 def _texts(logs: _Logs, lines: Iterable[LogLine]) -> list[dict[str, object]]:

@@ -16,12 +16,16 @@ from tests.cli.conftest import Run
 from tests.support.records import make_record
 
 INFO = "I0000 00:00:1795383984.984572     156 port.cc:153] oneDNN custom operations are on."
+NO_LIBRARIES = (
+    "W0000 00:00:1795383987.268059     156 gpu_device.cc:2365] Cannot dlopen some GPU libraries. Please make"
+)
 START_UP = [
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
     INFO,
     "I0000 00:00:1795383984.985554     156 cudart_stub.cc:31] Could not find cuda drivers on your machine",
     "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the flags.",
     "E0000 00:00:1795383987.268057     156 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error",
+    NO_LIBRARIES,
     "2026-11-21 09:30:12.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.",
     "W0000 00:00:1795383988.183129     505 local_rendezvous.cc:412] Local rendezvous is aborting "
     "with status: FAILED_PRECONDITION: Input dataset was expected to contain an infinite number of elements",
@@ -158,6 +162,34 @@ def test_log_of_start_up_alone_says_that_it_is_left_out(raydist: Run, tmp_path: 
 
 
 def test_start_up_messages_are_told_from_what_matters() -> None:
-    noise = NoiseFilter()
+    noise = NoiseFilter(has_gpus=False)
     assert [line for line in [*START_UP, *KEPT] if noise.keeps(line)] == KEPT
     assert noise.num_left_out == len(START_UP)
+
+
+def test_why_tensorflow_sees_no_gpus_is_shown_for_tasks_with_gpus() -> None:
+    noise = NoiseFilter(has_gpus=True)
+    shown = [line for line in START_UP if noise.keeps(line)]
+    assert [line.partition("] ")[2].partition(".")[0] for line in shown] == [
+        "Could not find cuda drivers on your machine",
+        "failed call to cuInit: INTERNAL: CUDA error",
+        "Cannot dlopen some GPU libraries",
+    ]
+
+
+@pytest.mark.parametrize("options", [[], ["--tail", "9"]], ids=["all-lines", "tail"])
+def test_plan_says_which_tasks_have_gpus(raydist: Run, tmp_path: Any, options: list[str]) -> None:
+    storage = open_run(str(tmp_path), run="gpus")
+    roles = [{"task_type": "chief", "gpus": 0}, {"task_type": "worker", "gpus": 1}]
+    RunRecordStore(storage).replace(make_record(storage, state="FAILED", plan={"roles": roles}))
+    for task in ("chief/0", "worker/0"):
+        add_log(storage, task, (1.0, NO_LIBRARIES))
+    code, out, _ = raydist("logs", "gpus", "--storage", str(tmp_path), *options)
+    assert (code, out) == (0, f"[worker/0] {NO_LIBRARIES}\n")
+
+
+def test_damaged_record_hides_nothing_about_gpus(raydist: Run, tmp_path: Any) -> None:
+    storage = open_run(str(tmp_path), run="gpus")
+    storage.write_bytes(storage.record, b"{")
+    add_log(storage, "worker/0", (1.0, NO_LIBRARIES))
+    assert NO_LIBRARIES in raydist("logs", "gpus", "--storage", str(tmp_path))[1]
