@@ -1,4 +1,4 @@
-"""EvaluatorTrainer: evaluates each new checkpoint beside the training, on one device."""
+"""EvaluatorTrainer: evaluates each new checkpoint beside the training, on the devices of its task."""
 
 from __future__ import annotations
 
