@@ -98,6 +98,7 @@ class RunMachine:
         self._room = 0  # for so many workers, as far as is known
         # The incarnation of the evaluator that has got FINISH, since training is done.
         self._finishing_incarnation: int | None = None
+        self._is_chief_told = False  # that the evaluator was given up
 
     @classmethod
     def revived(cls, plan: Plan, revival: Revival) -> RunMachine:
@@ -265,7 +266,13 @@ class RunMachine:
         return [ReplaceTask(task) for task in tasks]
 
     def _finish_evaluator(self) -> list[Action]:
-        """Sends FINISH to the evaluator, and to each process that takes its place, once training is done."""
+        """Sends FINISH to the evaluator, and to each process that takes its place, once training is done.
+
+        And to the chief once the evaluator was given up, so that it does not wait for values.
+        """
+        if _EVALUATOR in self.attempt.dismissed and not self._is_trained:
+            is_told, self._is_chief_told = self._is_chief_told, True
+            return [] if is_told else [SendCommand(Command.FINISH, (self.chief,))]
         status = self.attempt.statuses.get(_EVALUATOR)
         if not self._is_trained or status is None or status.state is not TaskState.RUNNING:
             return []
@@ -388,7 +395,7 @@ class RunMachine:
         number = self.attempt.number
         self.attempt = self.attempt.stopped()
         self._next = self._saving = self._finishing_incarnation = None
-        self._awaits_stacks = False
+        self._awaits_stacks = self._is_chief_told = False
         self._room = 0
         self._watchdog = Watchdog(stall_timeout_s=self.plan.job.stall_timeout)
         if problem is not None:

@@ -72,8 +72,7 @@ def _options(roles: Sequence[AnyRole]) -> str:
     extras = [role for role in roles if isinstance(role, ExtraRole)]
     trainers = [role for role in roles if not isinstance(role, ExtraRole)]
     options = [f"--cpus-per-{role.name}" for role in trainers]
-    if any(role.resources.num_gpus for role in trainers):
-        options.append("--gpus-per-worker")
+    options += [f"--gpus-per-{role.name}" for role in trainers if role.resources.num_gpus]
     options += [f"--memory-per-{role.name}" for role in trainers if role.resources.memory_bytes]
     customs = [(role, name) for role in trainers for name, _ in role.resources.custom]
     options += [

@@ -16,6 +16,7 @@ from raydist.planning.strategy import Origins, check_communication, choose_strat
 from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.settings.resolution import Origin
+from raydist.spec.tasks import TaskType
 
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 
@@ -92,8 +93,8 @@ def _has_gpus(roles: Roles) -> bool:
 
 
 def _num_gpus(roles: Roles) -> int:
-    """GPUs of the task that has most of them."""
-    return max((role.resources.num_gpus for role in roles), default=0)
+    """GPUs of a task that trains."""
+    return max(role.resources.num_gpus for role in roles if role.task_type is TaskType.WORKER)
 
 
 def _devices(

@@ -34,16 +34,16 @@ def make_roles(job: JobSpec, strategy: Strategy, inventory: Inventory, notes: li
     )
     roles: Roles = (workers,)
     if strategy is Strategy.PARAMETER_SERVER:
-        # No GPU for them: variables live in a ps's memory, and the chief and the evaluator would keep
-        # from a worker what it computes with.
+        # No GPU for them: variables live in a ps's memory, and the chief would keep from a worker what it
+        # computes with.
         roles = (
             Role(task_type=TaskType.CHIEF, resources=_resources(job, TaskType.CHIEF)),
             workers,
             Role(task_type=TaskType.PS, num_tasks=job.ps, resources=_resources(job, TaskType.PS)),
         )
     if job.evaluator:
-        evaluator = Role(task_type=TaskType.EVALUATOR, resources=_resources(job, TaskType.EVALUATOR))
-        roles = (*roles, evaluator)
+        resources = dataclasses.replace(_resources(job, TaskType.EVALUATOR), num_gpus=job.gpus_per_evaluator)
+        roles = (*roles, Role(task_type=TaskType.EVALUATOR, resources=resources))
     if job.data_workers > 0:
         resources = _resources(job, TaskType.DATA_WORKER)
         data_workers = Role(task_type=TaskType.DATA_WORKER, num_tasks=job.data_workers, resources=resources)
@@ -119,14 +119,16 @@ def _gpus_per_worker(job: JobSpec, strategy: Strategy, inventory: Inventory, not
 
 def _gpus_of_each(job: JobSpec, inventory: Inventory, notes: list[str]) -> int:
     """One GPU for each worker or for none, as all workers must have the same number."""
-    num_gpus, minimum = inventory.num_gpus, job.workers.minimum
+    others = job.gpus_per_evaluator if job.evaluator else 0
+    num_gpus, minimum = max(0, inventory.num_gpus - others), job.workers.minimum
+    beside = " beside the evaluator's" if others else ""
     if 0 < num_gpus < minimum:
         notes.append(
-            f"no worker uses a GPU: {minimum} workers need one each, and {inventory.source} has {num_gpus}; "
-            f"--workers {num_gpus} would use them"
+            f"no worker uses a GPU: {minimum} workers need one each, and {inventory.source} has "
+            f"{num_gpus}{beside}; --workers {num_gpus} would use them"
         )
     if num_gpus > job.workers.maximum:
-        notes.append(f"each worker uses 1 of {num_gpus} GPUs; --gpus-per-worker N gives it more")
+        notes.append(f"each worker uses 1 of {num_gpus} GPUs{beside}; --gpus-per-worker N gives it more")
     return 1 if num_gpus >= minimum else 0
 
 

@@ -61,6 +61,11 @@ def parse_keep_best(text: str) -> tuple[str, Direction | None]:
     return text, direction_of(text)
 
 
+def is_of_validation(name: str) -> bool:
+    """Whether a metric, as `--keep-best` names it, is one that a run's evaluator reports."""
+    return name.startswith("val_")
+
+
 def check_keep_best(option: str, value: object) -> str:
     """Returns what was written for `--keep-best`.
 

@@ -215,6 +215,7 @@ class JobSpec:
         role.
       roles: Commands that run beside the training, by name; only a config file or Python code sets them.
       gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
+      gpus_per_evaluator: GPUs of the evaluator, which uses all of them.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
       ports: Ports for TensorFlow's servers; None takes any free port.
       allow_public_ports: Whether TensorFlow's servers are started at public addresses too.
@@ -298,6 +299,7 @@ class JobSpec:
     label_selector: Mapping[str, str] = field(default_factory=dict)
     roles: ExtraRoles = field(default_factory=dict)
     gpus_per_worker: int | None = None
+    gpus_per_evaluator: int = 0
     devices: int | None = None
     ports: PortRange | None = None
     allow_public_ports: bool = False
@@ -346,6 +348,7 @@ _LOWEST: Mapping[str, int] = {
     "max_failures": 0,
     "seed": 0,
     "gpus_per_worker": 0,
+    "gpus_per_evaluator": 0,
     "cpus_per_worker": 0,
     "cpus_per_ps": 0,
     "cpus_per_chief": 0,

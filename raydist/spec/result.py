@@ -220,7 +220,8 @@ class RunResult:
       steps_repeated: Steps that were applied twice because a worker died; ParameterServer only.
       metrics: The chief's last report.
       best: The best value of the metric of --keep-best; without that option of `val_loss`, `loss` or the
-        first metric. None before the first report.
+        first metric. Of a `val_` metric that of the evaluator, where there is one. None before the first
+        report.
       evaluation: What the evaluator found last; None without one.
       progress: How far the chief is in its attempt; None before its first report.
       checkpoint: URI of the newest checkpoint; None without one.

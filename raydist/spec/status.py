@@ -233,4 +233,5 @@ class Command(enum.Enum):
     DUMP_STACKS = "DUMP_STACKS"  # write every thread's stack to the task's log
     SAVE = "SAVE"  # commit a checkpoint at the next step boundary
     PROFILE = "PROFILE"  # look on storage for a request to profile some steps
-    FINISH = "FINISH"  # evaluator: training is done; evaluate the last checkpoint and return
+    # Evaluator: training is done; evaluate the last checkpoint and return. Chief: the evaluator was given up.
+    FINISH = "FINISH"

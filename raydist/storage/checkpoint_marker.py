@@ -36,6 +36,11 @@ class Checkpoint:
     files: tuple[StoredFile, ...]
     info: Mapping[str, Any]
 
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.uri.rpartition("/")[2]
+
 
 def encode_state(state: Mapping[str, Any]) -> bytes:
     """Returns the content of a checkpoint's state.json; NaN and infinities come back as they were."""

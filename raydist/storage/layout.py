@@ -159,6 +159,11 @@ class RunLayout:
     def checkpoint_marker(self, *, step: int, attempt: int) -> str:
         return f"{self.checkpoint(step=step, attempt=attempt)}/{_COMMIT_MARKER}"
 
+    @property
+    def evaluations(self) -> str:
+        """What the evaluator found for the checkpoints, with --keep-best."""
+        return f"{self.run}/evaluations.json"
+
     @staticmethod
     def parse_checkpoint(name: str) -> tuple[int, int] | None:
         """Returns (step, attempt) of a checkpoint folder's name, or None for any other name."""

@@ -18,9 +18,11 @@ from raydist import train_context
 from raydist.errors import StorageError, UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.planning.assignment import TaskAssignment
-from raydist.spec.job import KerasFlavour, Strategy
+from raydist.spec.best import is_of_validation
+from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.tasks import TaskType
 from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.evaluations import EvaluationStore
 from raydist.storage.run_storage import open_run
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
@@ -172,6 +174,7 @@ def _opened(
             progress=progress,
             # Or a chief that dies would leave a gap in the curve before the checkpoint.
             before_commit=functools.partial(_flush, progress, metrics, board),
+            evaluations=EvaluationStore(storage) if _evaluator_decides(assignment.job) else None,
         )
         reporter = Reporter(assignment, progress=progress, metrics=metrics, board=board, profiler=profiler)
         reporting.set_current(reporter)
@@ -199,6 +202,12 @@ def _opened(
             _finish_quietly(checkpoints)
             tf_private.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
             raise
+
+
+def _evaluator_decides(job: JobSpec) -> bool:
+    """Whether --keep-best is about the evaluator's values. It follows ctx.fit, which no script calls."""
+    has_evaluator = job.evaluator and not job.entry_point.is_script
+    return has_evaluator and job.keep_best is not None and is_of_validation(job.keep_best)
 
 
 def _note_histograms(assignment: TaskAssignment, board: TensorBoardWriter) -> None:

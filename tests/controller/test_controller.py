@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from raydist.spec.job import Strategy, WorkerRange
 from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.status import Command, FailureKind, TaskState
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.fakes import (
     PLACES,
     UNIX_AT_START_S,
@@ -543,6 +546,70 @@ def test_coordinator_is_restarted_once_it_has_saved_for_a_worker_that_moved() ->
     )
     assert len(run.of("restarting")) == 1
     assert [(event["step"], event["tasks"]) for event in run.of("restarted")] == [(120, ["worker/1"])]
+
+
+@pytest.mark.parametrize("drained", ["worker/0", "worker/1"])  # the chief's host, and another one
+def test_drain_whose_deadline_is_shorter_than_the_save_goes_on_from_the_checkpoint_before(
+    drained: str, tmp_path: Path
+) -> None:
+    """1. Step 10 is committed. 2. The host is drained, and the chief is told to save step 20.
+
+    3. The host is gone before the commit marker of step 20 is written. 4. The next attempt continues.
+    """
+    storage = open_run(str(tmp_path), run="r")
+    store = CheckpointStore(storage)
+    restored: list[int] = []
+
+    class HostGone(BaseException): ...
+
+    class Interrupted(RunStorage):
+        def write_bytes(self, key: str, data: bytes, *, is_durable: bool = False) -> None:
+            if key == self.checkpoint_marker(step=20, attempt=0):
+                raise HostGone
+            super().write_bytes(key, data, is_durable=is_durable)
+
+    def newest() -> StoredCheckpoint | None:
+        found = store.newest()
+        return found and StoredCheckpoint(step=found.step, uri=found.uri)
+
+    def commit_step_10(group: FakeTaskGroup) -> None:
+        group.advance_all(10)
+        group.say("worker/0", checkpoint=store.commit(step=10, attempt=0, files={"a": b"10"}).uri)
+
+    def drain(group: FakeTaskGroup) -> None:
+        group.advance_all(20)
+        group.say(drained, leaving="its host is drained")
+
+    def vanish_while_saving(group: FakeTaskGroup) -> None:
+        assert group.commands == [(Command.SAVE, (task("worker/0"),))]
+        with contextlib.suppress(HostGone):
+            CheckpointStore(Interrupted(storage, run="r")).commit(step=20, attempt=0, files={"a": b"20"})
+        assert storage.exists(f"{storage.checkpoint(step=20, attempt=0)}/a")
+        group.fail_task(drained, FailureKind.LOST)
+
+    def restore(group: FakeTaskGroup) -> None:
+        point = store.latest_whole()
+        assert point.damaged == ()
+        assert point.checkpoint is not None
+        restored.append(point.checkpoint.step)
+        group.advance_all(restored[-1], restored_step=restored[-1])
+
+    def train_on(group: FakeTaskGroup) -> None:
+        group.advance_all(20)
+        store.commit(step=20, attempt=1, files={"a": b"20"})
+        store.prune(keep=1)
+
+    run = Run(
+        [train, commit_step_10, drain, vanish_while_saving],
+        [train, restore, train_on, finish],
+        plan=make_plan(max_failures=0),
+        newest_checkpoint=newest,
+    )
+    result = run.controller.run()
+    assert (result.state, result.attempts, restored) == (RunState.SUCCEEDED, 2, [10])
+    assert result.notes[0].endswith("retried: it had to leave, not counted")
+    assert result.checkpoint == store.committed()[0].uri
+    assert storage.list_names(storage.checkpoints) == ["step-20-a1"]  # nothing is left of what was torn
 
 
 def test_chief_gets_a_limited_time_to_save() -> None:

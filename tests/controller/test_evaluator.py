@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raydist.controller.attempt.replacement import MAX_QUICK_DEATHS
 from raydist.controller.events import GroupStopped, GroupUpdated, ReplaceTask, SendCommand, StopGroup
 from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import GroupUpdate
@@ -22,8 +23,9 @@ def machine_in_training() -> RunMachine:
     return machine
 
 
-def lost(name: str) -> GroupUpdated:
-    return news(make_status(name, TaskState.FAILED, failure=make_failure(name, FailureKind.LOST)))
+def lost(name: str, *, incarnation: int = 0) -> GroupUpdated:
+    failure = make_failure(name, FailureKind.LOST)
+    return news(make_status(name, TaskState.FAILED, failure=failure, incarnation=incarnation))
 
 
 def test_evaluator_is_told_when_the_chief_has_returned_and_ends_the_run() -> None:
@@ -39,6 +41,16 @@ def test_lost_evaluator_is_replaced_while_the_workers_go_on() -> None:
     machine = machine_in_training()
     assert machine.handle(lost("evaluator/0")) == [ReplaceTask(task("evaluator/0"))]
     assert (machine.state, machine.attempt.number) == (RunState.RUNNING, 0)
+
+
+def test_chief_is_told_once_that_the_evaluator_was_given_up() -> None:
+    machine = machine_in_training()
+    for incarnation in range(MAX_QUICK_DEATHS):
+        machine.handle(lost("evaluator/0", incarnation=incarnation))
+    alone = SendCommand(Command.FINISH, (task("worker/0"),))
+    assert machine.handle(lost("evaluator/0", incarnation=MAX_QUICK_DEATHS)) == [alone]
+    assert machine.handle(news()) == []
+    assert machine.state is RunState.RUNNING
 
 
 def test_lost_worker_ends_the_attempt_for_the_evaluator_too() -> None:

@@ -58,6 +58,29 @@ def test_workers_that_train_together_may_have_an_evaluator_beside_them() -> None
     )
 
 
+@pytest.mark.parametrize(("fields", "of_worker"), [({}, 1), ({"ps": 1}, 1), ({"gpus_per_evaluator": 3}, 0)])
+def test_evaluator_has_the_gpus_asked_for_and_the_workers_share_the_others(
+    fields: dict[str, Any], of_worker: int
+) -> None:
+    fields = {"workers": workers(2), "evaluator": True, "gpus_per_evaluator": 2, **fields}
+    made = plan(cluster((16, 4)), **fields)
+    gpus = {role.task_type: role.resources.num_gpus for role in made.roles}
+    asked = fields["gpus_per_evaluator"]
+    assert (gpus[TaskType.EVALUATOR], gpus[TaskType.WORKER]) == (asked, of_worker)
+    if of_worker == 0:
+        assert made.notes == (
+            "no worker uses a GPU: 2 workers need one each, and Ray at h0:6379 has 1 beside the evaluator's; "
+            "--workers 1 would use them",
+        )
+        with pytest.raises(SpecError, match="collective is nccl, which needs GPUs, and the tasks have none"):
+            plan(cluster((16, 4)), collective="nccl", **fields)
+
+
+def test_evaluator_with_more_gpus_than_a_host_has_is_named() -> None:
+    with pytest.raises(ClusterError, match=r"1 evaluator \(1 CPU, 3 GPUs\).*--gpus-per-evaluator"):
+        plan(cluster((8, 2), (8, 2)), workers=workers(2), evaluator=True, gpus_per_evaluator=3)
+
+
 @pytest.mark.parametrize(
     "task_type", [each for each in TaskType if each is not TaskType.DATA_WORKER], ids=lambda each: each.value
 )

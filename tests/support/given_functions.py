@@ -174,6 +174,7 @@ def through_ctx(ctx: Any, *, way: str, crash_after: int | None = None) -> dict[s
         "weights": flat(model),
         "history": dict(history.history),
         "step": ctx.step,
+        "replicas": ctx.strategy.num_replicas_in_sync,
         "notes": list(progress_of(ctx).status().notes),
     }
 

@@ -14,9 +14,16 @@ from tests.support.processes import Cluster, run_function, started
 FUNCTIONS = "tests.support.given_functions"
 
 
-@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=pytest.mark.slow)])
-def test_evaluator_evaluates_the_last_checkpoint(keras: str, tmp_path: Path) -> None:
-    where = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras, evaluator=True)
+@pytest.mark.parametrize(
+    ("keras", "devices"),
+    [("3", 2), pytest.param("legacy", None, marks=pytest.mark.slow)],
+    ids=["3", "legacy"],
+)
+def test_evaluator_evaluates_every_checkpoint_and_decides_which_is_best(
+    keras: str, devices: int | None, tmp_path: Path
+) -> None:
+    # The devices stand for the GPUs that an evaluator may have; a worker takes one CPU device in any case.
+    where = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras, evaluator=True, devices=devices)
     [expected] = run_function(
         f"{FUNCTIONS}:through_ctx", Cluster(keras=keras), way="split", job_options={"export": False}
     )
@@ -25,7 +32,7 @@ def test_evaluator_evaluates_the_last_checkpoint(keras: str, tmp_path: Path) -> 
         where,
         storage=tmp_path,
         way="split",
-        job_options={"evaluator": "true", "export": False},
+        job_options={"evaluator": "true", "export": False, "keep": "1", "keep_best": "val_loss:max"},
     ) as [*workers, evaluator]:
         for worker in workers:
             assert worker.process.wait(timeout=120) == 0, worker.text()
@@ -39,3 +46,11 @@ def test_evaluator_evaluates_the_last_checkpoint(keras: str, tmp_path: Path) -> 
     for name in ("val_loss", "val_accuracy"):
         found = followed["history"][name][-1]
         assert found == pytest.approx(expected.values["history"][name][-1], abs=1e-5)
+    # All of them, and the worst, which is the first, beside the newest: the evaluator may be far behind.
+    assert followed["replicas"] == (devices or 1)
+    losses = expected.values["history"]["val_loss"]
+    assert followed["history"]["val_loss"] == pytest.approx(losses, abs=1e-5)
+    assert max(losses) == losses[0]
+    first, last = (trained["step"] // 3, trained["step"])
+    kept = {path.name for path in (tmp_path / "test/checkpoints").iterdir()}
+    assert kept == {f"step-{first}-a0", f"step-{last}-a0"}

@@ -29,8 +29,15 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Cluster": ("address", "ports", "allow_public_ports", "fence"),
     "Environment of the tasks": ("env", "env_file", "runtime_env"),
     "Strategy and roles": (
-        *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker", "cpus_per_worker"),
-        *("cpus_per_ps", "cpus_per_chief", "cpus_per_evaluator", "run_on"),
+        *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker"),
+        *(
+            "gpus_per_evaluator",
+            "cpus_per_worker",
+            "cpus_per_ps",
+            "cpus_per_chief",
+            "cpus_per_evaluator",
+            "run_on",
+        ),
     ),
     "Memory, custom resources and labels": (
         *("memory_per_worker", "memory_per_ps", "memory_per_chief", "memory_per_evaluator"),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raydist.spec.best import Best, better
+from raydist.spec.best import Best, better, is_of_validation
 from raydist.spec.result import Evaluation
 from raydist.spec.status import TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
@@ -19,7 +19,7 @@ class Reached:
     Attributes:
       steps: The highest step completed.
       metrics: The chief's last report.
-      best: The best value that the chief reported; None before the first.
+      best: The best value that the chief reported, or the evaluator; None before the first.
       checkpoint: URI of the newest checkpoint that the chief committed; None before the first.
       evaluation: The evaluator's last result; None before the first, and without an evaluator.
       repeated: Steps that were applied twice, by attempt.
@@ -58,11 +58,23 @@ class Reached:
             elif status.task.task_type is TaskType.EVALUATOR and status.metrics:
                 found = Evaluation(step=status.step, lag_steps=status.lag_steps, metrics=status.metrics)
                 reached = dataclasses.replace(reached, evaluation=found)
+                reached = reached._with_best_of_evaluator(status.best, keep_best)
         return reached
 
     def with_checkpoint(self, uri: str, *, step: int) -> Reached:
         """Returns it with the newest checkpoint on storage, which was committed after `step` steps."""
         return dataclasses.replace(self, checkpoint=uri, steps=max(self.steps, step))
+
+    def _with_best_of_evaluator(self, best: Best | None, keep_best: str | None) -> Reached:
+        # Without --keep-best only val_loss comes before whatever the chief reports.
+        is_wanted = best is not None and (
+            best.name == "val_loss" if keep_best is None else is_of_validation(best.name)
+        )
+        return (
+            dataclasses.replace(self, best=better(self.best, best, keep_best=keep_best))
+            if is_wanted
+            else self
+        )
 
     def _reported_by_chief(self, status: TaskStatus, attempt: int, keep_best: str | None) -> Reached:
         repeated = max(status.steps_repeated, self.repeated.get(attempt, 0))

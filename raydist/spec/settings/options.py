@@ -165,6 +165,12 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.optional(values.whole_number, none="auto"),
     ),
     Option(
+        name="gpus_per_evaluator",
+        metavar="N",
+        summary="GPUs of the evaluator, which uses all of them; none when omitted.",
+        parser=values.whole_number,
+    ),
+    Option(
         name="devices",
         metavar="N",
         summary="Logical CPU devices per task on hosts without GPUs; when omitted or auto, 2 for "

@@ -65,6 +65,7 @@ class RunOptions(TypedDict, total=False):
     label_selector: Mapping[str, str] | Sequence[str]
     roles: Mapping[str, Mapping[str, Any]]
     gpus_per_worker: int | None
+    gpus_per_evaluator: int
     devices: int | None
     ports: PortRange | str | None
     allow_public_ports: bool

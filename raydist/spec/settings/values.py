@@ -22,7 +22,7 @@ ROLES = ("chief", "worker", "ps", "evaluator", "data-worker")
 # What Ray has a name of its own for.
 _OWN_AMOUNTS = {
     "CPU": "--cpus-per-…",
-    "GPU": "--gpus-per-worker",
+    "GPU": "--gpus-per-…",
     "memory": "--memory-per-…",
     "TPU": "--strategy tpu",
     "object_store_memory": "nothing: Ray reserves none of it for tasks, leave it out",

@@ -13,11 +13,19 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import CheckpointError
-from raydist.spec import best
 from raydist.spec.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.evaluations import EvaluationStore
 from raydist.training.checkpointing import variables
+from raydist.training.checkpointing.best_checkpoints import (
+    age,
+    awaited,
+    awaited_steps,
+    best_step,
+    best_steps,
+    with_evaluations,
+)
 from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays, packed_history
 from raydist.training.checkpointing.uploads import Uploads
 from raydist.training.cluster import equal_state
@@ -31,6 +39,9 @@ _READS = 3
 _REREAD_AFTER_S = 1.0
 # How often a task that waits for a slow storage shows that it is alive.
 _BEAT_S = 5.0
+# How long the chief waits at the end of a fit for the next value of an evaluator that decides which is best.
+_EVALUATION_TIMEOUT_S = 600.0
+_EVALUATION_POLL_S = 1.0
 _SHOWN_NAMES = 3
 
 logger = logging.getLogger(__name__)
@@ -50,10 +61,12 @@ class TaskCheckpoints:
         progress: TaskProgress,
         gather: Gather | None = None,
         before_commit: Callable[[], None] = lambda: None,
+        evaluations: EvaluationStore | None = None,
     ) -> None:
         """Takes what the chief keeps.
 
         Args:
+          evaluations: The evaluator's values, where they decide which checkpoint is best; else None.
           before_commit: Stores what a run that continues from the checkpoint will not report again.
           gather: Returns the numbers of every worker that restores, in their order: a collective. None
             where there is but one.
@@ -61,6 +74,7 @@ class TaskCheckpoints:
         self._gather = gather
         self._before_commit = before_commit
         self._store = store
+        self._evaluations = evaluations
         self._attempt = attempt
         self._is_chief = is_chief
         self._keep = keep
@@ -131,6 +145,32 @@ class TaskCheckpoints:
         if state is None or state.step < newest:
             self._unreadable_step = newest  # looked at once, not at each call
         return state if state is not None and state.step > step else None
+
+    def next_to_evaluate(self, seen: SavedState | None) -> SavedState | None:
+        """Returns the checkpoint that an evaluator evaluates after `seen`; None while there is none.
+
+        It is the newest one. Where the evaluator decides which is best, it is the oldest without values, and
+        the chief keeps it meanwhile.
+        """
+        if self._evaluations is None:
+            return self.newest_after(0 if seen is None else seen.step)
+        known, committed = self._evaluations.read(), sorted(self._store.committed(), key=age)
+        names = [one.name for one in committed]
+        first = names.index(seen.name) + 1 if seen is not None and seen.name in names else 0
+        for checkpoint in committed[first:]:
+            if checkpoint.name in known:
+                continue
+            try:
+                return SavedState.read(self._store.read(checkpoint), uri=checkpoint.uri)
+            except CheckpointError as error:
+                logger.warning("skipped a damaged checkpoint: %s", error)
+                self._evaluations.add(checkpoint.name, {}, present=names)  # or the chief would wait for it
+        return None
+
+    def evaluated(self, state: SavedState, values: Mapping[str, float]) -> None:
+        """Stores an evaluator's values, where they decide which checkpoint is best."""
+        if self._evaluations is not None:
+            self._evaluations.add(state.name, values, present=[one.name for one in self._store.committed()])
 
     def _read_newest(self) -> SavedState | None:
         self.finish()  # where this task saved before it restores
@@ -231,7 +271,7 @@ class TaskCheckpoints:
             return None
         self.finish()
         # The markers of an older raydist do not name the fit.
-        candidates = [one for one in self._store.committed() if one.info.get("fit", fit) == fit]
+        candidates = [one for one in self._committed() if one.info.get("fit", fit) == fit]
         while (step := best_step(candidates, self._keep_best)) is not None:
             files = self._store.read(next(one for one in candidates if one.step == step))
             if decode_state(files[STATE_FILE])["fit"] == fit:
@@ -242,6 +282,33 @@ class TaskCheckpoints:
             "weights are exported"
         )
         return None
+
+    def settle_best(self, *, fit: int, is_alone: Callable[[], bool] = lambda: False) -> None:
+        """Has the evaluator's values of this fit's checkpoints count, where they decide which is best.
+
+        Waits for those that it has yet to evaluate, for 10 minutes after each value at most. The chief calls
+        it at the end of a `fit`.
+
+        Args:
+          is_alone: Whether the run has gone on without its evaluator.
+        """
+        if self._evaluations is None or not self._is_chief:
+            return
+        self.finish()
+        committed = [one for one in self._store.committed() if one.info.get("fit") == fit]
+        left, since_s = awaited(committed, self._evaluations.read()), time.monotonic()
+        while left and not is_alone() and time.monotonic() - since_s < _EVALUATION_TIMEOUT_S:
+            self._progress.beat()  # the evaluator is what takes its time
+            time.sleep(_EVALUATION_POLL_S)
+            num_before, left = len(left), awaited(committed, self._evaluations.read())
+            since_s = since_s if len(left) == num_before else time.monotonic()
+        if left:
+            steps = ", ".join(str(one.step) for one in left)
+            self._progress.note(
+                f"the evaluator has not evaluated the checkpoints of step {steps}, so --keep-best "
+                f"{self._keep_best} chose among the others"
+            )
+        self._prune()
 
     def check(self) -> None:
         """Raises what kept a checkpoint from being stored, at the first step after."""
@@ -254,33 +321,22 @@ class TaskCheckpoints:
     def _commit(self, files: Mapping[str, bytes], *, step: int, info: Mapping[str, Any]) -> None:
         self._before_commit()
         checkpoint = self._store.commit(step=step, attempt=self._attempt, files=files, info=info)
-        self._store.prune(keep=self._keep, keep_steps=best_steps(self._store.committed(), self._keep_best))
+        self._prune()
         self._progress.committed(checkpoint.uri)
         logger.info("committed %s", checkpoint.uri)
 
+    def _committed(self) -> list[Checkpoint]:
+        committed = self._store.committed()
+        return (
+            committed if self._evaluations is None else with_evaluations(committed, self._evaluations.read())
+        )
 
-def best_steps(committed: Sequence[Checkpoint], keep_best: str | None) -> set[int]:
-    """Returns the best step of each `ctx.fit`; those whose markers do not name it count as one."""
-    fits = {checkpoint.info.get("fit") for checkpoint in committed}
-    steps = (best_step([one for one in committed if one.info.get("fit") == fit], keep_best) for fit in fits)
-    return {step for step in steps if step is not None}
-
-
-def best_step(committed: Sequence[Checkpoint], keep_best: str | None) -> int | None:
-    """Returns the step with the best value of the metric of `keep_best`; None where no checkpoint has it.
-
-    Among equals the earliest is. A value that is no finite number is never best, and neither is a checkpoint
-    whose variables are not all finite.
-    """
-    if keep_best is None:
-        return None
-    metric, _ = best.parse_keep_best(keep_best)
-    found = (
-        (checkpoint.info.get("metrics", {}).get(metric), checkpoint.step)
-        for checkpoint in committed
-        if not checkpoint.info.get("non_finite")
-    )
-    return best.best_step(found, keep_best)
+    def _prune(self) -> None:
+        committed = self._committed()
+        keep_steps = best_steps(committed, self._keep_best)
+        if self._evaluations is not None:
+            keep_steps |= awaited_steps(committed, self._evaluations.read())
+        self._store.prune(keep=self._keep, keep_steps=keep_steps)
 
 
 def non_finite_note(what: str, names: Sequence[str]) -> str:

@@ -71,6 +71,11 @@ class SavedState:
         history = tuple({name: _unpacked(value) for name, value in logs.items()} for logs in state["history"])
         return cls(**{**state, "history": history}, files=files, uri=uri)
 
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint's folder."""
+        return self.uri.rpartition("/")[2]
+
     def fit_length(self, number: int) -> FitLength | None:
         """Returns how long a `fit` was; None if the checkpoint does not say."""
         lengths = (FitLength(epochs, steps) for fit, epochs, steps in self.fit_lengths if fit == number)

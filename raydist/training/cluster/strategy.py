@@ -62,7 +62,7 @@ def new_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.di
         case Strategy.TPU:
             return _tpu(assignment)
         case _ if assignment.task.task_type is TaskType.EVALUATOR:
-            return tf.distribute.OneDeviceStrategy("/cpu:0")
+            return _of_evaluator(_devices(assignment))
         case Strategy.MULTI_WORKER_MIRRORED:
             return _multi_worker(assignment, start_timeout_s=start_timeout_s)
         case Strategy.PARAMETER_SERVER:
@@ -88,6 +88,12 @@ def split_devices(assignment: TaskAssignment) -> None:
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * assignment.devices
     )
+
+
+def _of_evaluator(devices: list[str]) -> tf.distribute.Strategy:
+    if len(devices) == 1:
+        return tf.distribute.OneDeviceStrategy(devices[0])
+    return check_replicas(tf.distribute.MirroredStrategy(devices), len(devices))
 
 
 def _devices(assignment: TaskAssignment) -> list[str]:

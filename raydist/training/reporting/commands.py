@@ -11,7 +11,8 @@ class Commands:
     """Commands that have come in. Taken by any thread.
 
     Attributes:
-      save: Set while a checkpoint is asked for. `finish`: set once training is done, for an evaluator.
+      save: Set while a checkpoint is asked for. `finish`: set once training is done, for an evaluator;
+        for the chief once the evaluator was given up.
       profile: Set while there may be a request for a profile on storage.
     """
 

@@ -1,4 +1,4 @@
-"""EvaluatorTrainer: evaluates each new checkpoint beside the training, on one device."""
+"""EvaluatorTrainer: evaluates each new checkpoint beside the training, on the devices of its task."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ class EvaluatorTrainer:
         history.on_train_begin()
         number = run.num_fits
         run.num_fits += 1
-        seen_step = 0
+        seen: SavedState | None = None
         while True:
             # Asked before the look at storage: what was committed by then is seen.
             is_last = run.commands.finish.is_set()
-            state = run.checkpoints.newest_after(seen_step)
-            seen_step = seen_step if state is None else state.step
+            state = run.checkpoints.next_to_evaluate(seen)
+            if state is None and is_last and not history.history:
+                state = run.checkpoints.newest_after(0)  # evaluated by the process before this one
+            seen = state or seen
             if state is not None and state.fit == number:
                 self._evaluate(model, dataset, state, history, num_steps=num_steps)
             elif is_last or (state is not None and state.fit > number):
@@ -80,6 +82,7 @@ class EvaluatorTrainer:
         lag_steps = max(0, run.checkpoints.newest_step() - state.step)
         metrics = {f"val_{name}": value for name, value in logs.items()}
         lag = {"evaluator_lag_steps": float(lag_steps), "evaluator_lag_s": time.time() - found_at_s}
+        run.checkpoints.evaluated(state, by_element(metrics))
         run.reporter.progress.evaluated(state.step, lag_steps=lag_steps)
         run.reporter.report({**by_element(metrics), **lag}, step=state.step, epoch=state.epoch)
         history.on_epoch_end(state.epoch - 1, metrics)

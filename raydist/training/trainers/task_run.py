@@ -180,6 +180,7 @@ class TaskRun:
         Args:
           element_spec: The structure of a batch.
         """
+        self.checkpoints.settle_best(fit=fit, is_alone=self.commands.finish.is_set)
         if self._export_folder is not None:
             is_chief, reporter = self.assignment.is_chief, self.reporter
             export(

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import pytest
+
 from raydist.controller.attempt.reached import Reached
+from raydist.spec.best import Best
 from raydist.spec.result import Evaluation
 from raydist.spec.status import TaskStatus
 from tests.support.fakes import make_status, task
 
 
-def reached_after(*statuses: TaskStatus, attempt: int = 0, before: Reached | None = None) -> Reached:
-    return (before or Reached()).updated(statuses, chief=task("chief/0"), attempt=attempt, keep_best=None)
+def reached_after(
+    *statuses: TaskStatus, attempt: int = 0, before: Reached | None = None, keep_best: str | None = None
+) -> Reached:
+    return (before or Reached()).updated(
+        statuses, chief=task("chief/0"), attempt=attempt, keep_best=keep_best
+    )
 
 
 def test_repeated_steps_are_summed_over_attempts() -> None:
@@ -40,3 +47,28 @@ def test_new_evaluator_that_has_not_evaluated_yet_keeps_the_last_evaluation() ->
         reached_after(make_status("evaluator/0", incarnation=1), before=first).evaluation == first.evaluation
     )
     assert reached_after().evaluation is None
+
+
+@pytest.mark.parametrize(
+    ("keep_best", "of_chief", "of_evaluator", "expected"),
+    [
+        ("val_accuracy", None, ("val_accuracy", 0.8), 0.8),
+        (None, ("loss", 0.3), ("val_loss", 0.5), 0.5),
+        (None, ("accuracy", 0.3), ("val_accuracy", 0.8), 0.3),  # which the chief reports again and again
+        ("loss", ("loss", 0.3), ("loss", 0.1), 0.3),
+    ],
+)
+def test_best_value_is_the_evaluators_for_a_metric_that_only_it_reports(
+    keep_best: str | None,
+    of_chief: tuple[str, float] | None,
+    of_evaluator: tuple[str, float],
+    expected: float,
+) -> None:
+    def best(found: tuple[str, float] | None) -> Best | None:
+        return found and Best(name=found[0], value=found[1], step=10)
+
+    evaluator = make_status("evaluator/0", best=best(of_evaluator), metrics={"val_loss": 0.5})
+    reached = reached_after(make_status("chief/0", best=best(of_chief)), evaluator, keep_best=keep_best)
+    reached = reached_after(make_status("chief/0", best=best(of_chief)), before=reached, keep_best=keep_best)
+    assert reached.best is not None
+    assert reached.best.value == expected
