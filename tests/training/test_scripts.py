@@ -122,8 +122,8 @@ def test_scripts_end_and_exit_code(tmp_path: Path) -> None:
     [status] = ended(tmp_path, "x = 1\n", Cluster())
     assert status["state"] == "FINISHED"
     assert status["notes"] == [
-        "main.py ended without reporting a step: it called neither model.fit nor raydist.context().report, "
-        "so the run has no steps and no metrics"
+        "main.py ended without reporting a step, so the run has no steps and no metrics: model.fit, "
+        "raydist.context().report({...}, step=n) and raydist.context().train_steps(...) show progress"
     ]
 
 
