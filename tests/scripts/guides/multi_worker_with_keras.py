@@ -67,6 +67,7 @@ for options in ({}, {"save_freq": 5}):
         multi_worker_model = mnist_setup.build_and_compile_cnn_model()
     multi_worker_model.fit(multi_worker_dataset, epochs=2, steps_per_epoch=8, callbacks=callbacks, verbose=2)
 
-# The chief had saved the model before it took part in the trainings above.
-loaded_model = tf.keras.models.load_model(model_path)
-loaded_model.fit(multi_worker_dataset, epochs=1, steps_per_epoch=2, verbose=2)
+# Other tasks have temporary folders of their own.
+if _is_chief(task_type, task_id):
+    loaded_model = tf.keras.models.load_model(model_path)
+    loaded_model.fit(multi_worker_dataset, epochs=1, steps_per_epoch=2, verbose=2)
