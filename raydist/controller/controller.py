@@ -325,7 +325,10 @@ class Controller:
         if now_s - self._recorded_s >= RECORD_EVERY_S:
             self._write_record()
         run_s = now_s - self._started_s
-        self._tell(journal.progress_event(self._machine, at_s=self._clock.unix(), run_s=run_s))
+        ready_s = self._timings.get("tasks_ready")
+        running_s = None if ready_s is None else run_s - ready_s
+        at_s = self._clock.unix()
+        self._tell(journal.progress_event(self._machine, at_s=at_s, run_s=run_s, running_s=running_s))
 
     def _tell_state(self) -> None:
         self._write_record()

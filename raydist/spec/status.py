@@ -12,6 +12,11 @@ from raydist.spec.tasks import TaskId
 
 # How notes about NaN and infinite values begin, by which whoever shows a run tells them from others.
 NOT_FINITE = "not finite"
+# Of a script that reports no step, and how long one may take to its first step before it is told so.
+SHOW_PROGRESS = (
+    "model.fit, raydist.context().report({...}, step=n) and raydist.context().train_steps(...) show progress"
+)
+_HINT_AFTER_S = 60.0
 
 
 class TaskState(enum.Enum):
@@ -235,3 +240,14 @@ class Command(enum.Enum):
     PROFILE = "PROFILE"  # look on storage for a request to profile some steps
     # Evaluator: training is done; evaluate the last checkpoint and return. Chief: the evaluator was given up.
     FINISH = "FINISH"
+
+
+def steps_hint(*, is_script: bool, step: int, running_s: float | None) -> str | None:
+    """Returns which calls show progress, for a script that runs without a step for long; None for others.
+
+    Args:
+      running_s: How long the tasks have been running; None before they do.
+    """
+    if not is_script or step > 0 or running_s is None or running_s < _HINT_AFTER_S:
+        return None
+    return f"no step reported; {SHOW_PROGRESS}"

@@ -20,6 +20,7 @@ from raydist.metrics.parquet import MetricsWriter
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.best import is_of_validation
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
+from raydist.spec.status import SHOW_PROGRESS
 from raydist.spec.tasks import TaskType
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.evaluations import EvaluationStore
@@ -132,8 +133,8 @@ def open_script(
         strategies.finish()
         if assignment.is_chief and not progress.has_trained():
             reporting.note(
-                f"{script} ended without reporting a step: it called neither model.fit nor "
-                "raydist.context().report, so the run has no steps and no metrics"
+                f"{script} ended without reporting a step, so the run has no steps and no metrics: "
+                f"{SHOW_PROGRESS}"
             )
 
 

@@ -13,7 +13,7 @@ from raydist.controller.machine import RunMachine
 from raydist.controller.task_group import Explanation
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.planning.plan import Plan
-from raydist.spec.job import Strategy, WorkerRange
+from raydist.spec.job import EntryPoint, Strategy, WorkerRange
 from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.status import Command, FailureKind, TaskState
@@ -462,7 +462,22 @@ def test_progress_tells_what_the_chief_sees() -> None:
         "steps_per_s": 10.0,
         "metrics": {"accuracy": 0.9, "loss": 0.3},
         "run_s": 3.0,
+        "hint": None,
     }
+
+
+@pytest.mark.parametrize(("function", "seconds"), [("", 63), ("", 60), ("train", 63)])
+def test_progress_of_a_script_without_steps_tells_which_calls_show_it(function: str, seconds: int) -> None:
+    def wait(group: FakeTaskGroup) -> None:
+        group.clock.advance(seconds)
+
+    plan = make_plan(entry_point=EntryPoint(file="main.py", function=function))
+    run = Run([place, train, wait, lambda group: group.advance_all(1), finish], plan=plan)
+    run.controller.run()
+    told = [event["hint"] for event in run.of("progress") if event["hint"]]
+    assert bool(told) is (not function and seconds == 63)
+    assert all("model.fit, raydist.context().report(" in one and "train_steps(" in one for one in told)
+    assert run.of("progress")[-1]["hint"] is None
 
 
 def parameter_server_run(*scripts: Script) -> Run:

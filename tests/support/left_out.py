@@ -166,7 +166,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "training/test_plain_pipelines.py": (
         *("rows_of_the_workers_make_up_each_global_batch[3", "map_that", "run_that", "training_equals"),
     ),
-    "training/test_scripts.py": ("strategy_that", "options_of", "guides_parameter_server"),
+    "training/test_scripts.py": ("strategy_that", "options_of", "guides_parameter_server", "guide_runs"),
     "training/test_checkpoints.py": (
         *(
             "chief_killed",

@@ -81,7 +81,7 @@ DISTRIBUTED = (
 
 @dataclass
 class TaskProcess:
-    """One running task; `arrays` and `values` are what its function returned."""
+    """One running task; `arrays` and `values` are what its function returned, `printed` what it printed."""
 
     name: str
     request: dict[str, Any]
@@ -89,6 +89,7 @@ class TaskProcess:
     folder: Path
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    printed: str = ""
 
     def start(self) -> None:
         """Starts the process, or another one in place of one that was killed."""
@@ -146,6 +147,7 @@ def _run_once(target: str, cluster: Cluster, *, timeout_s: float, **options: Any
             with np.load(task.folder / "arrays.npz") as arrays:
                 task.arrays = dict(arrays)
             task.values = json.loads((task.folder / "values.json").read_text())
+            task.printed = task.output.read_text(errors="replace")
     return tasks
 
 

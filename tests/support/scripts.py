@@ -14,7 +14,7 @@ from typing import Any
 
 from raydist.planning.environment import static_environment
 from raydist.spec import KerasFlavour
-from tests.support.processes import Cluster, TaskProcess, _leased_port, run_function, started
+from tests.support.processes import PATIENCE, Cluster, TaskProcess, _leased_port, run_function, started
 
 FOLDER = Path(__file__).parents[1] / "scripts"
 TARGET = "script"  # what task_main takes for a script instead of a function
@@ -58,19 +58,22 @@ def _arguments(
     return {"file": str(path), "job_options": job}
 
 
-def run_bare(name: str, *args: object, workers: int, keras: str, timeout_s: float = 240) -> None:
-    """Runs a script of tests/scripts in processes of its own with TF_CONFIG, without raydist."""
+def run_bare(name: str | Path, *args: object, workers: int, keras: str, timeout_s: float = 240) -> list[str]:
+    """Runs a script of tests/scripts in processes of its own, without raydist; returns what they printed.
+
+    Args:
+      workers: How many, each with TF_CONFIG; 0 for one process without it.
+    """
     with ExitStack() as stack:
         leases = [stack.enter_context(_leased_port()) for _ in range(workers)]
         cluster = {"worker": [f"127.0.0.1:{lease.getsockname()[1]}" for lease in leases]}
-        processes = []
-        for index in range(workers):
+        processes, printed = [], []
+        for index in range(max(workers, 1)):
             changes = static_environment(
                 keras=KerasFlavour(keras), num_cpus=1, num_gpus=0, environ=os.environ
             )
-            changes["TF_CONFIG"] = json.dumps(
-                {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            )
+            tf_config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+            changes["TF_CONFIG"] = json.dumps(tf_config) if workers else None
             environ = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
             command = [sys.executable, str(FOLDER / name), *map(str, args)]
             process = subprocess.Popen(
@@ -79,8 +82,10 @@ def run_bare(name: str, *args: object, workers: int, keras: str, timeout_s: floa
             stack.callback(process.kill)
             processes.append(process)
         for process in processes:
-            out, _ = process.communicate(timeout=timeout_s)
+            out, _ = process.communicate(timeout=timeout_s * PATIENCE)
             assert process.returncode == 0, out[-3000:]
+            printed.append(out)
+    return printed
 
 
 def results(folder: Path) -> dict[str, Any]:

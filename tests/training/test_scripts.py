@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from raydist.spec.entry.job_file import read_job
 from tests.support.processes import Cluster, run_function, run_in_turn
-from tests.support.scripts import FOLDER, results, run_script, write_script
+from tests.support.scripts import FOLDER, results, run_bare, run_script, write_script
 from tests.training.test_plain_fit import global_losses
 
 TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
@@ -62,6 +66,70 @@ def test_guides_script_with_keras_3_on_two_workers_gives_the_losses_of_one_devic
         assert [task.values["step"] for task in tasks] == [42, 42]
         np.testing.assert_allclose(global_losses(storage), found["worker-0"]["loss"], rtol=1e-6)
         assert not any("attempt" in note or "strategy" in note for note in tasks[0].values["notes"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guide:
+    """How a guide of TensorFlow is run.
+
+    Attributes:
+      keras: What `tf.keras` is, by what its source needs.
+      batch_size: The variable that has the batch size of a replica; None for one whose losses are by chance:
+        asynchronous training, and a model that is built by its first step, whose replicas all draw weights.
+      accuracy: What its trainings reach at least.
+    """
+
+    cluster: Cluster
+    keras: str
+    accuracy: float
+    batch_size: str | None = None
+
+
+MIRRORED = Cluster(strategy="mirrored", devices=2)
+SERVERS = Cluster(strategy="parameter_server", workers=2, ps=2)
+GUIDES = {
+    "distributed_training": Guide(
+        cluster=MIRRORED, keras="3", batch_size="BATCH_SIZE_PER_REPLICA", accuracy=0.4
+    ),
+    "custom_training": Guide(cluster=MIRRORED, keras="legacy", accuracy=0.7),
+    "multi_worker_with_keras": Guide(
+        cluster=TWO_WORKERS, keras="legacy", batch_size="per_worker_batch_size", accuracy=0.3
+    ),
+    "multi_worker_with_ctl": Guide(
+        cluster=TWO_WORKERS, keras="legacy", batch_size="per_worker_batch_size", accuracy=0.3
+    ),
+    "parameter_server_training": Guide(cluster=SERVERS, keras="legacy", accuracy=0.8),
+}
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_guide_runs_unedited_to_its_end_with_the_losses_of_one_device(name: str, tmp_path: Path) -> None:
+    guide, path = GUIDES[name], FOLDER / "guides" / f"{name}.py"
+    chosen = "legacy" if read_job(path.name, cwd=path.parent).legacy_keras_reason else "3"
+    assert chosen == guide.keras
+    tasks = run_script(path, replace(guide.cluster, keras=chosen))
+    for task in tasks:
+        assert task.values["failure"] is None, task.values["traceback"]
+        assert printed_ends(task.printed) == printed_ends(tasks[0].printed)
+    losses, accuracies = printed_ends(tasks[0].printed)
+    assert accuracies[-1] > guide.accuracy
+    if guide.batch_size is None:
+        return
+    # On one device each replica has the global batch.
+    source = path.read_text().replace(f"{guide.batch_size} = 64", f"{guide.batch_size} = 128")
+    seeded = f"import tensorflow\ntensorflow.keras.utils.set_random_seed(0)\n{source}"  # as raydist does
+    shutil.copy(path.with_name("mnist_setup.py"), tmp_path)
+    plain = write_script(tmp_path, seeded)
+    num_tasks = 0 if guide.cluster is MIRRORED else 1
+    [printed] = run_bare(plain, workers=num_tasks, keras=chosen)
+    np.testing.assert_allclose(losses, printed_ends(printed)[0], atol=1e-5)
+
+
+def printed_ends(text: str) -> tuple[list[float], list[float]]:
+    """Returns the losses and the accuracies that a guide has printed at the ends of its trainings."""
+    found = re.findall(r"Final loss: ([\d.e-]+), Accuracy: ([\d.e-]+)", text)
+    assert found, text[-3000:]
+    return [float(loss) for loss, _ in found], [float(accuracy) for _, accuracy in found]
 
 
 def test_script_on_one_worker_has_no_tf_config_and_its_fit_is_counted(tmp_path: Path) -> None:
@@ -123,8 +191,8 @@ def test_scripts_end_and_exit_code(tmp_path: Path) -> None:
     [status] = ended(tmp_path, "x = 1\n", Cluster())
     assert status["state"] == "FINISHED"
     assert status["notes"] == [
-        "main.py ended without reporting a step: it called neither model.fit nor raydist.context().report, "
-        "so the run has no steps and no metrics"
+        "main.py ended without reporting a step, so the run has no steps and no metrics: model.fit, "
+        "raydist.context().report({...}, step=n) and raydist.context().train_steps(...) show progress"
     ]
 
 

@@ -28,6 +28,7 @@ class Progress:
       num_epochs: None while unknown, as are `num_steps` and `steps_per_s`.
       metrics: The newest values, the ones to be shown first at the front.
       run_s: Seconds since the run was submitted.
+      hint: What would show more than the phase; None where nothing is missing.
     """
 
     phase: str = "starting"
@@ -39,13 +40,15 @@ class Progress:
     steps_per_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     run_s: float = 0.0
+    hint: str | None = None
 
 
 def progress_line(progress: Progress) -> str:
     """Returns `epoch 2/3  step 340/1200  212 steps/s  loss 0.3112  0:01:12`, of what is known."""
     parts = [f"attempt {progress.attempt}"] if progress.attempt else []
     if progress.step == 0:
-        return "  ".join([*parts, progress.phase, duration(progress.run_s)])
+        hint = [progress.hint] if progress.hint else []
+        return "  ".join([*parts, progress.phase, duration(progress.run_s), *hint])
     if progress.epoch is not None:
         parts.append(f"epoch {_of(_epoch_in_work(progress), progress.num_epochs)}")
     parts.append(f"step {_of(progress.step, progress.num_steps)}")
@@ -118,7 +121,8 @@ class PlainView:
 
     def _is_due(self, progress: Progress, last: Progress) -> bool:
         if progress.step == 0:
-            return (progress.phase, progress.attempt) != (last.phase, last.attempt)
+            said = (last.phase, last.attempt, last.hint)
+            return (progress.phase, progress.attempt, progress.hint) != said
         if (progress.epoch, progress.attempt) != (last.epoch, last.attempt) or last.step == 0:
             return True
         return progress.step != last.step and self._clock() - self._shown_at_s >= PLAIN_EVERY_S

@@ -15,7 +15,7 @@ from raydist.spec.best import Best
 from raydist.spec.plain import as_plain
 from raydist.spec.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
 from raydist.spec.run_state import RunState
-from raydist.spec.status import NOT_FINITE
+from raydist.spec.status import NOT_FINITE, SHOW_PROGRESS, steps_hint
 
 if TYPE_CHECKING:
     from raydist.spec.incidents import Incident
@@ -138,7 +138,19 @@ def progress_of(record: RunRecord) -> Progress:
         steps_per_s=told.steps_per_s,
         metrics=record.metrics,
         run_s=duration_s(record) or 0.0,
+        hint=_steps_hint(record),
     )
+
+
+def _steps_hint(record: RunRecord) -> str | None:
+    """Returns which calls show progress, where a note of the run does not tell it already."""
+    if any(SHOW_PROGRESS in note for note in record.notes):
+        return None
+    entry_point: Mapping[str, Any] = record.spec.get("entry_point", {})
+    is_script = not entry_point.get("function") and job_text(record) is not None
+    run_s, ready_s = duration_s(record), record.timings.get("tasks_ready")
+    running_s = None if run_s is None or ready_s is None else run_s - ready_s
+    return steps_hint(is_script=is_script, step=record.steps, running_s=running_s)
 
 
 def _facts(record: RunRecord) -> dict[str, object]:
@@ -166,6 +178,8 @@ def _facts(record: RunRecord) -> dict[str, object]:
 
 def _steps(record: RunRecord) -> str:
     """Returns `340 of 1200, epoch 2 of 3, 212 steps/s, ETA 0:00:04`, of what is known."""
+    if (hint := _steps_hint(record)) is not None:
+        return f"{record.steps}: {hint}"
     told = record.progress
     if told is None:
         return str(record.steps)

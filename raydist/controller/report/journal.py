@@ -19,7 +19,7 @@ from raydist.controller.attempt.restarts import Restart
 from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunError, Straggler
 from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskFailure, TaskState, TaskStatus
+from raydist.spec.status import TaskFailure, TaskState, TaskStatus, steps_hint
 
 PROGRESS = "progress"
 # A worker under ParameterServer may die and come back for days: of its later processes in an attempt only
@@ -93,9 +93,17 @@ def _sentence_event(machine: RunMachine, sentence: str, at_s: float) -> dict[str
     return note_event(machine, sentence, at_s=at_s)
 
 
-def progress_event(machine: RunMachine, *, at_s: float, run_s: float) -> dict[str, Any]:
-    """Returns what a line of progress needs, as the chief sees it: phase, step, epoch, rate, metrics."""
+def progress_event(
+    machine: RunMachine, *, at_s: float, run_s: float, running_s: float | None
+) -> dict[str, Any]:
+    """Returns what a line of progress needs, as the chief sees it: phase, step, epoch, rate, metrics.
+
+    Args:
+      running_s: How long the tasks have been running; None before they do.
+    """
     chief = machine.attempt.statuses.get(machine.chief)
+    step = chief.step if chief else 0
+    is_script = machine.plan.job.entry_point.is_script and machine.state is RunState.RUNNING
     return _event(
         PROGRESS,
         machine,
@@ -103,11 +111,12 @@ def progress_event(machine: RunMachine, *, at_s: float, run_s: float) -> dict[st
         phase=_phase(machine),
         epoch=chief and chief.epoch,
         num_epochs=chief and chief.num_epochs,
-        step=chief.step if chief else 0,
+        step=step,
         num_steps=chief and chief.num_steps,
         steps_per_s=chief and chief.steps_per_s,
         metrics={**chief.metrics, **chief.local_metrics} if chief else {},
         run_s=run_s,
+        hint=steps_hint(is_script=is_script, step=step, running_s=running_s),
     )
 
 

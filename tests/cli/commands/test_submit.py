@@ -35,6 +35,7 @@ def progress(*, step: int) -> dict[str, Any]:
     return {
         **{"event": "progress", "at_s": 1.0, "attempt": 0, "phase": "running", "epoch": 0, "num_epochs": 3},
         **{"step": step, "num_steps": 30, "steps_per_s": 12.0, "metrics": {"loss": 0.5}, "run_s": 2.0},
+        "hint": None,
     }
 
 

@@ -42,6 +42,11 @@ from raydist.cli.screen.progress import PlainView, Progress, open_view, progress
             "attempt 2  starting  0:01:00",
             id="second-attempt",
         ),
+        pytest.param(
+            Progress(phase="running", run_s=72, hint="no step reported"),
+            "running  0:01:12  no step reported",
+            id="script-without-steps",
+        ),
     ],
 )
 def test_line_tells_what_is_known(state: Progress, line: str) -> None:
@@ -71,9 +76,15 @@ def shown_lines(states: list[tuple[float, Progress]]) -> list[str]:
 
 def test_plain_view_prints_each_phase_once() -> None:
     lines = shown_lines(
-        [(0, Progress(phase="starting")), (9, Progress(phase="starting")), (10, Progress(phase="go"))]
+        [
+            (0, Progress(phase="starting")),
+            (9, Progress(phase="starting")),
+            (10, Progress(phase="go")),
+            (90, Progress(phase="go", hint="no step")),
+            (91, Progress(phase="go", hint="no step")),
+        ]
     )
-    assert lines == ["starting  0:00:00", "go  0:00:00"]
+    assert lines == ["starting  0:00:00", "go  0:00:00", "go  0:00:00  no step"]
 
 
 def test_plain_view_prints_steps_every_five_seconds_and_epochs_at_once() -> None:

@@ -1,12 +1,17 @@
-"""What of a run's record is shown in red."""
+"""What of a run's record is shown in red, and what of a script without steps."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raydist.cli.screen import output, run_view
+from raydist.spec.status import SHOW_PROGRESS
+from raydist.storage.run_storage import open_run
+from tests.support.records import make_record
 
 
 @pytest.mark.parametrize(
@@ -34,3 +39,31 @@ class _Terminal(io.StringIO):
 def test_what_is_alarming_is_red_on_a_terminal(stream: io.StringIO, shown: str) -> None:
     output.show("nan", stream=stream, is_alarming=True)
     assert stream.getvalue() == shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"state": "CANCELLED"}, True),
+        ({"steps": 3}, False),
+        ({"timings": {"tasks_ready": 8.0, "total": 67.0}}, False),
+        ({"timings": {"total": 90.0}}, False),
+        ({"spec": {"entry_point": {"file": "main.py", "function": "train"}}}, False),
+        ({"spec": {"entry_point": {"function": ""}}}, False),
+        ({"notes": [f"main.py ended without reporting a step: {SHOW_PROGRESS}"]}, False),
+    ],
+)
+def test_status_of_a_script_without_steps_tells_which_calls_show_progress(
+    changes: dict[str, Any], is_told: bool, tmp_path: Path
+) -> None:
+    facts = {
+        "state": "RUNNING",
+        "spec": {"entry_point": {"file": "main.py", "function": ""}},
+        "timings": {"tasks_ready": 8.0, "total": 70.0},
+        **changes,
+    }
+    record = make_record(open_run(str(tmp_path), run="r"), **facts)
+    [steps] = [line for line in run_view.record_lines(record) if line.startswith("steps ")]
+    assert (SHOW_PROGRESS in steps) is is_told
+    assert (run_view.progress_of(record).hint is not None) is is_told

@@ -165,6 +165,8 @@ def make_load_initial_counters(original: Callable[..., Any]) -> Callable[..., An
         session = fit_session.current()
         if session is not None and session.first is not None:
             return session.first.epoch, session.first.step
+        if not hasattr(self, "_training_state"):
+            self._training_state = None  # BackupAndRestore of an earlier fit has deleted it
         return original(self, steps_per_epoch, initial_epoch)
 
     return _maybe_load_initial_counters_from_ckpt
