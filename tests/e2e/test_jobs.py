@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Ended
+from tests.e2e.conftest import BIN, ROOT, Ended
+from tests.support.environ import inherited
+from tests.support.guide import README, blocks, commands
+from tests.support.processes import PATIENCE
 
 Raydist = Callable[..., Ended]
 STRATEGIES = {
@@ -84,3 +88,22 @@ def test_folder_of_a_finished_run_tells_everything(raydist: Raydist, tmp_path: P
     assert "test_accuracy" in rows
     listed = raydist("list", "--json").json
     assert "told" in str(listed)
+
+
+@pytest.mark.slow
+def test_first_command_of_the_readme_needs_no_token_and_leaves_none(tmp_path: Path) -> None:
+    (tmp_path / "digits.py").write_text(blocks(README, "python")[0])
+    home = tmp_path / "home"
+    home.mkdir()
+    ended = subprocess.run(
+        [BIN / "raydist", *next(commands(README)), "--address", "local", "-p", "epochs=2"],
+        cwd=tmp_path,
+        env={**inherited(), "HOME": str(home), "RAY_AUTH_MODE": "token"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=180 * PATIENCE,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "SUCCEEDED after 30 steps" in ended.stdout + ended.stderr
+    assert not (home / ".ray").exists()

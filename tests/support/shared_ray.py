@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
+import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -11,19 +12,23 @@ from raydist.runtime.cluster.connection import Connection, EmbeddedSize, connect
 
 
 class SharedRay:
-    """An embedded Ray with 4 logical CPUs. Its start is the cost, so it goes on from test to test."""
+    """An embedded Ray with 4 logical CPUs. Its start is the cost, so it goes on from test to test.
+
+    Attributes:
+      home: The home of its processes, empty when they start: no token of the developer's is found there.
+    """
 
     def __init__(self) -> None:
+        self.home = Path()
         self._stack = ExitStack()
         self._connection: Connection | None = None
 
     def opened(self) -> Connection:
         """Returns the connection of this process to it; starts it first where it does not run."""
         if self._connection is None:
-            with ExitStack() as stack:
-                patch = stack.enter_context(pytest.MonkeyPatch.context())
-                # Otherwise Ray would write a token into the developer's home, and later Rays would demand it.
-                patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+            with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+                self.home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rd-home-")))
+                patch.setenv("HOME", str(self.home))
                 self._connection = stack.enter_context(
                     connect("local", embedded=lambda: EmbeddedSize(num_cpus=4))
                 )

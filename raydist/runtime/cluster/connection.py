@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -36,8 +37,10 @@ _CLIENT_ATTEMPTS = 3
 _SERVER_DIED = "Initialization failure from server"
 
 _AUTH_MODE = "RAY_AUTH_MODE"
+_TOKEN = "RAY_AUTH_TOKEN"
+_TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 _TOKEN_REMEDY = (
-    "give it in RAY_AUTH_TOKEN, in a file named by RAY_AUTH_TOKEN_PATH, or in ~/.ray/auth_token "
+    f"give it in {_TOKEN}, in a file named by {_TOKEN_PATH}, or in ~/.ray/auth_token "
     "(on the head: ray get-auth-token)"
 )
 
@@ -231,6 +234,7 @@ def _unrecorded_address() -> str | None:
 def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Connection:
     with contextlib.ExitStack() as on_error:
         on_error.callback(_remember_process_state(environ))
+        ensure_token(environ)
         on_error.enter_context(_outliving_this_thread(lambda: _init_embedded(size)))
         session = _session_path()
         on_error.callback(_shut_down, mark_session(session))
@@ -238,6 +242,22 @@ def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Co
     return Connection(
         source="embedded Ray", address=_gcs_address(), is_embedded=True, session=session, close=undo.close
     )
+
+
+def ensure_token(environ: MutableMapping[str, str]) -> None:
+    """Gives an embedded Ray a token of its own where the user has none, for Ray's processes to inherit.
+
+    Otherwise Ray 2.60 writes one into ~/.ray/auth_token, with mode 0644. It stays there, and every later
+    `ray start` demands it.
+    """
+    from raydist.runtime.cluster import ray_internals
+
+    if environ.get(_AUTH_MODE, "").lower() == "disabled" or environ.get(_TOKEN_PATH):
+        return
+    ray_internals.reload_authentication()
+    if not ray_internals.has_token():
+        environ[_TOKEN] = secrets.token_hex(32)
+        ray_internals.reload_authentication()
 
 
 def _init_embedded(size: EmbeddedSize) -> None:
@@ -412,11 +432,11 @@ def _session_path() -> Path:
 
 
 def _remember_process_state(environ: MutableMapping[str, str]) -> Callable[[], None]:
-    """Silences Ray; returns how to undo that, and what ray.init leaves: RAY_AUTH_MODE, a SIGTERM handler."""
+    """Silences Ray; returns how to undo that and what connecting leaves: a token, a handler of SIGTERM."""
     from raydist.runtime.cluster import ray_internals
 
     speak_again = ray_internals.silence_raylet()
-    auth_mode = environ.get(_AUTH_MODE)
+    authentication = {name: environ.get(name) for name in (_AUTH_MODE, _TOKEN)}
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if in_main_thread else None
 
@@ -424,10 +444,11 @@ def _remember_process_state(environ: MutableMapping[str, str]) -> Callable[[], N
         speak_again()
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-        if environ.get(_AUTH_MODE) != auth_mode:
-            environ.pop(_AUTH_MODE, None)
-            if auth_mode is not None:
-                environ[_AUTH_MODE] = auth_mode
+        if any(environ.get(name) != value for name, value in authentication.items()):
+            for name, value in authentication.items():
+                environ.pop(name, None)
+                if value is not None:
+                    environ[name] = value
             ray_internals.reload_authentication()
 
     return restore

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from raydist.runtime.cluster.connection import Connection, connect
+from raydist.runtime.cluster import ray_internals
+from raydist.runtime.cluster.connection import Connection, connect, ensure_token
 from tests.support.ray_heads import RayHead, ray_head
+from tests.support.shared_ray import SharedRay
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -24,7 +26,10 @@ from raydist.errors import ClusterError
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
 address = json.loads(sys.argv[1])
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-before = (os.environ.get("RAY_AUTH_MODE"), signal.getsignal(signal.SIGTERM))
+def state():
+    names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+    return [*map(os.environ.get, names), signal.getsignal(signal.SIGTERM)]
+before = state()
 try:
     with connect(address, embedded=lambda: EmbeddedSize(num_cpus=3)) as connection:
         import ray
@@ -35,11 +40,11 @@ try:
             "source": connection.source, "is_embedded": connection.is_embedded, "owns": connection.owns,
             "answers": [ray.get(double.remote(21)), ray.get(actor.echo.remote("actor"))],
             "cpus": probe_inventory(connection).num_cpus,
-            "is_ended_by_sigterm_as_before": before[1] == signal.getsignal(signal.SIGTERM),
+            "is_ended_by_sigterm_as_before": before[-1] == signal.getsignal(signal.SIGTERM),
         }
     connection.close()
     answer["is_initialized"] = ray.is_initialized()
-    answer["is_restored"] = before == (os.environ.get("RAY_AUTH_MODE"), signal.getsignal(signal.SIGTERM))
+    answer["is_restored"] = before == state()
 except ClusterError as error:
     answer = {"error": str(error)}
 print(json.dumps(answer))
@@ -197,7 +202,8 @@ def test_auto_without_any_ray_here_is_refused(tmp_path: Path, monkeypatch: pytes
 def test_embedded_ray_has_the_cpus_asked_for_and_leaves_nothing(tmp_path: Path) -> None:
     folder = Path("/tmp") / f"rd-embedded-{os.getpid()}"  # short: Ray's sockets lie in it
     folder.mkdir()
-    answer = try_to_connect("local", {"HOME": str(tmp_path), "RAY_TMPDIR": str(folder)})
+    environ = {"HOME": str(tmp_path), "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "token"}
+    answer = try_to_connect("local", environ)
     assert answer == {
         "source": "embedded Ray",
         "is_embedded": True,
@@ -211,6 +217,42 @@ def test_embedded_ray_has_the_cpus_asked_for_and_leaves_nothing(tmp_path: Path) 
     assert [path.name for path in (folder / "ray").iterdir() if path.name.startswith("session")] == []
     (folder / "ray").rmdir()
     folder.rmdir()
+    assert list(tmp_path.iterdir()) == []  # Ray would keep a token there
+
+
+def test_own_token_of_an_embedded_ray_is_kept_nowhere(shared_ray: SharedRay) -> None:
+    shared_ray.opened()
+    import ray
+
+    ask = ray.remote(num_cpus=0)(lambda: os.environ.get("RAY_AUTH_TOKEN"))
+    token = ray.get(ask.remote(), timeout=60)
+    assert token == os.environ["RAY_AUTH_TOKEN"]
+    assert not (shared_ray.home / ".ray").exists()
+
+
+@pytest.mark.parametrize(
+    ("environ", "has_token", "is_made"),
+    [
+        ({}, False, True),
+        ({"RAY_AUTH_MODE": "token"}, False, True),
+        ({"RAY_AUTH_MODE": "token"}, True, False),
+        ({"RAY_AUTH_MODE": "disabled"}, False, False),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/nowhere"}, False, False),  # Ray says so
+    ],
+)
+def test_own_token_is_made_where_the_user_has_none(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], has_token: bool, is_made: bool
+) -> None:
+    monkeypatch.setattr(ray_internals, "reload_authentication", lambda: None)
+    monkeypatch.setattr(ray_internals, "has_token", lambda: has_token)
+    tokens = []
+    for _ in range(2):
+        given = dict(environ)
+        ensure_token(given)
+        tokens.append(given.pop("RAY_AUTH_TOKEN", None))
+        assert given == environ
+    assert [token is not None and len(token) == 64 for token in tokens] == [is_made] * 2
+    assert not is_made or tokens[0] != tokens[1]
 
 
 def test_driver_that_has_ray_already_keeps_it(ray_cluster: Connection) -> None:
