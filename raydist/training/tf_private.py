@@ -60,6 +60,8 @@ __all__ = ["ShardedVariable"]  # has no public name
 HEARTBEAT_TIMEOUT_S = 20
 # More keys than one strategy uses; TensorFlow's own tests of several strategies take as many.
 _KEYS_PER_TASK = 100_000
+# Of what is gathered in a loop: powers of two, up to 2 ** 30 elements.
+_NUM_SIZES = 31
 
 
 def check_untouched() -> None:
@@ -179,6 +181,68 @@ def keep_mirrored_local(task: TaskId) -> None:
     own_devices.is_own = True  # type: ignore[attr-defined]
     mirrored_strategy.all_local_devices = own_devices
     tf.distribute.MirroredStrategy._collective_key_base = (1 + task.index) * _KEYS_PER_TASK
+
+
+def gather_sizes_in_loops() -> None:
+    """Lets what is gathered in a loop, as sparse gradients are, have another size in each iteration.
+
+    A collective has one instance key for all iterations, and TensorFlow keeps the shape that the first one
+    had (collective_param_resolver_local.cc, `Shape mismatch in the collective instance`). Here tensors are
+    padded to one of a few sizes, each of which has a key of its own.
+    """
+    launcher = cross_device_utils.CollectiveReplicaLauncher
+    original = launcher._all_gather
+    if getattr(original, "takes_sizes", False):
+        return  # an earlier strategy of this process has done so
+
+    def gather(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        tensor = tf.convert_to_tensor(input_tensor)
+        if tensor.shape.is_fully_defined() or not _is_in_loop():
+            return original(self, tensor, *args, **kwargs)
+        with tf.device(self._device):
+            flat, shape = tf.reshape(tensor, [-1]), tf.shape(tensor)
+            sizes = tf.constant([2**exponent for exponent in range(_NUM_SIZES)])
+            index = tf.searchsorted(sizes, [tf.size(flat)])[0]
+            padded = tf.pad(flat, [[0, sizes[index] - tf.size(flat)]])
+            with tf.device("CPU:0"):
+                key = _instance_keys(self)[index]
+            self._next_instance_key = lambda: key
+            try:
+                gathered = original(self, padded, *args, **kwargs)
+            finally:
+                del self._next_instance_key
+            parts = tf.reshape(gathered, [self._group_size, sizes[index]])[:, : tf.size(flat)]
+            result = tf.reshape(parts, tf.concat([[self._group_size * shape[0]], shape[1:]], axis=0))
+            result.set_shape([None, *tensor.shape[1:]])
+            return result
+
+    gather.takes_sizes = True  # type: ignore[attr-defined]
+    launcher._all_gather = gather
+
+
+def _is_in_loop() -> bool:
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "is_control_flow_graph", False):
+        if isinstance(graph, control_flow_v2_func_graphs.WhileBodyFuncGraph):
+            return True
+        graph = graph.outer_graph
+    return False
+
+
+def _instance_keys(launcher: Any) -> tf.Tensor:
+    """Returns a key for each size, others in each call, as the launcher's `_next_instance_key` does."""
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    if not tf.executing_eagerly() and graph.building_function:
+        spec = tf.TensorSpec([_NUM_SIZES], tf.int32)
+        with graph.as_default():
+            return graph.capture_call_time_value(functools.partial(_instance_keys, launcher), spec)
+    next_key = functools.partial(
+        launcher._collective_keys.get_instance_key, launcher._group_key, launcher._device
+    )
+    with tf.device("CPU:0"):
+        return tf.constant([next_key() for _ in range(_NUM_SIZES)], tf.int32)
 
 
 def observe_collectives(begin: Callable[[Any, str], Any], end: Callable[[Any, tf.Tensor, str], None]) -> None:

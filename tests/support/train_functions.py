@@ -636,7 +636,7 @@ def internals(ctx: Any) -> dict[str, Any]:
 
 
 def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
-    """Trains an embedding, whose gradients are sparse, on batches of which the last is smaller."""
+    """Trains embeddings, whose gradients are sparse, on batches that look up different numbers of rows."""
     import tensorflow as tf
 
     keras = tf.keras
@@ -647,8 +647,32 @@ def embedding_with_uneven_batches(ctx: Any) -> dict[str, Any]:
         layers = [keras.layers.Embedding(50, 4), keras.layers.Dense(1)]
         model = keras.Sequential([keras.Input((), dtype="int32"), *layers])
         model.compile(keras.optimizers.SGD(0.1), "mse")
-    ctx.fit(model, data, epochs=10)  # enough calls that steps would be packed
-    return {"weights": np.concatenate([weight.ravel() for weight in model.get_weights()])}
+    ctx.fit(model, data, epochs=10)  # enough calls that steps are packed
+    weights = {"weights": np.concatenate([weight.ravel() for weight in model.get_weights()])}
+
+    def sentences() -> Any:
+        for row in range(90):
+            yield (np.arange(1 + row * row % 7) * 7 + row) % 50, float(row % 5)
+
+    shapes = (tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.float32))
+    data = tf.data.Dataset.from_generator(sentences, output_signature=shapes).padded_batch(11)
+    data = data.apply(tf.data.experimental.assert_cardinality(9))
+    with ctx.strategy.scope():
+        layers = [keras.layers.Embedding(50, 4), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((None,), dtype="int32"), *layers])
+        optimizer = keras.optimizers.Adam(0.01)
+        model.compile(optimizer, "mse", steps_per_execution=4)
+    ctx.fit(model, data, epochs=2)
+
+    def step(batch: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(model(batch[0])[:, 0] - batch[1])) / 11
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    ctx.train_steps(step, data.repeat(), num_steps=12, steps_per_call=4)
+    return {**weights, "padded": np.concatenate([weight.ravel() for weight in model.get_weights()])}
 
 
 def warmed_up(ctx: Any) -> dict[str, Any]:

@@ -90,4 +90,5 @@ def test_synchronized_batchnorm_equals_one_device(keras: str) -> None:
 def test_sparse_gradients_of_uneven_batches_equal_one_device(keras: str) -> None:
     expected = on_one_device(keras, "sparse")
     for task in on_two_workers(keras)["sparse"]:
-        np.testing.assert_allclose(task.arrays["weights"], expected["weights"], atol=1e-5, rtol=0)
+        for name, weights in expected.items():
+            np.testing.assert_allclose(task.arrays[name], weights, atol=1e-5, rtol=0, err_msg=name)

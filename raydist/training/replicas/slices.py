@@ -198,10 +198,3 @@ def rows(component: Any, start: Any, size: Any) -> Any:
         extent = tf.concat([[tf.cast(size, tf.int64)], component.dense_shape[1:]], axis=0)
         return tf.sparse.slice(component, begin, extent)
     return component[start : start + size]
-
-
-def has_static_batch(dataset: Any) -> bool:
-    """Whether all batches of a dataset are known to have one size, as with `drop_remainder=True`."""
-    # A distributed dataset's spec holds one for each local replica.
-    found = (getattr(spec, "_value_specs", [spec]) for spec in tf.nest.flatten(dataset.element_spec))
-    return all(spec.shape.rank and spec.shape[0] is not None for specs in found for spec in specs)

@@ -47,7 +47,6 @@ class FitSession:
         # What a user's own CallbackList does at batches is unknown; eager steps are not worth packing.
         is_watched = not is_list or any(watches_batches(one, base) for one in known)
         self._is_free = not is_watched and not model.run_eagerly
-        self._has_sparse_gradients = any(_is_embedding(layer) for layer in model._flatten_layers())
         self._is_taken = False
         self._ends = [one.fit_ended for one in known if hasattr(one, "fit_ended")]
 
@@ -56,20 +55,13 @@ class FitSession:
         for fit_ended in self._ends:
             fit_ended()
 
-    def packer(self, steps_per_execution: int, agree: Means, *, is_batch_static: bool) -> StepPacker:
-        """Returns what chooses the steps of each call of the train function.
-
-        Args:
-          is_batch_static: Whether all batches are known to have one size.
-        """
-        # Sparse gradients are gathered, as many rows as there are examples, and TensorFlow keeps the shape
-        # that a collective had first in a call: "Shape mismatch in the collective instance".
-        may_vary = self._has_sparse_gradients and not is_batch_static
+    def packer(self, steps_per_execution: int, agree: Means) -> StepPacker:
+        """Returns what chooses the steps of each call of the train function."""
         return StepPacker(
             steps_per_execution=steps_per_execution,
             agree=agree,
             packs=steps_per_execution == 1,
-            is_free=self._is_free and not may_vary,
+            is_free=self._is_free,
             pauses=self._pauses,
         )
 
@@ -104,20 +96,14 @@ def taken_by_data_handler() -> FitSession | None:
     return None if session is None else session.take()
 
 
-def packer_of(
-    session: FitSession | None, steps_per_execution: int, agree: Means, *, is_batch_static: bool
-) -> StepPacker:
+def packer_of(session: FitSession | None, steps_per_execution: int, agree: Means) -> StepPacker:
     """Returns the packer of a data handler, which chooses only in a `fit`, for its training data."""
     if session is None:
         return StepPacker(steps_per_execution=steps_per_execution, packs=False)
-    return session.packer(steps_per_execution, agree, is_batch_static=is_batch_static)
+    return session.packer(steps_per_execution, agree)
 
 
 def _of_any(callbacks: Sequence[Any], name: str) -> Any:
     """Returns an attribute of the one of raydist's callbacks that has it; None where none has."""
     own = (one for one in callbacks if hasattr(one, "raydist_place"))
     return next((found for one in own if (found := getattr(one, name, None)) is not None), None)
-
-
-def _is_embedding(layer: Any) -> bool:
-    return any(base.__name__ == "Embedding" for base in type(layer).__mro__)

@@ -20,7 +20,6 @@ from raydist.training.cluster.kinds import is_distributed, is_parameter_server
 from raydist.training.input import cut, py_datasets, recipes, reshuffles, resume, worker_order
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.replacement import Replacement
-from raydist.training.replicas import slices
 from raydist.training.stepping import fit_session, step_calls
 
 _FIXED = (ArrayDataAdapter, TFDatasetAdapter)  # what makes the same batches in each process
@@ -89,10 +88,7 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
             session.element_spec = resume.element_spec(dataset)
         check_sizes(distribute_strategy, dataset, num_steps=self.steps_per_epoch or self._num_batches)
         agree = functools.partial(means_over_workers, distribute_strategy)
-        is_static = slices.has_static_batch(dataset)
-        self._packer = fit_session.packer_of(
-            session, self.steps_per_execution, agree, is_batch_static=is_static
-        )
+        self._packer = fit_session.packer_of(session, self.steps_per_execution, agree)
         # Under ParameterServer `evaluate` and `predict` run on the chief, as tf_keras's `predict` does.
         is_whole = isinstance(dataset, tf.distribute.DistributedDataset) or is_parameter_server(
             distribute_strategy

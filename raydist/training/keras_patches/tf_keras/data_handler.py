@@ -16,7 +16,6 @@ from raydist.training.cluster.data_sizes import check_sizes
 from raydist.training.input import cut, reshuffles, resume
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.tf_keras import build
-from raydist.training.replicas import slices
 from raydist.training.stepping import fit_session, step_calls
 
 
@@ -41,7 +40,7 @@ def configure_dataset(
 ) -> None:
     del x
     session = fit_session.taken_by_data_handler()
-    given = dataset = self._adapter.get_dataset()
+    dataset = self._adapter.get_dataset()
     if session is not None:
         session.element_spec = resume.element_spec(dataset)
     if not data_adapter._is_distributed_dataset(dataset):
@@ -78,9 +77,8 @@ def configure_dataset(
     self._dataset = dataset
     agree = functools.partial(means_over_workers, strategy)
     steps = int(self._steps_per_execution.numpy())
-    is_static = slices.has_static_batch(given)
     # With several steps per execution tf_keras asks for the size here, which our calls need not know.
-    self._raydist_packer = fit_session.packer_of(session, steps, agree, is_batch_static=is_static)
+    self._raydist_packer = fit_session.packer_of(session, steps, agree)
 
 
 def enumerate_epochs(self: Any) -> Iterator[tuple[int, Any]]:
