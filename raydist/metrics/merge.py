@@ -18,7 +18,7 @@ MetricTable: TypeAlias = "pa.Table"  # as `as_table` returns it
 FIXED_COLUMNS = ("step", "epoch", "task")
 
 
-def merge(rows: pa.Table) -> pa.Table:
+def merge(rows: pa.Table, *, each_attempt: bool = False) -> pa.Table:
     """Returns one row for each (task, step, name): the highest attempt's, and of that the last.
 
     Steps that a later attempt has not reached again stay as the earlier one reported them. Sorted
@@ -26,11 +26,14 @@ def merge(rows: pa.Table) -> pa.Table:
 
     Args:
       rows: Of one scope, with `reading.COLUMNS`, in the order in which they were reported.
+      each_attempt: Returns a row for each attempt that has one instead, in their order.
     """
     step, task, name = _numbers(rows, "step"), _rank(rows, "task"), _rank(rows, "name")
     # Stable: of equal rows the last reported is the last.
-    order = np.lexsort((_numbers(rows, "wall_time"), _numbers(rows, "attempt"), name, task, step))
-    is_last = _differs_from_next(step[order], task[order], name[order])
+    attempt = _numbers(rows, "attempt")
+    order = np.lexsort((_numbers(rows, "wall_time"), attempt, name, task, step))
+    keys = (step, task, name, attempt) if each_attempt else (step, task, name)
+    is_last = _differs_from_next(*(key[order] for key in keys))
     return rows.take(pa.array(order[is_last]))
 
 

@@ -19,7 +19,7 @@ Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One metric of one task, the highest attempt's value of each step; by step.
+    """One metric of one task by step: the curve of the run, or what an attempt reported that was repeated.
 
     Attributes:
       task: Such as worker/0.
@@ -27,6 +27,8 @@ class Series:
       times: Unix times in seconds at which the values were reported.
       values: float64, NaN and infinities included.
       attempts: The attempt that each value is of.
+      is_repeated: Whether these are values of an attempt from the step on where a later one continued. The
+        first is the last one before that step, which the curve of the run has too.
     """
 
     scope: Scope
@@ -36,6 +38,7 @@ class Series:
     times: Numbers
     values: Numbers
     attempts: Numbers
+    is_repeated: bool = False
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -52,25 +55,48 @@ class Series:
 
 
 def series_of(rows: pa.Table, *, scope: Scope) -> list[Series]:
-    """Returns the curves of the rows of one scope, by metric, then by task.
+    """Returns the curves of the rows of one scope, by metric, then by task, then what was repeated of it.
+
+    Each attempt's values lead to the first step of a later one. What is beyond it is a series of its own.
+    Tasks report their own values at most twice a second, so those of two attempts seldom have the same steps,
+    and taking the highest attempt's value of each step would mix them.
 
     Args:
       rows: As `merge` takes them.
     """
-    merged = merge(rows)
+    merged = merge(rows, each_attempt=True)
     columns = {name: merged[name].to_numpy() for name in ("step", "wall_time", "value", "attempt")}
     return [
-        Series(
-            scope=scope,
-            name=name,
-            task=task,
-            steps=columns["step"][lines],
-            times=columns["wall_time"][lines],
-            values=columns["value"][lines],
-            attempts=columns["attempt"][lines],
-        )
+        one
         for name, task, lines in _groups(merged)
+        for one in _split(
+            Series(
+                scope=scope,
+                name=name,
+                task=task,
+                steps=columns["step"][lines],
+                times=columns["wall_time"][lines],
+                values=columns["value"][lines],
+                attempts=columns["attempt"][lines],
+            )
+        )
     ]
+
+
+def _split(series: Series) -> Iterator[Series]:
+    """Yields the curve of the run, then for each attempt what a later one has repeated or will."""
+    attempts = np.unique(series.attempts).tolist()
+    own = {attempt: np.flatnonzero(series.attempts == attempt) for attempt in attempts}
+    is_beyond, repeated = np.zeros(len(series), bool), []
+    for place, attempt in enumerate(attempts[:-1]):
+        end = min(series.steps[own[later][0]] for later in attempts[place + 1 :])
+        num_kept = int(np.searchsorted(series.steps[own[attempt]], end))
+        is_beyond[own[attempt][num_kept:]] = True
+        if num_kept < len(own[attempt]):
+            part = series.take(own[attempt][max(0, num_kept - 1) :])
+            repeated.append(dataclasses.replace(part, is_repeated=True))
+    yield series.take(~is_beyond)
+    yield from repeated
 
 
 def thinned(series: Series, *, num_points: int) -> Series:

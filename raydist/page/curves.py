@@ -15,6 +15,7 @@ from raydist.stragglers.comparison import find_stragglers
 STEP_TIME = "step_time"
 INPUT_WAIT = "input_wait"
 COLLECTIVE_WAIT = "collective_wait"
+_OF_WORKERS = (STEP_TIME, INPUT_WAIT, COLLECTIVE_WAIT)
 # Times are whole numbers of these: they are small then, and compress well.
 _TICKS_PER_S = 100
 # A task's step time and waits are told of its last reports: what the first steps took is over.
@@ -25,7 +26,7 @@ def with_step_times(series: Sequence[Series]) -> list[Series]:
     """Returns them with the seconds that a step took each task, between one report and the next."""
     longest: dict[str, Series] = {}
     for one in series:
-        if one.scope is Scope.LOCAL and len(one) > len(longest.get(one.task, ())):
+        if one.scope is Scope.LOCAL and not one.is_repeated and len(one) > len(longest.get(one.task, ())):
             longest[one.task] = one
     return [*series, *filter(len, map(_step_times, longest.values()))]
 
@@ -45,6 +46,7 @@ def pack_curves(series: Iterable[Series], *, num_points: int) -> dict[str, Any]:
                 "scope": one.scope.value,
                 "name": one.name,
                 "task": one.task,
+                "attempt": int(one.attempts[0]) if one.is_repeated else None,
                 "whole": len(one),
                 "odd": int(np.count_nonzero(~np.isfinite(one.values))),
                 "step": packer.add_integers(shown.steps),
@@ -65,6 +67,8 @@ def attempt_starts(series: Iterable[Series]) -> list[dict[str, Any]]:
     """Returns the first step that each attempt's values are of, and when that was reported."""
     firsts: dict[int, tuple[int, float]] = {}
     for one in series:
+        if one.is_repeated:
+            continue
         found, at = np.unique(one.attempts, return_index=True)
         for attempt, step, time in zip(found.tolist(), one.steps[at], one.times[at], strict=True):
             firsts[attempt] = min(firsts.get(attempt, (int(step), float(time))), (int(step), float(time)))
@@ -73,12 +77,25 @@ def attempt_starts(series: Iterable[Series]) -> list[dict[str, Any]]:
     ]
 
 
+def later_trainings(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns where each training of a run but the first one begins.
+
+    Of one that began again in a later attempt, where it did last. An event of another shape is skipped.
+    """
+    found: dict[str, int] = {}
+    for event in events:
+        match event:
+            case {"event": "training", "kind": str(kind), "number": int(number), "step": int(step)}:
+                found[f"{kind} {number}"] = step
+    return [{"name": name, "step": step} for name, step in list(found.items())[1:]]
+
+
 def workers(series: Iterable[Series]) -> list[dict[str, Any]]:
     """Returns each task's step time and waits of late, and how many times slower a straggler is."""
     recent = {
         (one.name, one.task): float(np.median(one.values[-_RECENT:]))
         for one in series
-        if one.scope is Scope.LOCAL and one.name in (STEP_TIME, INPUT_WAIT, COLLECTIVE_WAIT) and len(one)
+        if one.scope is Scope.LOCAL and one.name in _OF_WORKERS and not one.is_repeated and len(one)
     }
     step_s: Mapping[str, float] = {task: value for (name, task), value in recent.items() if name == STEP_TIME}
     own_s = {task: value * (1 - recent.get((COLLECTIVE_WAIT, task), 0.0)) for task, value in step_s.items()}

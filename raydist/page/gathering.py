@@ -12,7 +12,7 @@ from raydist.errors import StorageError
 from raydist.metrics.reading import read_scopes
 from raydist.metrics.records import Scope
 from raydist.metrics.series import series_of
-from raydist.page.curves import attempt_starts, pack_curves, with_step_times, workers
+from raydist.page.curves import attempt_starts, later_trainings, pack_curves, with_step_times, workers
 from raydist.page.failures import failures_of, with_log_ends
 from raydist.page.timeline import timeline
 from raydist.spec.plain import as_plain
@@ -61,6 +61,7 @@ def gather_facts(storage: RunStorage, problems: Problems, *, now_s: float) -> di
             now_s=record["updated_at_s"] or now_s,
         ),
         "checkpoints": _checkpoints(storage),
+        "trainings": later_trainings(events),
         "failures": with_log_ends(
             failures_of(events, notes=record["notes"], error=record["error"]),
             storage,

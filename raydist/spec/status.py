@@ -162,6 +162,21 @@ class CodePlace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Training:
+    """The beginning of one call that trains.
+
+    Attributes:
+      kind: `fit` and `train_steps` of the context, or `model.fit` for a plain one.
+      number: Of the calls of its kind in the train function, from 1.
+      step: Steps that the run had completed before it.
+    """
+
+    kind: str
+    number: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskStatus:
     """One push of a task to the mailbox, about twice a second.
 
@@ -195,6 +210,7 @@ class TaskStatus:
       place: Where it is in its code, once it was asked to dump its stacks and has not gone on since.
       incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
+      trainings: Those that this process has begun at their first step, up to a limit.
       at_s: Unix time of the push, seconds.
     """
 
@@ -227,6 +243,7 @@ class TaskStatus:
     place: CodePlace | None = None
     incarnation: int = 0
     notes: tuple[str, ...] = ()
+    trainings: tuple[Training, ...] = ()
     failure: TaskFailure | None = None
     at_s: float = 0.0
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import zlib
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from raydist.metrics.records import Scope
 from raydist.metrics.series import Series
-from raydist.page.curves import pack_curves, with_step_times, workers
+from raydist.page.curves import attempt_starts, later_trainings, pack_curves, with_step_times, workers
 from raydist.page.packing import Packer
 
 
@@ -96,3 +97,22 @@ def test_worker_that_the_others_wait_for_is_slow_although_all_steps_take_the_sam
     assert {one["task"]: one["times_slower"] for one in found if one["times_slower"]} == {
         "worker/1": pytest.approx(0.9 / 0.35)
     }
+
+
+def test_repeated_values_are_packed_with_their_attempt_and_count_for_nothing_else() -> None:
+    curve = series(np.ones(9))
+    before = dataclasses.replace(series(np.full(60, 0.9), name="input_wait"), is_repeated=True)
+    found = with_step_times([curve, before])
+    assert [one["attempt"] for one in pack_curves(found, num_points=100)["series"]] == [None, 0, None]
+    assert [(one["task"], one["input_wait"]) for one in workers(found)] == [("worker/0", None)]
+    assert attempt_starts([dataclasses.replace(before, attempts=before.attempts + 3)]) == []
+
+
+def test_each_training_but_the_first_is_marked_where_it_began_last() -> None:
+    begun = [("fit", 1, 0), ("fit", 2, 20), ("train_steps", 1, 30), ("fit", 2, 25)]
+    told = [{"event": "training", "kind": kind, "number": n, "step": step} for kind, n, step in begun]
+    damaged = [{"event": "training", "kind": "fit"}, {"event": "note", "message": "fit"}, {}]
+    assert later_trainings([*told, *damaged]) == [
+        {"name": "fit 2", "step": 25},
+        {"name": "train_steps 1", "step": 30},
+    ]

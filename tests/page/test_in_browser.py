@@ -224,6 +224,42 @@ class TestReport:
         page.locator(".chip").first.click()
         assert page.evaluate(f"[{num_values}, shownRun.board.charts[0].plot.series[1].show]") == [200, True]
 
+    def test_what_was_repeated_is_a_dashed_line_that_is_hidden_with_its_curve(
+        self, browser: Browser, report: str
+    ) -> None:
+        page = opened(browser, report)
+        chips = page.locator(".chart").last.locator(".chip")
+        names = ["worker/0", "worker/1", "worker/0, attempt 0", "worker/1, attempt 0"]
+        assert chips.all_inner_texts() == names
+        shown = """() => {
+            const { plot } = shownRun.board.charts.at(-1);
+            return plot.series.slice(1).map((one) => [one.show, one.stroke(), one.dash !== undefined]);
+        }"""
+        before = page.evaluate(shown)
+        assert [is_dashed for _, _, is_dashed in before] == [False, False, True, True]
+        assert [color for _, color, _ in before[2:]] == [color for _, color, _ in before[:2]]
+        chips.nth(1).click()
+        assert [is_on for is_on, _, _ in page.evaluate(shown)] == [True, False, True, False]
+        chips.nth(2).click()
+        assert [is_on for is_on, _, _ in page.evaluate(shown)] == [True, False, False, False]
+
+    def test_second_fit_and_attempt_are_marked_with_their_names(self, browser: Browser, report: str) -> None:
+        page = opened(browser, report)
+        names, marks = page.evaluate(
+            """async () => {
+                const { plot } = shownRun.board.charts[0];
+                const said = [];
+                plot.ctx.fillText = (text) => said.push(text);
+                plot.redraw(false);
+                await new Promise(requestAnimationFrame);
+                const marked = said.filter((text) => /attempt|fit/.test(text));
+                return [marked, shownRun.board.charts[0].marks];
+            }"""
+        )
+        assert names == ["attempt 1", "fit 2"]
+        assert [(mark["name"], mark["step"]) for mark in marks["trainings"]] == [("fit 2", 150)]
+        assert "another training begins" in page.locator(".key").inner_text()
+
     def test_of_many_tasks_some_are_shown_at_first(
         self, browser: Browser, run: RunStorage, tmp_path: Path
     ) -> None:

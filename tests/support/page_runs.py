@@ -66,7 +66,7 @@ def record_facts(**changes: Any) -> dict[str, Any]:
 
 
 def events() -> list[dict[str, Any]]:
-    """Returns the story of such a run: worker/1 dies 20 s after the begin."""
+    """Returns the story of such a run: worker/1 dies 20 s after the begin, and a second fit begins later."""
     told = [(0, 0, "state", {"state": "STARTING"})]
     for attempt, begin in ((0, 0), (1, 22)):
         told += [(begin, attempt, "state", {"state": "STARTING"})] if attempt else []
@@ -82,10 +82,13 @@ def events() -> list[dict[str, Any]]:
                 "step": 90,
             }
             told += [
+                (8, 0, "training", {"kind": "fit", "number": 1, "step": 0}),
                 (20, 0, "task", {"task": "worker/1", "state": "FAILED"}),
                 (20, 0, "task_failed", death),
                 (21, 0, "state", {"state": "STOPPING"}),
             ]
+        else:
+            told += [(38, 1, "training", {"kind": "fit", "number": 2, "step": 150})]
     told += [(58, 1, "task", {"task": name, "state": "FINISHED"}) for name in TASKS]
     told += [(60, 1, "state", {"state": "SUCCEEDED"})]
     return [

@@ -51,6 +51,7 @@ def fits_in_a_row(ctx: Any) -> dict[str, Any]:
     steps.append(status().step)
     return {
         "steps": steps,
+        "trainings": [[one.kind, one.number, one.step] for one in status().trainings],
         "first": [first.epoch, first.num_epochs, first.num_steps, sorted(first.metrics), first.checkpoint],
         "awaits": status().num_steps - status().step,
         "has trained": bool(np.abs(after - before).max() > 1e-4),

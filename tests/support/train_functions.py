@@ -296,6 +296,7 @@ def _status(ctx: Any) -> dict[str, Any]:
         "metrics": dict(status.metrics),
         "checkpoint": status.checkpoint,
         "notes": list(status.notes),
+        "trainings": [[one.kind, one.number, one.step] for one in status.trainings],
         "num_steps": status.num_steps,
     }
 

@@ -152,6 +152,8 @@ def test_second_fit_resumes_without_repeating_the_first(tmp_path: Path) -> None:
     [resumed] = run_function(target, where, storage=tmp_path / "b", attempt=1)
     assert resumed.values["status"]["restored_step"] == 12
     assert resumed.values["epochs"] == [0, 1, 2]
+    assert expected.values["status"]["trainings"] == [["fit", 1, 0], ["fit", 2, 8]]
+    assert resumed.values["status"]["trainings"] == []  # it is inside of the second
     np.testing.assert_allclose(resumed.arrays["weights"], expected.arrays["weights"], atol=1e-6)
 
 

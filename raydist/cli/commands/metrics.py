@@ -17,6 +17,7 @@ from raydist.metrics.records import Scope
 
 if TYPE_CHECKING:
     from raydist.metrics.merge import MetricTable
+    from raydist.storage.run_storage import RunStorage
 
 _MAX_WIDTH = 120
 _CHART_HEIGHT = 15
@@ -60,17 +61,25 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
     elif not table.num_rows:
         output.show(f"no metrics of {run} are stored yet")
     elif plot:
-        _draw(table)
+        _draw(table, opened)
     else:
         _print_blocks(formats.text_blocks(table))
 
 
-def _draw(table: MetricTable) -> None:
+def _draw(table: MetricTable, opened: RunStorage) -> None:
     from raydist.metrics.curves import curves
+    from raydist.page.curves import later_trainings
+    from raydist.storage.segments import read_events
 
+    damaged: list[StorageError] = []
+    trainings = later_trainings(read_events(opened, on_damage=damaged.append))
     width = min(shutil.get_terminal_size().columns, _MAX_WIDTH)
-    drawn = charts(curves(table, num_buckets=_POINTS_PER_COLUMN * width), width=width, height=_CHART_HEIGHT)
+    points = curves(table, num_buckets=_POINTS_PER_COLUMN * width)
+    marks = [one["step"] for one in trainings]
+    drawn = charts(points, marks=marks, width=width, height=_CHART_HEIGHT)
     output.show("\n\n".join(drawn) or "there are no numbers to draw; see the table")
+    if drawn and trainings:
+        output.show("; ".join(f"{one['name']} begins after step {one['step']}" for one in trainings))
 
 
 def _print_blocks(blocks: Iterable[bytes], *, is_json: bool = False) -> None:

@@ -3,8 +3,8 @@
 `event` says which. Kept are `state`; `task`, for each change of a task's state; `task_failed`; for a task
 that died and its attempt went on, `task_back` or `task_given_up`; `restarting`, and once the next attempt
 trains `restarted`; `attempt`, for one that was lost or has another size than the one before; `checkpoint`,
-once one is committed; `straggler`, for a task that is slower than the others, once for each cause; `note`,
-for anything else.
+once one is committed; `straggler`, for a task that is slower than the others, once for each cause;
+`training`, once the chief begins one; `note`, for anything else.
 `progress` comes with every poll, for the screen alone.
 """
 
@@ -19,7 +19,7 @@ from raydist.controller.attempt.restarts import Restart
 from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunError, Straggler
 from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskFailure, TaskState, TaskStatus, steps_hint
+from raydist.spec.status import TaskFailure, TaskState, TaskStatus, Training, steps_hint
 
 PROGRESS = "progress"
 # A worker under ParameterServer may die and come back for days: of its later processes in an attempt only
@@ -63,6 +63,7 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
     return [
         *checkpoint_events(machine, known, at_s=at_s),
         *(_task_event(machine, status, at_s) for status in _changed(known.attempt, machine.attempt)),
+        *(_event("training", machine, at_s, **vars(one)) for one in _begun(machine, known.attempt)),
         *(_failure_event(machine, failure, at_s) for failure in failures),
         *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
         *(_restart_event(machine, restart, at_s) for restart in restarts),
@@ -128,6 +129,14 @@ def _changed(before: Attempt, now: Attempt) -> list[TaskStatus]:
         for task, status in now.statuses.items()
         if status.incarnation < MAX_TOLD_INCARNATIONS and _stage(status) != _stage(known.get(task))
     ]
+
+
+def _begun(machine: RunMachine, before: Attempt) -> list[Training]:
+    """Returns the trainings that the chief has begun since."""
+    now = machine.attempt
+    known = before.statuses.get(machine.chief) if before.number == now.number else None
+    chief = now.statuses.get(machine.chief)
+    return [one for one in (chief.trainings if chief else ()) if known is None or one not in known.trainings]
 
 
 def _stage(status: TaskStatus | None) -> tuple[int, TaskState]:

@@ -16,7 +16,8 @@ class Board {
     this.scheme.addEventListener("change", this.onScheme);
   }
 
-  // lines: [{label, one: unpacked curve}]; marks: {attempts, checkpoints}; format: of y.
+  // lines: [{label, one: unpacked curve, of: number of the line that it is an earlier attempt's part of}];
+  // marks: {attempts, trainings, checkpoints}; format: of y.
   add(title, lines, { key = title, marks, format = formatNumber, formatAxis = shortNumber, hint = "" } = {}) {
     const chart = new Chart(this, title, lines, { key, marks, format, formatAxis, hint });
     this.charts.push(chart);
@@ -81,19 +82,20 @@ class Chart {
   }
 
   isShown(number) {
-    const choice = this.board.choices.get(this.choiceOf(number));
-    return choice === undefined ? number < MOST_LINES_SHOWN : choice;
+    const [choice, { of }] = [this.board.choices.get(this.choiceOf(number)), this.lines[number]];
+    if (choice !== undefined) return choice;
+    return of === undefined ? number < MOST_LINES_SHOWN : this.isShown(of);
   }
 
   chip(line, number) {
     const value = h("span", { className: "value" });
     const toggle = () => {
       this.board.choices.set(this.choiceOf(number), !this.isShown(number));
-      element.setAttribute("aria-pressed", String(this.isShown(number)));
-      if (this.plot) this.plot.setSeries(number + 1, { show: this.isShown(number) });
+      this.chips.forEach((one, other) => one.element.setAttribute("aria-pressed", String(this.isShown(other))));
+      if (this.plot) this.lines.forEach((_, other) => this.plot.setSeries(other + 1, { show: this.isShown(other) }));
       this.show();
     };
-    const swatch = h("i", {});
+    const swatch = h("i", { className: line.of === undefined ? "" : "repeated" });
     const element = h("button", { type: "button", className: "chip", onclick: toggle, "aria-pressed": String(this.isShown(number)) },
       swatch, h("span", {}, line.label), value);
     return { element, value, swatch };
@@ -116,8 +118,13 @@ class Chart {
     const ends = this.over.filter(({ x }) => x.length).map(({ x }) => [x[0], x[x.length - 1]]);
     this.all = [Math.min(...ends.map(([from]) => from)), Math.max(...ends.map(([, to]) => to))];
     if (this.all[0] === this.all[1]) this.all = [this.all[0] - 0.5, this.all[1] + 0.5];
-    this.chips.forEach(({ swatch }, number) => { swatch.style.background = lineColor(number); });
+    this.chips.forEach(({ swatch }, number) => { swatch.style.background = this.colorOf(number); });
     this.plot = new uPlot(this.options(axis, isLog), this.data(), this.plotHost);
+  }
+
+  colorOf(number) {
+    const { of } = this.lines[number];
+    return lineColor(of === undefined ? number : of);
   }
 
   data() {
@@ -154,8 +161,9 @@ class Chart {
         points: { size: 6 }, bind: { dblclick: () => () => this.board.zoomTo(null) },
       },
       series: [{}, ...this.lines.map((line, number) => ({
-        label: line.label, show: this.isShown(number), stroke: lineColor(number), width: 1.4,
-        points: { show: (plot, place) => plot.data[place].filter((v) => v !== undefined && v !== null).length < 40, size: 4 },
+        label: line.label, show: this.isShown(number), stroke: this.colorOf(number), width: 1.4,
+        ...(line.of === undefined ? {} : { dash: [5, 4], alpha: 0.55 }),
+        points: { show: (plot, place) => plot.data[place].filter((v) => v !== undefined && v !== null).length < (line.of === undefined ? 40 : 2), size: 4 },
       }))],
       hooks: {
         setSelect: [(plot) => {
@@ -193,13 +201,18 @@ class Chart {
     ctx.lineWidth = ratio;
     ctx.textAlign = "left";
     ctx.font = `${10 * ratio}px system-ui, sans-serif`;
-    for (const mark of (this.marks.attempts || []).filter(inView)) {
-      const x = Math.round(plot.valToPos(along(mark), "x", true));
-      ctx.strokeStyle = ctx.fillStyle = color("attempt");
-      ctx.setLineDash([4 * ratio, 3 * ratio]);
-      ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
-      ctx.fillText(`attempt ${mark.attempt}`, x + 4 * ratio, bbox.top + 10 * ratio);
-    }
+    [["attempt", this.marks.attempts], ["fit", this.marks.trainings]].forEach(([kind, marks], row) => {
+      ctx.strokeStyle = ctx.fillStyle = color(kind);
+      ctx.setLineDash(kind === "fit" ? [] : [4 * ratio, 3 * ratio]);
+      let free = -Infinity; // where the next name does not cover the one before
+      for (const mark of (marks || []).filter(inView)) {
+        const x = Math.round(plot.valToPos(along(mark), "x", true));
+        ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+        if (x < free) continue;
+        ctx.fillText(mark.name, x + 4 * ratio, bbox.top + (10 + 12 * row) * ratio);
+        free = x + 8 * ratio + ctx.measureText(mark.name).width;
+      }
+    });
     ctx.setLineDash([]);
     ctx.fillStyle = color("checkpoint");
     for (const mark of (this.marks.checkpoints || []).filter(inView)) {

@@ -53,7 +53,7 @@ function valuesByName(all, prefix = "") {
 // The lines of each metric; time is counted from each run's own begin.
 function groupsOf(runs, curves) {
   const groups = new Map();
-  runs.forEach((data, number) => curves[number].filter((one) => one.scope === "global").forEach((one) => {
+  runs.forEach((data, number) => curves[number].filter((one) => one.scope === "global" && one.attempt === null).forEach((one) => {
     const shifted = { ...one, begunS: one.begunS - (data.timeline.begun_s || one.begunS) };
     if (!groups.has(one.name)) groups.set(one.name, []);
     groups.get(one.name).push({ label: data.run, one: shifted });

@@ -9,7 +9,7 @@ async function unpackCurves(curves) {
     return arrays.get(key);
   };
   return curves.series.map((one) => ({
-    scope: one.scope, name: one.name, task: one.task, whole: one.whole, odd: one.odd,
+    scope: one.scope, name: one.name, task: one.task, attempt: one.attempt, whole: one.whole, odd: one.odd,
     step: read(one.step), value: read(one.value),
     time: read(one.time), begunS: curves.begun_s, ticksPerS: curves.ticks_per_s,
   }));

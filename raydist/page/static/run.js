@@ -46,7 +46,8 @@ class RunView {
     if (before) before.close();
     this.board = new Board(data.timeline.begun_s).takeOver(before);
     const chief = curves.find((one) => one.scope === "global") || curves[0];
-    const marks = { attempts: data.curves.attempts.slice(1), checkpoints: withTimes(data.checkpoints, chief) };
+    const attempts = data.curves.attempts.slice(1).map((mark) => ({ ...mark, name: `attempt ${mark.attempt}` }));
+    const marks = { attempts, trainings: withTimes(data.trainings, chief), checkpoints: withTimes(data.checkpoints, chief) };
     const groups = chartsOf(curves);
     const charts = (scope) => groups.filter((group) => group.scope === scope).map((group) =>
       this.board.add(group.title, group.lines, { key: `${scope} ${group.title}`, marks, ...LOOKS[group.title] }));
@@ -56,7 +57,9 @@ class RunView {
     const hint = held < total ? `${formatNumber(total)} points, thinned to ${formatNumber(held)}; each peak is kept` : `${formatNumber(total)} points`;
     this.put("curves", !curves.length ? section("Curves", "no metrics are stored yet") : section("Curves", hint, this.board.toolbar(),
       h("div", { className: "key" }, data.checkpoints.length ? h("span", {}, h("i", { className: "triangle" }), "checkpoint") : null,
-        marks.attempts.length ? h("span", {}, h("i", { className: "dash" }), "a new attempt begins") : null),
+        marks.attempts.length ? h("span", {}, h("i", { className: "dash" }), "a new attempt begins") : null,
+        marks.trainings.length ? h("span", {}, h("i", { className: "dash training" }), "another training begins") : null,
+        curves.some((one) => one.attempt !== null) ? h("span", {}, h("i", { className: "dash repeated" }), "repeated by a later attempt") : null),
       whole.length ? h("div", { className: "charts" }, whole) : null,
       own.length ? [h("h3", { className: "sub" }, "Each task"), h("div", { className: "charts" }, own)] : null));
   }
@@ -75,7 +78,8 @@ const LOOKS = {
 };
 const ORDER = ["step_time", "input_wait", "collective_wait", "examples_per_s", "loss", "accuracy"];
 
-// A chart for each metric; a metric and its `val_` counterpart share one.
+// A chart for each metric; a metric and its `val_` counterpart share one. What a later attempt repeated of a line
+// comes after all lines, with the number of its line.
 function chartsOf(curves) {
   const groups = new Map();
   const numTasks = (scope, name) => new Set(curves.filter((one) => one.scope === scope && one.name === name).map((one) => one.task)).size;
@@ -85,6 +89,12 @@ function chartsOf(curves) {
     if (!groups.has(key)) groups.set(key, { scope: one.scope, title, lines: [] });
     const label = one.scope === "local" ? one.task : numTasks("global", one.name) > 1 ? `${one.name} ${one.task}` : one.name;
     groups.get(key).lines.push({ label, one });
+  }
+  for (const group of groups.values()) {
+    const whole = group.lines.filter(({ one }) => one.attempt === null);
+    const repeated = group.lines.filter(({ one }) => one.attempt !== null).map(({ label, one }) =>
+      ({ label: `${label}, attempt ${one.attempt}`, one, of: whole.findIndex((line) => line.label === label) }));
+    group.lines = [...whole, ...repeated];
   }
   const place = ({ title }) => (ORDER.includes(title) ? ORDER.indexOf(title) : ORDER.length);
   return [...groups.values()].sort((a, b) => place(a) - place(b));

@@ -11,9 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from raydist.spec.best import Best, best_of
-from raydist.spec.status import TaskFailure, TaskPace, TaskState, TaskStatus
+from raydist.spec.status import TaskFailure, TaskPace, TaskState, TaskStatus, Training
 from raydist.spec.tasks import TaskId
 from raydist.spec.text.control import without_colours
+
+# A train function may call `fit` for each of thousands of epochs. The status holds so many, and a curve
+# shows no more of them either.
+_MAX_TRAININGS = 100
 
 
 class TaskProgress:
@@ -165,6 +169,13 @@ class TaskProgress:
         with self._lock:
             if sentence not in self._status.notes:
                 self._status = replace(self._whole(), notes=(*self._status.notes, sentence))
+
+    def training_begins(self, training: Training) -> None:
+        """Notes that a training begins at its first step; of very many, the first ones."""
+        with self._lock:
+            status = self._whole()
+            if len(status.trainings) < _MAX_TRAININGS:
+                self._status = replace(status, trainings=(*status.trainings, training))
 
     def failed(self, failure: TaskFailure) -> None:
         """Notes the failure, at the step that a new attempt may get beyond."""

@@ -36,6 +36,7 @@ class Reporter:
         run, which goes through trainings that are done.
       links: This task's connections with the other tasks.
       reports_every_fit: Whether a `fit` outside of every strategy is the run's training too, as in a script.
+      num_plain_fits: Calls of `model.fit` so far that are reported.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Reporter:
         self.step = 0
         self.first_step = 0
         self.reports_every_fit = False
+        self.num_plain_fits = 0
         self.num_workers = assignment.num_workers
         self.links = TaskLinks(assignment.address, assignment.cluster_spec)
         self._run_name = assignment.job.name

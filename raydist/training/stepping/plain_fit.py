@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.metrics.records import Scope
+from raydist.spec.status import Training
 from raydist.spec.tasks import TaskType
 from raydist.training.cluster import equal_state
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
@@ -73,6 +74,7 @@ class _Reports:
         is_first, self._epoch = self._epoch is None, epoch
         if not is_first:
             return
+        self._reporter.num_plain_fits += 1
         strategy = self.model.distribute_strategy
         for sentence in layer_notes.notes_on(self.model, strategy, is_traced=loss_rules.is_enabled()):
             self._reporter.note(sentence)
@@ -85,6 +87,10 @@ class _Reports:
             self._step += steps * (epoch - self._initial_epoch)
             self._reporter.first_step = self._step
             self._reporter.progress.restored(self._step)
+        elif epoch == self._initial_epoch:
+            number = self._reporter.num_plain_fits
+            begun = Training(kind="model.fit", number=number, step=self._step)
+            self._reporter.progress.training_begins(begun)
         num_steps = self._step + steps * (epochs - epoch) if steps else None
         self._reporter.progress.expect(num_steps=num_steps, num_epochs=epochs)
 

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.metrics.records import Scope
+from raydist.spec.status import Training
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
 from raydist.training.input.groups import Groups
@@ -94,7 +95,10 @@ class _Progress:
         if steps and epochs:
             in_earlier_fits = position.step - position.start.epoch * steps - position.step_in_epoch
             num_steps = in_earlier_fits + steps * (epochs - position.initial_epoch)
-        position.run.reporter.progress.expect(num_steps=num_steps, num_epochs=epochs)
+        progress = position.run.reporter.progress
+        progress.expect(num_steps=num_steps, num_epochs=epochs)
+        if not position.is_done and position.start == resume.Start():
+            progress.training_begins(Training(kind="fit", number=position.number + 1, step=position.step))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         position = self._position

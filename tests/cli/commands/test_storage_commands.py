@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from raydist.storage.run_storage import open_run
+from raydist.storage.segments import EventWriter
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("stored_run")
@@ -148,6 +150,16 @@ def test_metrics_are_drawn(raydist: Run) -> None:
     assert "loss" in out
     assert "step" in out
     assert "\x1b" not in out
+
+
+def test_drawn_metrics_say_where_another_training_begins(raydist: Run, tmp_path: Path) -> None:
+    writer = EventWriter.open(open_run(str(tmp_path / "raydist_runs"), run="digits-1"))
+    for number, step in ((1, 0), (2, 15)):
+        writer.append({"event": "training", "at_s": 1.0, "kind": "fit", "number": number, "step": step})
+    writer.flush()
+    *chart, sentence = raydist("metrics", "digits-1", "--plot")[1].splitlines()
+    assert sentence == "fit 2 begins after step 15"
+    assert sum(line.count("│") > 2 for line in chart) > 2  # the frame, and a line inside it
 
 
 @pytest.mark.parametrize("other", [["--json"], ["--format", "csv"]], ids=["json", "csv"])
