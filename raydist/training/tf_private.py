@@ -727,6 +727,43 @@ def functions_of(dataset: tf.data.Dataset) -> list[DataFunction]:
     return [DataFunction(one) for one in dataset._functions()]
 
 
+class PythonGenerator:
+    """What a dataset of `from_generator` calls for each pass over it."""
+
+    def __init__(self, state: Any, args: tuple[Any, ...]) -> None:
+        self._state = state
+        self._args = args
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = self._state._generator
+        return function
+
+    def begin(self) -> Iterator[Any]:
+        """Begins a pass."""
+        return iter(self.function(*(one.numpy() for one in self._args)))
+
+    def replace(self, function: Callable[..., Any]) -> None:
+        """Has the next passes call another function, with the same arguments."""
+        self._state._generator = function
+
+
+def generator_of(dataset: tf.data.Dataset) -> PythonGenerator | None:
+    """Returns the generator of a dataset of `from_generator`; None of others.
+
+    It is a flat_map of a function of from_generator_op.py, whose cells hold the generator and its arguments.
+    """
+    function: Any = getattr(getattr(dataset, "_map_func", None), "_func", None)
+    if not str(getattr(function, "__module__", "")).endswith(".from_generator_op"):
+        return None
+    begin = inspect.getclosurevars(function).nonlocals.get("get_iterator_id_fn")
+    cells = inspect.getclosurevars(begin).nonlocals if inspect.isfunction(begin) else {}
+    state, args = cells.get("generator_state"), cells.get("args", ())
+    if not hasattr(state, "_generator") or not all(hasattr(one, "numpy") for one in args):
+        return None
+    return PythonGenerator(state, args)
+
+
 def plain_variable(value: int, dtype: tf.DType) -> tf.Variable:
     """Returns a variable that no strategy mirrors, also in a strategy's scope."""
     return resource_variable_ops.ResourceVariable(value, dtype=dtype)

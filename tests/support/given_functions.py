@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside import progress_of
+from tests.support.inside import forget_notes, progress_of
 from tests.support.train_functions import dense_model, examples
 
 COUNT, SIZE, STEPS = 50, 16, 4  # the last batch of a pass has 2 examples, fewer than 2 workers of 2 devices
@@ -163,6 +163,7 @@ def through_ctx(ctx: Any, *, way: str, crash_after: int | None = None) -> dict[s
             if self.steps == crash_after:
                 raise RuntimeError("on purpose")
 
+    forget_notes(ctx)
     model = made(ctx, way)
     positional, named = arguments(way)
     crash = [] if crash_after is None else [Crash()]

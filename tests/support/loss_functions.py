@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import UnsupportedError
-from tests.support.inside import progress_of
+from tests.support.inside import forget_notes, progress_of
 
 
 def _examples() -> tuple[np.ndarray, np.ndarray]:
@@ -576,6 +576,13 @@ def optimizers_with_repeated_rows(ctx: Any) -> dict[str, Any]:
         notes[name] = progress_of(ctx).status().notes[len(before) :]
         if ctx.strategy.num_replicas_in_sync == 1:
             tables[f"plain {name}"] = _trained_tables(_tables(keras, optimizer))
+    for name in ("SGD without momentum", "Adam"):
+        forget_notes(ctx)
+        with ctx.strategy.scope():
+            model = _tables(keras, optimizers.Adam() if name == "Adam" else optimizers.SGD())
+        model.run_eagerly = True
+        _trained_tables(model)
+        notes[f"{name}, eager"] = progress_of(ctx).status().notes
     return {**tables, "notes": notes, "refused": refused}
 
 

@@ -51,6 +51,7 @@ def fits_in_a_row(ctx: Any) -> dict[str, Any]:
     steps.append(status().step)
     return {
         "steps": steps,
+        "notes": list(status().notes),
         "trainings": [[one.kind, one.number, one.step] for one in status().trainings],
         "first": [first.epoch, first.num_epochs, first.num_steps, sorted(first.metrics), first.checkpoint],
         "awaits": status().num_steps - status().step,

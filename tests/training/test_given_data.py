@@ -45,6 +45,10 @@ class TestAsOnOneDevice:
             assert task.values["history"].keys() == expected.values["history"].keys()
             for name, values in expected.values["history"].items():
                 assert task.values["history"][name] == pytest.approx(values, abs=1e-5), name
+            notes = "\n".join(task.values["notes"])
+            assert "another order than Keras" not in notes
+            goes_on = way == "py dataset, other steps" and cluster.keras != "legacy"
+            assert ("epochs go on through the next pass" in notes) == goes_on
 
     @pytest.mark.parametrize("way", SHUFFLED)
     def test_shuffled_order_does_not_depend_on_the_cluster(self, cluster: Cluster, way: str) -> None:
@@ -52,6 +56,8 @@ class TestAsOnOneDevice:
         [expected] = found[way]
         for task in run(cluster)[way]:
             np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5)
+            what = "arrays" if way == "shuffled" else "the batches of a PyDataset"
+            assert any(note.startswith(f"ctx.fit shuffles {what} by --seed") for note in task.values["notes"])
         [in_order] = found["py dataset, padded" if way.endswith("padded") else "py dataset"]
         assert np.abs(in_order.arrays["weights"] - expected.arrays["weights"]).max() > 1e-3
 

@@ -38,6 +38,8 @@ def test_plain_fit_is_counted_and_reported_and_nothing_else(cluster: Cluster, tm
         assert task.values["first"] == [2, 2, 8, metrics, None]
         trainings = [["model.fit", 1, 0], ["model.fit", 2, 8], ["train_steps", 1, 16], ["fit", 1, 21]]
         assert task.values["trainings"] == trainings
+        is_told = any("length of the data is not known" in note for note in task.values["notes"])
+        assert is_told == (cluster.keras != "legacy")  # tf_keras counts as raydist does
         assert task.values["awaits"] == 0
         assert task.values["has trained"]
     for task in found["packed"]:

@@ -46,6 +46,15 @@ def test_tables_are_those_of_keras_without_raydist(optimizer: str, cluster: Clus
         assert task.values["notes"][optimizer] == []
 
 
+@pytest.mark.parametrize("cluster", [Cluster(), TWO_DEVICES], ids=str)
+def test_positions_that_are_looked_up_in_eager_steps_are_noted(cluster: Cluster) -> None:
+    [task] = run(cluster)
+    [sgd, adam] = (task.values["notes"][f"{name}, eager"] for name in ("SGD without momentum", "Adam"))
+    told = [note for note in adam if note.startswith("embeddings are looked up in an eager step")]
+    assert len(told) == (cluster == TWO_DEVICES)
+    assert not any("eager step" in note for note in sgd)
+
+
 def test_option_sums_equal_rows_and_is_noted() -> None:
     [plain] = run(Cluster())
     options = {"sum_embedding_rows": True}

@@ -20,6 +20,7 @@ def cut_for_replicas(
     *,
     endless: bool,
     begin: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda batches: batches,
+    is_compared: bool = False,
 ) -> Any:
     """Returns `dataset`, batched with the global batch size, as a distributed dataset.
 
@@ -33,10 +34,11 @@ def cut_for_replicas(
         all-reduce per step by which the workers agree that all still have data (input_lib.py,
         `get_next_as_optional`).
       begin: Takes a dataset with an element for each global batch, and returns it from where to begin.
+      is_compared: As of `worker_order.check`.
     """
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
         return strategy.experimental_distribute_dataset(begin(dataset))
-    worker_order.check(dataset, strategy)
+    worker_order.check(dataset, strategy, is_compared=is_compared)
 
     def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return part_of(dataset, own_rows.OwnPart.of(context), begin=begin, endless=endless)

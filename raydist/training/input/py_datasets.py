@@ -90,6 +90,11 @@ def peeked_at(data: Any) -> Iterator[bool]:
             data.is_peeked_at, data.peeked = False, ()
 
 
+def is_from_position(data: Any) -> bool:
+    """Whether `from_position` has made it, of data whose first batches the workers have compared."""
+    return isinstance(data, _FromPosition)
+
+
 def num_batches_of(data: Any) -> int | None:
     """Returns the batches of a pass; None where it has no end."""
     found = getattr(data, "num_batches", None)

@@ -103,6 +103,39 @@ def note_unique_rows(optimizer: Any, gradients: Sequence[Any]) -> None:
         )
 
 
+def note_unseen_lookups(optimizer: Any, gradients: Sequence[Any]) -> None:
+    """Notes rows that were looked up where nothing shows whether it was once for all examples of a batch.
+
+    See `is_of_batch`, which asks a graph.
+    """
+    is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
+    if is_alone or _Settings.sums_rows or _is_linear(getattr(optimizer, "inner_optimizer", optimizer)):
+        return
+    if any(isinstance(one, tf.IndexedSlices) and _may_be_of_batch(one.indices) for one in gradients):
+        reporter.note(
+            "embeddings are looked up in an eager step, or inside a tf.function of your own: if it is once "
+            "for all examples of a batch, such as positions, each replica's part of a row counts as a lookup "
+            f"of its own for {type(optimizer).__name__}, so weights differ from those on one device; leave "
+            "run_eagerly and the tf.function out, or use --sum-embedding-rows"
+        )
+
+
+def _may_be_of_batch(indices: tf.Tensor) -> bool:
+    """Whether indices may be positions: as values, or as the result of a function, they do not say."""
+    if not hasattr(indices, "graph"):
+        # Positions ascend, and what the examples look up seldom does.
+        values = indices.numpy().reshape(-1)
+        return len(values) > 1 and bool((values[1:] > values[:-1]).all())
+    ahead, seen = [indices.op], set[int]()
+    while ahead:
+        op = ahead.pop()
+        if "PartitionedCall" in op.type:
+            return True
+        seen.add(id(op))
+        ahead += [one.op for one in op.inputs if id(one.op) not in seen]
+    return False
+
+
 def note_ignored_rate(optimizer: Any, rate: Any) -> None:
     """Notes that an optimizer of tf_keras does not take the learning rate that it was given as `lr`."""
     name = type(optimizer).__name__

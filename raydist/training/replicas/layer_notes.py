@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -41,6 +41,28 @@ def notes_on(
     random = [one for one in layers if is_known_to_draw(one)]
     if random:
         yield describe_draws(random)
+
+
+def note_on_length(model: Any, params: Mapping[str, Any], *, initial_epoch: int) -> str | None:
+    """Returns a sentence for a `fit` of Keras 3 that counts steps otherwise than plain Keras 3; else None.
+
+    Keras 3 counts the step that finds the data ended, in `optimizer.iterations`, where a step is a graph.
+
+    Args:
+      params: Those of Keras's callbacks.
+      initial_epoch: The epoch that the `fit` begins with.
+    """
+    is_keras_3 = any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__)
+    if not is_keras_3 or model.steps_per_execution != 1 or model.run_eagerly:
+        return None
+    if params.get("steps") or params["epochs"] - initial_epoch < 2:
+        return None
+    return (
+        "the length of the data is not known: Keras 3 by itself counts one step too many in "
+        "optimizer.iterations at the end of each epoch, and raydist counts the steps that were trained, so "
+        "Adam and learning rate schedules differ from a plain Keras 3 run, also on one device; apply "
+        "tf.data.experimental.assert_cardinality to the dataset, and both count the same"
+    )
 
 
 def with_own_state(model: Any) -> list[Any]:

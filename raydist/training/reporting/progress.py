@@ -170,8 +170,9 @@ class TaskProgress:
             if sentence not in self._status.notes:
                 self._status = replace(self._whole(), notes=(*self._status.notes, sentence))
 
-    def training_begins(self, training: Training) -> None:
-        """Notes that a training begins at its first step; of very many, the first ones."""
+    def training_begins(self, kind: str, *, number: int, step: int) -> None:
+        """Notes that a `Training` begins at its first step; of very many, the first ones."""
+        training = Training(kind=kind, number=number, step=step)
         with self._lock:
             status = self._whole()
             if len(status.trainings) < _MAX_TRAININGS:

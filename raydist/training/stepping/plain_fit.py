@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.metrics.records import Scope
-from raydist.spec.status import Training
 from raydist.spec.tasks import TaskType
 from raydist.training.cluster import equal_state
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
@@ -78,6 +77,9 @@ class _Reports:
         strategy = self.model.distribute_strategy
         for sentence in layer_notes.notes_on(self.model, strategy, is_traced=loss_rules.is_enabled()):
             self._reporter.note(sentence)
+        length = layer_notes.note_on_length(self.model, self.params, initial_epoch=self._initial_epoch)
+        if length is not None and is_distributed(strategy):
+            self._reporter.note(length)
         self._note_separate_models(strategy)
         self._check_equal(strategy)
         model_summaries.fit_begins(self.model, self._reporter)
@@ -89,8 +91,7 @@ class _Reports:
             self._reporter.progress.restored(self._step)
         elif epoch == self._initial_epoch:
             number = self._reporter.num_plain_fits
-            begun = Training(kind="model.fit", number=number, step=self._step)
-            self._reporter.progress.training_begins(begun)
+            self._reporter.progress.training_begins("model.fit", number=number, step=self._step)
         num_steps = self._step + steps * (epochs - epoch) if steps else None
         self._reporter.progress.expect(num_steps=num_steps, num_epochs=epochs)
 

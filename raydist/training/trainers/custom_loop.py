@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.metrics.records import Scope
-from raydist.spec.status import Training
 from raydist.training import tf_private
 from raydist.training.input import input_clock, recipes, train_data
 from raydist.training.replicas import loss_rules, slices
@@ -78,7 +77,7 @@ def begin(run: TaskRun, request: LoopRequest) -> Span | None:
     run.trains_on(request.train_data, resumed=restored if done > first_step else None)
     recipes.check_length(request.train_data, num_steps)
     if done == first_step:
-        reporter.progress.training_begins(Training(kind="train_steps", number=index + 1, step=done))
+        reporter.progress.training_begins("train_steps", number=index + 1, step=done)
     return Span(index=index, first_step=first_step, done=done, last_step=last_step)
 
 

@@ -16,6 +16,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.input import arrays, worker_order
 from raydist.training.input.py_datasets import is_py_dataset, num_batches_of
 from raydist.training.keras_patches.adapters import adapter_of
+from raydist.training.reporting import reporter
 from raydist.training.trainers.trainer import FitRequest
 
 # Batches that are looked at for the sizes in which they differ, as Keras 3 does.
@@ -52,6 +53,8 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
         rows, held_out = rows.split(request.validation_split)
     if not isinstance(request.shuffle, bool):
         raise UnsupportedError(f"shuffle is {request.shuffle!r}; ctx.fit takes True or False")
+    if request.shuffle:
+        note_order("arrays")
     size = request.batch_size
     if not size:
         steps = request.steps_per_epoch
@@ -67,6 +70,19 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
         batch_size=None,
         validation_split=0.0,
         validation_batch_size=None,
+    )
+
+
+def note_order(what: str) -> None:
+    """Notes that raydist shuffles the data, and not Keras.
+
+    Args:
+      what: The data.
+    """
+    reporter.note(
+        f"ctx.fit shuffles {what} by --seed and the epoch, in another order than Keras draws, so that a run "
+        "can continue at each batch; give shuffle=False to keep the order, or use your own model.fit with "
+        "ctx.callbacks() for that of Keras"
     )
 
 
@@ -132,6 +148,7 @@ def dataset_of_generator(
         for batch in itertools.chain(peeked, generator):
             yield _batch(batch, floatx)
 
+    batches.raydist_compared = True  # type: ignore[attr-defined]
     worker_order.check_batches(peeked, model.distribute_strategy, name=name)
     specs = specs_of(peeked, model)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=specs.signature)

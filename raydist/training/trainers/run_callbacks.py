@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.metrics.records import Scope
-from raydist.spec.status import Training
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
 from raydist.training.input.groups import Groups
@@ -85,7 +84,9 @@ class _Progress:
         layers = layer_notes.notes_on(
             model, position.run.strategy, is_traced=loss_rules.is_enabled(), is_grouped=is_grouped
         )
-        for sentence in (*layers, *model_state.unsaved(model)):
+        length = layer_notes.note_on_length(model, self.params, initial_epoch=position.initial_epoch)
+        lengths = [] if length is None or is_grouped else [length]
+        for sentence in (*layers, *model_state.unsaved(model), *lengths):
             position.run.reporter.note(sentence)
         position.restore(model)
         position.check_equal(model)
@@ -98,7 +99,7 @@ class _Progress:
         progress = position.run.reporter.progress
         progress.expect(num_steps=num_steps, num_epochs=epochs)
         if not position.is_done and position.start == resume.Start():
-            progress.training_begins(Training(kind="fit", number=position.number + 1, step=position.step))
+            progress.training_begins("fit", number=position.number + 1, step=position.step)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         position = self._position

@@ -72,7 +72,8 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
         self._distribute_strategy = distribute_strategy
         session = fit_session.taken_by_data_handler()
         resumption = session.resumption if session else resume.Resumption(resume.Start())
-        resumption = resumption.of_data(is_fixed=isinstance(self.data_adapter, _FIXED))
+        is_fixed = isinstance(self.data_adapter, _FIXED)
+        resumption = resumption.of_data(is_fixed=is_fixed)
         self._start = resumption.start
         self._groups = session.groups if session else Groups()
         if self._groups.size > 1:
@@ -104,6 +105,7 @@ def make_epoch_iterator_init(original: Callable[..., None]) -> Callable[..., Non
                 distribute_strategy,
                 endless=self._num_batches is not None,
                 begin=resumption.begin,
+                is_compared=not is_fixed,  # by the batches that Keras looks at
             )
         self._distributed_dataset = dataset
 

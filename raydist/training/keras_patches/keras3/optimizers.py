@@ -90,6 +90,7 @@ def _make_apply_gradients(original: Callable[..., None]) -> Callable[..., None]:
         if not is_stock:
             gradients.note_unique_rows(self, grads)
         if self not in _inner and not is_stock:
+            gradients.note_unseen_lookups(self, grads)
             grads = gradients.summed_over_replicas(grads)
         original(self, grads, trainable_variables)
 
@@ -106,6 +107,7 @@ def _make_loss_scale_apply(original: Callable[..., None]) -> Callable[..., None]
         _inner.add(self.inner_optimizer)
         if not tf.distribute.in_cross_replica_context():
             halves = accumulation.halves_of(grads)
+            gradients.note_unseen_lookups(self, grads)
             grads = [
                 gradients.overflown_as_half(one) if is_half and one is not None else one
                 for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)

@@ -13,7 +13,7 @@ from tf_keras.src.engine import data_adapter
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
 from raydist.training.cluster.data_sizes import check_sizes
-from raydist.training.input import cut, reshuffles, resume
+from raydist.training.input import cut, py_datasets, reshuffles, resume
 from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.tf_keras import build
 from raydist.training.stepping import fit_session, step_calls
@@ -73,7 +73,10 @@ def configure_dataset(
         if self._adapter.should_recreate_iterator():
             self._raydist_unread = dataset
         resumption.prepare(dataset, steps_per_epoch=steps, unread=reshuffles.Unread.AT_FIRST)
-        dataset = cut.cut_for_replicas(dataset, strategy, endless=endless, begin=resumption.begin)
+        is_compared = py_datasets.is_from_position(getattr(self._adapter, "_keras_sequence", None))
+        dataset = cut.cut_for_replicas(
+            dataset, strategy, endless=endless, begin=resumption.begin, is_compared=is_compared
+        )
     self._dataset = dataset
     agree = functools.partial(means_over_workers, strategy)
     steps = int(self._steps_per_execution.numpy())
