@@ -146,6 +146,7 @@ def measure_controller(seconds: float, folder: str) -> None:
     job = f"{Path(__file__).resolve()}:wait"
     params = {"seconds": 3 * seconds + 60}
     with ray_head(num_cpus=4) as head:
+        os.environ.update(head.environ)  # its token is in its home
         for is_detached in (False, True):
             how = "detached" if is_detached else "attached"
             run = raydist.submit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import subprocess
 import sys
@@ -138,7 +139,8 @@ def submit_in_public(tmp_path: Path) -> Iterator[Submit]:
     try:
         machine.run("ip", "addr", "add", f"{PUBLIC}/32", "dev", "lo")
         bin_ = Path(sys.executable).parent
-        environ = ("env", f"RAY_TMPDIR={short}", "RAY_USAGE_STATS_ENABLED=0")
+        token = f"RAY_AUTH_TOKEN={secrets.token_hex(32)}"
+        environ = ("env", f"RAY_TMPDIR={short}", "RAY_USAGE_STATS_ENABLED=0", token)
         start = ["start", "--head", f"--node-ip-address={PUBLIC}", "--port=6379", "--num-cpus=2"]
         machine.run(*environ, bin_ / "ray", *start, "--include-dashboard=false", timeout_s=120)
         command = [*environ, bin_ / "raydist", "submit", tmp_path / "job.py", "--address", f"{PUBLIC}:6379"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -35,13 +36,18 @@ def ray_head(*, num_cpus: int = 2, **environ: str) -> Iterator[RayHead]:
     """Starts a head in a home and a folder of its own; ends exactly its processes.
 
     Args:
-      environ: Variables of the head's environment, which its workers inherit.
+      environ: Variables of the head's environment, which its workers inherit. Without RAY_AUTH_MODE the head
+        has a token, which is found by its home.
     """
     with ExitStack() as stack:
         # Short, because Ray's sockets lie in it and their paths are limited to 107 bytes.
         folder = Path(tempfile.mkdtemp(prefix="rd-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         base = {**inherited(), "HOME": str(folder), "RAY_TMPDIR": str(folder)}
+        if "RAY_AUTH_MODE" not in environ:
+            base["RAY_AUTH_MODE"] = "token"
+            (folder / ".ray").mkdir()
+            (folder / ".ray" / "auth_token").write_text(secrets.token_hex(32))
         port, client_port, agent_port = free_ports(3)
         command = [str(RAY), "start", "--head", "--block", f"--port={port}", f"--num-cpus={num_cpus}"]
         command += [f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"]
