@@ -215,7 +215,13 @@ class FakeLauncher:
         self._scripts = collections.deque(scripts)
         self._clock = clock
 
-    def replan(self, *, avoid: frozenset[str], out_of_memory: Sequence[TaskType] = ()) -> Plan:
+    def replan(
+        self,
+        *,
+        avoid: frozenset[str],
+        suspected: frozenset[str] = frozenset(),
+        out_of_memory: Sequence[TaskType] = (),
+    ) -> Plan:
         self.avoided.append(avoid)
         return resized(self._plan, self.workers)
 
