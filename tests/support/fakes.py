@@ -203,6 +203,7 @@ class FakeLauncher:
 
     Attributes:
       avoided: The hosts to avoid, by attempt.
+      suspected: The hosts to look at, by attempt.
       workers: How many workers the cluster has room for, from now on.
     """
 
@@ -210,6 +211,7 @@ class FakeLauncher:
         self.groups: list[FakeTaskGroup] = []
         self.attempts: list[int] = []
         self.avoided: list[frozenset[str]] = []
+        self.suspected: list[frozenset[str]] = []
         self.workers = plan.num_workers
         self._plan = plan
         self._scripts = collections.deque(scripts)
@@ -223,6 +225,7 @@ class FakeLauncher:
         out_of_memory: Sequence[TaskType] = (),
     ) -> Plan:
         self.avoided.append(avoid)
+        self.suspected.append(suspected)
         return resized(self._plan, self.workers)
 
     def room(self, plan: Plan) -> int:
