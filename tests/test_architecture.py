@@ -135,13 +135,13 @@ ROOMS: dict[str, set[str]] = {
     # Acts. `runtime.host` is what a host knows of itself, without Ray.
     "runtime.host": {"errors", "known_versions", "spec", "storage"},
     "runtime.cluster": {"errors", "spec", "planning", "runtime.host"},
+    "runtime.checkup": {"errors", "known_versions", "storage", "runtime.host", "runtime.cluster"},
     "runtime.task": {"errors", "spec", "planning", "storage.files", "storage", "runtime.host"},
     "runtime.group": {
         *("errors", "spec", "planning", "storage", "controller.task_group"),
-        *("runtime.host", "runtime.cluster", "runtime.task"),
+        *("runtime.host", "runtime.cluster", "runtime.checkup", "runtime.task"),
     },
     "runtime.detach": {"errors", "runtime.host", "runtime.cluster", "runtime.group"},
-    "runtime.checkup": {"errors", "known_versions", "storage", "runtime.host", "runtime.cluster"},
     # Stays when Ray is gone.
     "watch": {"errors", "spec", "storage", "runtime.host"},
     "runs.handle": {"errors", "spec", "storage", "controller"},

@@ -191,7 +191,9 @@ class Controller:
         self._attempt_started_s = self._room_asked_s = self._clock.now()
         self._start_deadline_s = self._attempt_started_s + self._machine.plan.job.start_timeout
         try:
-            plan = self._launcher.replan(avoid=asked.avoid, out_of_memory=asked.out_of_memory)
+            plan = self._launcher.replan(
+                avoid=asked.avoid, suspected=asked.suspected, out_of_memory=asked.out_of_memory
+            )
             self._handle(AttemptPlanned(plan))
             self._group = self._launcher.launch(plan, attempt=asked.number)
         except RaydistError as error:

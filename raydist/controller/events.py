@@ -130,11 +130,13 @@ class StartAttempt:
     Attributes:
       avoid: Addresses of the hosts that failed too often of late.
       out_of_memory: The roles that were short of memory, once for each attempt that was lost by it.
+      suspected: Addresses of the hosts to look at before they are used again.
     """
 
     number: int
     avoid: frozenset[str] = frozenset()
     out_of_memory: tuple[TaskType, ...] = ()
+    suspected: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

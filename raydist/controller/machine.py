@@ -187,6 +187,7 @@ class RunMachine:
         self.plan = plan
         if now != before:
             self._note_interruption(f"attempt {number} trains with {now} workers instead of {before}")
+        self.notes = (*self.notes, *(f"attempt {number} {use}" for use in plan.uses_of_unfit_hosts))
         self.attempt = Attempt(number=number, tasks=plan.tasks)
         return []
 
@@ -410,7 +411,15 @@ class RunMachine:
             return []
         self.attempt = Attempt(number=number + 1, tasks=self.plan.tasks)
         self.pace, self._memory = self.pace.restarted(), self._memory.restarted()
-        return [StartAttempt(number + 1, self._lost.hosts.to_avoid(at_s=self._news_at_s), self.out_of_memory)]
+        hosts, at_s = self._lost.hosts, self._news_at_s
+        return [
+            StartAttempt(
+                number + 1,
+                avoid=hosts.to_avoid(at_s=at_s),
+                out_of_memory=self.out_of_memory,
+                suspected=hosts.suspected(at_s=at_s),
+            )
+        ]
 
     def _crash(self, error: BaseException) -> list[Action]:
         self.attempt = self.attempt.stopped()

@@ -88,11 +88,18 @@ class TaskGroup(Protocol):
 class Launcher(Protocol):
     """What the cluster can do for a run."""
 
-    def replan(self, *, avoid: frozenset[str], out_of_memory: Sequence[TaskType] = ()) -> Plan:
+    def replan(
+        self,
+        *,
+        avoid: frozenset[str],
+        suspected: frozenset[str] = frozenset(),
+        out_of_memory: Sequence[TaskType] = (),
+    ) -> Plan:
         """Returns the plan of the next attempt, for what the cluster has just now.
 
         Args:
           avoid: Addresses of hosts that failed too often; used all the same where the others have no room.
+          suspected: Addresses of hosts to look at first; one with a problem is avoided as well.
           out_of_memory: The roles that were short of memory, once for each attempt that was lost by it.
         """
 

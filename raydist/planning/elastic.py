@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+from collections.abc import Mapping
 
 from raydist.planning.capacity import fits
 from raydist.planning.inventory import Inventory
@@ -48,3 +49,27 @@ def avoiding(plan: Plan, inventory: Inventory, hosts: frozenset[str]) -> Plan:
         return dataclasses.replace(plan, avoid=())
     avoided = (host.node_id for host in inventory.hosts if host.name in hosts)
     return dataclasses.replace(plan, avoid=tuple(node_id for node_id in avoided if node_id is not None))
+
+
+def avoiding_unfit(
+    plan: Plan, inventory: Inventory, hosts: frozenset[str], *, problems: Mapping[str, str]
+) -> Plan:
+    """Returns the plan that leaves the unfit hosts alone too where the others have room, and says so.
+
+    Args:
+      hosts: As for `avoiding`.
+      problems: What is wrong with each unfit host, by its address.
+    """
+    without = avoiding(plan, inventory, hosts | problems.keys())
+    if without.avoid:
+        uses = tuple(
+            f"does without host {host}, which failed lately and has a problem still ({problem})"
+            for host, problem in problems.items()
+        )
+        return dataclasses.replace(without, uses_of_unfit_hosts=uses)
+    uses = tuple(
+        f"may use host {host}, as the others have no room, although it failed lately and has a problem "
+        f"still ({problem})"
+        for host, problem in problems.items()
+    )
+    return dataclasses.replace(avoiding(plan, inventory, hosts), uses_of_unfit_hosts=uses)

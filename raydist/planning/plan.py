@@ -32,6 +32,8 @@ class Plan:
       embedded_resources: Memory and custom resources to start an embedded Ray with, by Ray's names.
       avoid: Ray's ids of the nodes that no task is to go to.
       notes: Sentences about what was chosen on the user's behalf.
+      uses_of_unfit_hosts: What the attempt does with each host that failed lately and has a problem still,
+        half a sentence each.
     """
 
     job: JobSpec
@@ -46,6 +48,7 @@ class Plan:
     embedded_resources: Mapping[str, float] = field(default_factory=dict)
     avoid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    uses_of_unfit_hosts: tuple[str, ...] = ()
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:

@@ -68,6 +68,7 @@ class TaskFailure:
         RetryableError and exit code 75, None for any other failure.
       is_out_of_memory: Whether the process was killed because memory ran out.
       peak_memory_bytes: The most memory that the process had, by its last status; None where that had none.
+      is_host_in_doubt: Whether its host is gone, or may be; False where only the process died.
     """
 
     task: TaskId
@@ -81,6 +82,7 @@ class TaskFailure:
     wants_retry: bool | None = None
     is_out_of_memory: bool = False
     peak_memory_bytes: int | None = None
+    is_host_in_doubt: bool = field(default=False, metadata=NOT_KEPT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -809,3 +809,14 @@ def test_end_hook_that_fails_leaves_a_run_alone_that_was_resumed_meanwhile() -> 
     assert run.controller.run().state is RunState.SUCCEEDED
     assert run.records[-1]["notes"] == []
     assert run.of("note") == []
+
+
+def test_hosts_that_are_suspected_and_avoided_reach_the_launcher() -> None:
+    def fail_to_start(group: FakeTaskGroup) -> None:
+        group.fail_task("worker/1", FailureKind.START)
+
+    run = Run([place, fail_to_start], [place, fail_to_start], [place, train, finish])
+    assert run.controller.run().state is RunState.SUCCEEDED
+    nobody, second = frozenset[str](), frozenset({"10.0.0.2"})
+    assert run.launcher.suspected == [nobody, second, nobody]
+    assert run.launcher.avoided == [nobody, nobody, second]

@@ -216,7 +216,7 @@ def test_start_timeout_after_placement_names_the_missing_task_and_is_retried() -
     started = updated(make_status("worker/0"), make_status("worker/1", TaskState.STARTING))
     machine = machine_after(started, max_failures=1)
     assert machine.handle(StartDeadlinePassed()) == [StopGroup()]
-    assert machine.handle(GroupStopped()) == [StartAttempt(1)]
+    assert machine.handle(GroupStopped()) == [StartAttempt(1, suspected=frozenset({"10.0.0.2"}))]
     for event in (started, StartDeadlinePassed(), GroupStopped()):
         machine.handle(event)
     assert machine.error is not None

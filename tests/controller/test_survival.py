@@ -79,7 +79,7 @@ class Run:
 def test_silent_worker_ends_the_attempt_like_a_dead_one() -> None:
     run = Run()
     assert run.fall_silent("worker/0") == [StopGroup()]
-    assert run.handle(GroupStopped()) == [StartAttempt(1)]
+    assert run.handle(GroupStopped()) == [StartAttempt(1, suspected=frozenset({"10.0.0.2"}))]
     assert "worker/1 failed first (attempt 0): SilentTask: it has sent no heartbeat" in run.machine.notes[0]
 
 
@@ -229,3 +229,18 @@ def test_plan_of_the_same_size_is_no_news() -> None:
     machine = RunMachine(elastic_plan())
     machine.handle(AttemptPlanned(dataclasses.replace(machine.plan, avoid=("n1",))))
     assert machine.notes == ()
+
+
+def test_host_that_was_lost_is_looked_at_before_it_is_used_again() -> None:
+    run = Run()
+    lost = make_failure("worker/1", FailureKind.LOST, is_host_in_doubt=True)
+    run.update(make_status("worker/1", TaskState.FAILED, failure=lost))
+    assert run.handle(GroupStopped()) == [StartAttempt(1, suspected=frozenset({"10.0.0.2"}))]
+
+
+def test_what_an_attempt_does_with_unfit_hosts_stays_in_the_notes() -> None:
+    machine = RunMachine(make_plan())
+    uses = ("does without host 10.0.0.2 (disk: full)",)
+    machine.handle(AttemptPlanned(dataclasses.replace(machine.plan, uses_of_unfit_hosts=uses)))
+    machine.handle(AttemptPlanned(dataclasses.replace(machine.plan, uses_of_unfit_hosts=())))
+    assert machine.notes == ("attempt 0 does without host 10.0.0.2 (disk: full)",)

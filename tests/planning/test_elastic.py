@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from raydist.planning.elastic import avoiding, fitted, resized, room_beside
+from raydist.planning.elastic import avoiding, avoiding_unfit, fitted, resized, room_beside
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
@@ -69,3 +69,23 @@ def test_resized_plan_has_as_many_tasks() -> None:
 )
 def test_bad_host_is_avoided_where_others_have_room(inventory: Inventory, avoided: tuple[str, ...]) -> None:
     assert avoiding(make_plan(workers=2), inventory, frozenset({"h0"})).avoid == avoided
+
+
+@pytest.mark.parametrize(
+    ("inventory", "avoided", "use"),
+    [
+        pytest.param(hosts(2, 2, 2), ("n0", "n1"), "does without host h1, which", id="room"),
+        pytest.param(hosts(2, 2, 1), ("n0",), "may use host h1, as the others have no room", id="no-room"),
+        pytest.param(hosts(2, 1, 0), (), "may use host h1, as the others have no room", id="none-at-all"),
+    ],
+)
+def test_unfit_host_is_left_out_where_others_have_room(
+    inventory: Inventory, avoided: tuple[str, ...], use: str
+) -> None:
+    plan = avoiding_unfit(
+        make_plan(workers=2), inventory, frozenset({"h0"}), problems={"h1": "disk: 0.1 of 40.0 GiB free"}
+    )
+    assert plan.avoid == avoided
+    [told] = plan.uses_of_unfit_hosts
+    assert told.startswith(use)
+    assert told.endswith("(disk: 0.1 of 40.0 GiB free)")

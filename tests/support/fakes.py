@@ -203,6 +203,7 @@ class FakeLauncher:
 
     Attributes:
       avoided: The hosts to avoid, by attempt.
+      suspected: The hosts to look at, by attempt.
       workers: How many workers the cluster has room for, from now on.
     """
 
@@ -210,13 +211,21 @@ class FakeLauncher:
         self.groups: list[FakeTaskGroup] = []
         self.attempts: list[int] = []
         self.avoided: list[frozenset[str]] = []
+        self.suspected: list[frozenset[str]] = []
         self.workers = plan.num_workers
         self._plan = plan
         self._scripts = collections.deque(scripts)
         self._clock = clock
 
-    def replan(self, *, avoid: frozenset[str], out_of_memory: Sequence[TaskType] = ()) -> Plan:
+    def replan(
+        self,
+        *,
+        avoid: frozenset[str],
+        suspected: frozenset[str] = frozenset(),
+        out_of_memory: Sequence[TaskType] = (),
+    ) -> Plan:
         self.avoided.append(avoid)
+        self.suspected.append(suspected)
         return resized(self._plan, self.workers)
 
     def room(self, plan: Plan) -> int:

@@ -95,6 +95,7 @@ class Watchdog:
             error_type="SilentTask",
             message=f"it has sent no heartbeat for {silence_s[task]:.0f} s: its process is stopped, "
             "or its host is cut off",
+            is_host_in_doubt=True,
         )
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """A file system and what is free on it."""
+    """A file system, what is free on it, and why nothing can be written there."""
 
     path: str
     free_bytes: int
     total_bytes: int
+    error: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +39,29 @@ class StorageSpeed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostFacts:
+class QuickFacts:
+    """What a host can report at once.
+
+    Attributes:
+      versions: Of raydist, TensorFlow, Keras, Ray and Python; `none` where one is not installed.
+      disks: Those that a task needs.
+      storage_error: Why the storage could not be used, if so.
+    """
+
+    versions: Mapping[str, str]
+    disks: tuple[Disk, ...] = ()
+    storage_error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts(QuickFacts):
     """One host.
 
     Attributes:
       hostname: Its own name.
-      versions: Of raydist, TensorFlow, Keras, Ray and Python; `none` where one is not installed.
       lost: What raydist cannot do with these versions, a sentence each.
       gpus: Each GPU and its driver, as `nvidia-smi` reports.
       devices: What TensorFlow has; empty where it could not be asked, with the reason as `device_error`.
-      disks: Those that a task needs.
       proxies: Names of the variables that are set.
       public_addresses: Those of its addresses that the internet could reach.
       task_ports: On which the tasks of runs listen, on all addresses.
@@ -55,17 +69,14 @@ class HostFacts:
     """
 
     hostname: str
-    versions: Mapping[str, str]
     lost: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
     device_error: str | None = None
-    disks: tuple[Disk, ...] = ()
     proxies: tuple[str, ...] = ()
     public_addresses: tuple[str, ...] = ()
     task_ports: tuple[int, ...] = ()
     storage: StorageSpeed | None = None
-    storage_error: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

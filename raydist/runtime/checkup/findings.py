@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.known_versions import KNOWN
-from raydist.runtime.checkup.facts import Clock, HostFacts, Link
+from raydist.runtime.checkup.facts import Clock, HostFacts, Link, QuickFacts
 from raydist.runtime.host.proxies import describe_proxies
 from raydist.runtime.host.software.versions import describe_difference
 
@@ -15,6 +15,7 @@ _GIB = 2**30
 _MB = 1e6
 # Unpacked code, the spool of logs, and what Ray itself keeps for a run of some hours.
 _MIN_FREE_BYTES = 5 * _GIB
+_REMEDY = "make room, or set TMPDIR to a larger disk before `ray start`"
 # Claims and logs need clocks that agree to a few seconds.
 _MAX_OFFSET_S = 2.0
 # 100 Mbit/s: less than any network that hosts are joined by, so something is in the way.
@@ -72,6 +73,18 @@ def findings_of(
     ]
 
 
+def quick_findings_of(
+    host: str, facts: QuickFacts, *, references: Mapping[str, Mapping[str, str]]
+) -> Iterator[Finding]:
+    """Yields what is not fine of what a host reports at once; takes what `findings_of` does."""
+    wrong = _wrong_versions(host, facts, references)
+    if wrong is not None:
+        yield wrong
+    yield from (one for one in _disks(host, facts) if not one.is_ok)
+    if facts.storage_error is not None:
+        yield _storage_problem(host, facts)
+
+
 def finding_of_link(link: Link) -> Finding:
     what = "network"
     if link.rate is None:
@@ -85,15 +98,10 @@ def finding_of_link(link: Link) -> Finding:
 
 
 def _versions(host: str, facts: HostFacts, references: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
-    difference = describe_difference(host, facts.versions, references=references)
-    if difference is not None:
-        yield bad(host, "versions", difference)
+    wrong = _wrong_versions(host, facts, references)
+    if wrong is not None:
+        yield wrong
         return
-    for name, known in KNOWN.items():
-        version = facts.versions.get(name, "none")
-        if version != "none" and known.is_older(version):
-            yield bad(host, "versions", f'{name} {version} is too old; install "{name}{known.requirement}"')
-            return
     newer = [
         f"{name} {version} is newer than {known.newest}, which is not tested"
         for name, known in KNOWN.items()
@@ -101,6 +109,19 @@ def _versions(host: str, facts: HostFacts, references: Mapping[str, Mapping[str,
     ]
     shown = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
     yield Finding(host=host, what="versions", text="; ".join([shown, *newer, *facts.lost]))
+
+
+def _wrong_versions(
+    host: str, facts: QuickFacts, references: Mapping[str, Mapping[str, str]]
+) -> Finding | None:
+    difference = describe_difference(host, facts.versions, references=references)
+    if difference is not None:
+        return bad(host, "versions", difference)
+    for name, known in KNOWN.items():
+        version = facts.versions.get(name, "none")
+        if version != "none" and known.is_older(version):
+            return bad(host, "versions", f'{name} {version} is too old; install "{name}{known.requirement}"')
+    return None
 
 
 def _gpus(host: str, facts: HostFacts, num_of_ray: int) -> Iterator[Finding]:
@@ -129,11 +150,13 @@ def _gpus(host: str, facts: HostFacts, num_of_ray: int) -> Iterator[Finding]:
         yield Finding(host=host, what="GPUs", text="; ".join(facts.gpus) or _count(len(seen)))
 
 
-def _disks(host: str, facts: HostFacts) -> Iterator[Finding]:
+def _disks(host: str, facts: QuickFacts) -> Iterator[Finding]:
     for disk in facts.disks:
         text = f"{disk.free_bytes / _GIB:.1f} of {disk.total_bytes / _GIB:.1f} GiB free in {disk.path}"
-        if disk.free_bytes < _MIN_FREE_BYTES:
-            yield bad(host, "disk", f"{text}; make room, or set TMPDIR to a larger disk before `ray start`")
+        if disk.error is not None:
+            yield bad(host, "disk", f"nothing can be written in {disk.path}: {disk.error}; {text}; {_REMEDY}")
+        elif disk.free_bytes < _MIN_FREE_BYTES:
+            yield bad(host, "disk", f"{text}; {_REMEDY}")
         else:
             yield Finding(host=host, what="disk", text=text)
 
@@ -147,13 +170,17 @@ def _clock(host: str, clock: Clock) -> Finding:
 
 def _storage(host: str, facts: HostFacts) -> Finding:
     if facts.storage is None:
-        return bad(host, "storage", facts.storage_error or "was not looked at", exit_code=4)
+        return _storage_problem(host, facts)
     speed = facts.storage
     return Finding(
         host=host,
         what="storage",
         text=f"seen; writes {speed.write / _MB:.0f} MB/s, reads {speed.read / _MB:.0f} MB/s",
     )
+
+
+def _storage_problem(host: str, facts: QuickFacts) -> Finding:
+    return bad(host, "storage", facts.storage_error or "was not looked at", exit_code=4)
 
 
 def _ports(host: str, facts: HostFacts) -> Finding:

@@ -12,7 +12,7 @@ import time
 from importlib import metadata
 
 from raydist.errors import StorageError
-from raydist.runtime.checkup.facts import Device, Disk, HostFacts, StorageSpeed
+from raydist.runtime.checkup.facts import Device, Disk, HostFacts, QuickFacts, StorageSpeed
 from raydist.runtime.checkup.network import ports_of_tasks, public_addresses
 from raydist.runtime.host.proxies import proxies_in
 from raydist.runtime.host.software.fresh_process import FreshProcessError, answer_of
@@ -23,6 +23,7 @@ from raydist.storage.run_storage import open_run
 
 _SMI_TIMEOUT_S = 20.0
 _SPEED_BYTES = 16 * 2**20
+_BLOCK_BYTES = 4096
 _SIDE = 1024
 _DEVICES = f"""
 import json, time
@@ -51,6 +52,20 @@ def versions_here() -> dict[str, str]:
     """Returns the versions that have to be the same everywhere, Ray's among them."""
     versions = installed_versions()
     return {**versions, "ray": metadata.version("ray")}
+
+
+def glance(proof: StorageProof) -> QuickFacts:
+    """Returns what this host can report at once: without TensorFlow, and without writing to the storage.
+
+    Args:
+      proof: What the driver has left on the storage.
+    """
+    try:
+        proof.check(host=socket.gethostname())
+        error = None
+    except StorageError as problem:
+        error = str(problem)
+    return QuickFacts(versions=versions_here(), disks=_disks(), storage_error=error)
 
 
 def look(proof: StorageProof) -> HostFacts:
@@ -108,7 +123,13 @@ def _devices() -> tuple[tuple[Device, ...], str | None]:
 def _disks() -> tuple[Disk, ...]:
     folder = tempfile.gettempdir()
     usage = shutil.disk_usage(folder)
-    return (Disk(path=folder, free_bytes=usage.free, total_bytes=usage.total),)
+    error = None
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * _BLOCK_BYTES)
+    except OSError as problem:
+        error = problem.strerror or str(problem)
+    return (Disk(path=folder, free_bytes=usage.free, total_bytes=usage.total, error=error),)
 
 
 def _storage(proof: StorageProof) -> tuple[StorageSpeed | None, str | None]:

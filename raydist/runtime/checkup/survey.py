@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import ray
@@ -13,10 +14,10 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.errors import StorageError
-from raydist.runtime.checkup.facts import Clock, HostFacts, Link
-from raydist.runtime.checkup.findings import Finding, bad, finding_of_link, findings_of
+from raydist.runtime.checkup.facts import Clock, HostFacts, Link, QuickFacts
+from raydist.runtime.checkup.findings import Finding, bad, finding_of_link, findings_of, quick_findings_of
 from raydist.runtime.checkup.network import Sink, send
-from raydist.runtime.checkup.probe import look, versions_here
+from raydist.runtime.checkup.probe import glance, look, versions_here
 from raydist.runtime.cluster.connection import connect
 from raydist.storage.proof import StorageProof
 from raydist.storage.run_storage import open_run
@@ -25,6 +26,8 @@ _START_TIMEOUT_S = 60.0
 # TensorFlow may take two minutes on a host that is busy.
 _LOOK_TIMEOUT_S = 200.0
 _LINK_TIMEOUT_S = 30.0
+# The run's next attempt waits for it.
+_GLANCE_TIMEOUT_S = 5.0
 _CLOCK_TRIES = 5
 
 
@@ -36,6 +39,10 @@ class HostProbe:
 
     def look(self, proof: StorageProof) -> HostFacts:
         return look(proof)
+
+    def glance(self, proof: StorageProof, env: Mapping[str, str]) -> QuickFacts:
+        os.environ.update(env)
+        return glance(proof)
 
     def listen(self) -> int:
         self._sink = Sink()
@@ -67,8 +74,29 @@ def survey(address: str | None, *, storage_uri: str) -> list[Finding]:
             return [here, bad(None, "storage", str(error), exit_code=error.exit_code)]
 
 
+def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str, str]) -> dict[str, str]:
+    """Returns what is wrong with those of the hosts that have a problem or do not answer soon.
+
+    Args:
+      hosts: Their addresses; one that Ray does not count on any more is not asked.
+      proof: What the driver has left on the storage.
+      env: Variables of the job, which the storage may need.
+    """
+    problems: dict[str, str] = {}
+    with _probes([node for node in _nodes() if _host_of(node) in hosts]) as probes:
+        refs = {host: probe.glance.remote(proof, env) for host, probe in probes.items()}
+        for host, facts in _answers(refs, timeout_s=_GLANCE_TIMEOUT_S):
+            if isinstance(facts, str):
+                problems[host] = facts
+                continue
+            found = quick_findings_of(host, facts, references={"the driver": versions_here()})
+            if told := "; ".join(f"{one.what}: {one.text}" for one in found):
+                problems[host] = told
+    return problems
+
+
 def _survey(storage_uri: str) -> list[Finding]:
-    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = _nodes()
     with _proof(storage_uri) as proof, _probes(nodes) as probes:
         clocks, found = _clocks(probes)
         refs = {host: probe.look.remote(proof) for host, probe in probes.items() if host in clocks}
@@ -86,6 +114,10 @@ def _survey(storage_uri: str) -> list[Finding]:
                 references[f"host {host}"] = facts.versions
         found += map(finding_of_link, _links({host: probes[host] for host in clocks}))
     return sorted(found, key=lambda one: one.host or "")
+
+
+def _nodes() -> list[Mapping[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def _host_of(node: Mapping[str, Any]) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from raydist.planning.data_room import less_data_room
-from raydist.planning.elastic import avoiding, fitted, room_beside
+from raydist.planning.elastic import avoiding_unfit, fitted, room_beside
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
 from raydist.planning.resources.memory import with_more_memory
+from raydist.runtime.checkup.survey import problems_of
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.inventory import probe_free, probe_inventory, unreachable_hosts
+from raydist.runtime.cluster.ray_internals import can_select_nodes
 from raydist.runtime.group.group import RayTaskGroup
 from raydist.runtime.task.greeting import Hello
 from raydist.spec.tasks import TaskType
@@ -55,7 +58,13 @@ class RayLauncher:
         self._datasets = datasets or {}
         self._on_hello = on_hello
 
-    def replan(self, *, avoid: frozenset[str], out_of_memory: Sequence[TaskType] = ()) -> Plan:
+    def replan(
+        self,
+        *,
+        avoid: frozenset[str],
+        suspected: frozenset[str] = frozenset(),
+        out_of_memory: Sequence[TaskType] = (),
+    ) -> Plan:
         plan = self._plan
         if out_of_memory:
             plan = with_more_memory(plan, probe_inventory(self._connection), out_of_memory)
@@ -67,7 +76,20 @@ class RayLauncher:
                 plan = fitted(plan, self._free(plan))
         if not self._connection.is_client:  # from outside, hosts need not answer
             avoid |= unreachable_hosts()
-        return avoiding(plan, probe_inventory(self._connection), avoid) if avoid else plan
+        problems = self._problems_of(suspected - avoid)
+        if not avoid and not problems:
+            return plan
+        return avoiding_unfit(plan, probe_inventory(self._connection), avoid, problems=problems)
+
+    def _problems_of(self, hosts: frozenset[str]) -> Mapping[str, str]:
+        """Returns what is wrong with those of the hosts that have a problem."""
+        job = self._plan.job
+        # In a runtime environment of the job's own, tasks have other packages than the check would see.
+        if not hosts or job.runtime_env or not can_select_nodes():
+            return {}
+        # The driver waits for a storage that is out of order, which is no host's fault; a host does not.
+        proof = StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=False)
+        return problems_of(hosts, dataclasses.replace(proof, is_first=True), env=job.env)
 
     def room(self, plan: Plan) -> int:
         return room_beside(plan, self._free(plan))

@@ -31,6 +31,8 @@ _PREAMBLE = re.compile(r"^The actor is dead because its worker process has died\
 _ADVICE = re.compile(r"Some common causes include: .*")
 # What Ray reports of each process that closed its sockets without giving Ray a reason.
 _UNEXPLAINED = re.compile(r"connection error code 2|actor \S+ is unavailable")
+# What Ray says of an actor whose node it has given up, or was told to.
+_NODE_DIED = re.compile(r"its node has died|the actor's node was ")
 _SHORT_ADVICE = "Common causes: the kernel's OOM killer, ray stop --force, a crash such as SIGSEGV"
 
 
@@ -68,6 +70,7 @@ def lost_task(
         at_s=time.time(),
         is_out_of_memory=is_out_of_memory,
         peak_memory_bytes=peak,
+        is_host_in_doubt=_NODE_DIED.search(str(error)) is not None,
     )
 
 
@@ -90,6 +93,7 @@ def unreachable_task(
         at_s=time.time(),
         is_out_of_memory=is_out_of_memory,
         peak_memory_bytes=peak,
+        is_host_in_doubt=loss is Loss.HOST,
     )
 
 

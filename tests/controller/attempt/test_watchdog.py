@@ -58,6 +58,7 @@ def test_task_that_stops_speaking_is_found() -> None:
     failure = watch.watchdog.silent()
     assert failure is not None
     assert (failure.kind, failure.error_type) == (FailureKind.LOST, "SilentTask")
+    assert failure.is_host_in_doubt
     assert "sent no heartbeat for 60 s" in failure.message
 
 

@@ -5,7 +5,7 @@ import pytest
 from raydist.controller.attempt.attempt import Attempt
 from raydist.controller.failures.host_record import WITHIN_S, HostRecord
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import FailureKind
+from raydist.spec.status import FailureKind, TaskFailure
 from tests.support.fakes import make_failure, make_status, task
 
 ATTEMPT = Attempt(number=0, tasks=(task("worker/0"), task("worker/1"))).updated(
@@ -41,3 +41,30 @@ def test_task_that_never_had_a_host_blames_none() -> None:
     nowhere = Attempt(number=0, tasks=(task("worker/0"),))
     failure = make_failure("worker/0", FailureKind.LOST)
     assert HostRecord().with_failure(failure, nowhere, at_s=0.0) == HostRecord()
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_suspected"),
+    [
+        pytest.param(make_failure("worker/1", FailureKind.START), True, id="did-not-start"),
+        pytest.param(make_failure("worker/1", FailureKind.LOST, is_host_in_doubt=True), True, id="lost-host"),
+        pytest.param(make_failure("worker/1", FailureKind.LOST), False, id="killed-process"),
+        pytest.param(
+            make_failure("worker/1", message="[Errno 28] No space left on device: 'cache'"),
+            True,
+            id="full-disk",
+        ),
+        pytest.param(make_failure("worker/1"), False, id="exception"),
+    ],
+)
+def test_host_that_may_be_the_reason_is_suspected_for_a_while(
+    failure: TaskFailure, is_suspected: bool
+) -> None:
+    known = HostRecord().with_failure(failure, ATTEMPT, at_s=0.0)
+    assert known.suspected(at_s=1.0) == ({"10.0.0.2"} if is_suspected else frozenset())
+    assert known.suspected(at_s=WITHIN_S) == frozenset()
+
+
+def test_host_that_is_avoided_anyhow_is_not_looked_at() -> None:
+    twice = record(("worker/1", 0.0), ("worker/1", 0.0), kind=FailureKind.START)
+    assert (twice.to_avoid(at_s=1.0), twice.suspected(at_s=1.0)) == ({"10.0.0.2"}, frozenset())

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from raydist.known_versions import KNOWN
-from raydist.runtime.checkup.facts import Clock, Device, Disk, HostFacts, Link, StorageSpeed
-from raydist.runtime.checkup.findings import Finding, finding_of_link, findings_of
+from raydist.runtime.checkup.facts import Clock, Device, Disk, HostFacts, Link, QuickFacts, StorageSpeed
+from raydist.runtime.checkup.findings import Finding, finding_of_link, findings_of, quick_findings_of
 
 OURS = {"raydist": "0.1.0", **{name: f"{known.newest}.0" for name, known in KNOWN.items()}, "python": "3.11"}
 CPU = Device(kind="CPU", name="CPU:0", gflops=100.0)
@@ -136,3 +136,22 @@ def test_link_is_judged_by_its_rate(
     one = finding_of_link(Link(source="a", target="b", rate=rate, error=error))
     assert (one.host, one.is_ok) == ("a", is_ok)
     assert sentence in one.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        pytest.param({}, [], id="fine"),
+        pytest.param({"versions": {**OURS, "keras": "3.1.0"}}, ["versions"], id="versions"),
+        pytest.param(
+            {"disks": (Disk(path="/tmp", free_bytes=2**30, total_bytes=40 * 2**30),), "storage_error": "no"},
+            ["disk", "storage"],
+            id="two",
+        ),
+    ],
+)
+def test_of_what_is_reported_at_once_only_problems_are_told(facts: dict[str, Any], told: list[str]) -> None:
+    quick = dataclasses.replace(QuickFacts(versions=OURS, disks=FINE.disks), **facts)
+    found = list(quick_findings_of("10.0.0.1", quick, references=REFERENCES))
+    assert [one.what for one in found] == told
+    assert not any(one.is_ok for one in found)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import tempfile
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from raydist.runtime.checkup import survey as survey_module
+from raydist.runtime.checkup.facts import QuickFacts
 from raydist.runtime.checkup.findings import Finding
-from raydist.runtime.checkup.survey import HostProbe, survey
+from raydist.runtime.checkup.survey import HostProbe, problems_of, survey
+from raydist.runtime.cluster.connection import Connection
+from raydist.runtime.cluster.inventory import probe_inventory
+from raydist.storage.proof import StorageProof
 
 
 def by_name(found: list[Finding]) -> dict[str, Finding]:
@@ -65,3 +73,30 @@ def test_host_that_dies_meanwhile_is_told(
     assert {*found} == {"Ray", "host"}
     assert not found["host"].is_ok
     assert "was lost: " in found["host"].text
+
+
+def test_suspected_host_is_asked_for_its_problems(
+    ray_cluster: Connection, no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SlowProbe(HostProbe):
+        def glance(self, proof: StorageProof, env: Mapping[str, str]) -> QuickFacts:
+            time.sleep(60)
+            return super().glance(proof, env)
+
+    proof = StorageProof.leave(storage_uri=str(tmp_path), run="r")
+    other = dataclasses.replace(proof, token="another")
+    [host] = {each.name for each in probe_inventory(ray_cluster).hosts}
+    assert "storage: " not in str(problems_of({host}, proof, env={}))
+    assert "does not see the storage" in problems_of({host, "10.0.0.99"}, other, env={})[host]
+    assert problems_of({"10.0.0.99"}, other, env={}) == {}  # Ray does not count on it
+    monkeypatch.setattr(survey_module, "_GLANCE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(survey_module, "HostProbe", SlowProbe)
+    assert problems_of({host}, proof, env={})[host].startswith("did not answer within 0.1 s")
+
+
+def test_probe_has_the_variables_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/proc")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    proof = StorageProof.leave(storage_uri=str(tmp_path), run="r")
+    [disk] = HostProbe().glance(proof, {"TMPDIR": str(tmp_path)}).disks
+    assert disk.path == str(tmp_path)

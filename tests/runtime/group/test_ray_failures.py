@@ -144,3 +144,24 @@ def test_runtime_environment_that_fails_is_told_in_a_sentence() -> None:
 def test_host_that_cannot_be_used_is_told_in_our_words() -> None:
     failure = lost_task(WORKER, ClusterError("host 10.0.0.9 has tensorflow 9.9"), pid=None, host=None)
     assert (failure.kind, failure.message) == (FailureKind.LOST, "host 10.0.0.9 has tensorflow 9.9")
+
+
+# What Ray 2.60 says of an actor whose node it has given up, shortened.
+_NODE_DIED = (
+    "The actor died because its node has died. Node Id: 62ad\n"
+    "\tthe actor's node was terminated unexpectedly: health check failed due to missing too many heartbeats"
+)
+
+
+@pytest.mark.parametrize(("text", "is_doubted"), [(_NODE_DIED, True), (_SIGKILL, False), (_MONITOR, False)])
+def test_host_is_doubted_where_more_than_a_process_died(text: str, is_doubted: bool) -> None:
+    failure = lost_task(WORKER, RayActorError(error_msg=text), pid=5, host="10.0.0.2")
+    assert failure.is_host_in_doubt is is_doubted
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_host_that_does_not_answer_is_doubted(loss: Loss) -> None:
+    hello = Hello(
+        task=WORKER, address="10.0.0.2:9", pid=5, host="10.0.0.2", node_id="n", scratch_path=Path("/tmp/x")
+    )
+    assert unreachable_task(hello, loss).is_host_in_doubt is (loss is Loss.HOST)
