@@ -372,8 +372,10 @@ def step_that_needs_a_note(ctx: Any, *, kind: str) -> dict[str, Any]:
 
 
 def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
-    """Trains a model whose loss, layer or metric is of that kind; returns the notes on it."""
+    """Trains a model whose loss, layer or metric is of that kind; returns notes, and if it was checked."""
     import tensorflow as tf
+
+    from raydist.training.replicas import loss_rules
 
     keras = tf.keras
     keras.utils.set_random_seed(3)
@@ -416,6 +418,34 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
             assign_if(tf.constant(True), self.mean, lambda: tf.reduce_mean(inputs, 0))
             return inputs - self.mean
 
+    class Centred(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        axis = 0
+
+        def call(self, inputs: Any) -> Any:
+            return inputs - tf.reduce_mean(inputs, axis=self.axis, keepdims=True)
+
+    class CentredRows(Centred):
+        axis = 1
+
+    class Stack(keras.Model):  # type: ignore[misc, name-defined]
+        """Holds others, and calls one after the other."""
+
+        def __init__(self, *inner: Any) -> None:
+            super().__init__(name="stack")
+            self.inner = list(inner)
+
+        def call(self, inputs: Any) -> Any:
+            for one in self.inner:
+                inputs = one(inputs)
+            return inputs
+
+    def text(length: int | None, is_masked: bool = False) -> list[Any]:
+        vectors = keras.layers.TextVectorization(
+            vocabulary=["one"], output_sequence_length=length, name="text"
+        )
+        embedding = keras.layers.Embedding(3, 3, mask_zero=is_masked)
+        return [vectors, embedding, keras.layers.GlobalAveragePooling1D()]
+
     class Ties(keras.metrics.Mean):  # type: ignore[misc, name-defined]
         """Draws as rankings do that break ties."""
 
@@ -446,6 +476,15 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
         "an averaged layer": Averaged,
         "an averaged layer and Keras's loss": Averaged,
         "a pruned layer and Keras's loss": Pruned,
+        "a layer that compares": lambda: Centred(name="centred"),
+        "a layer of the user's": lambda: CentredRows(name="rows"),
+        "a model that compares": lambda: Stack(keras.layers.Dense(3), Centred(name="inner")),
+        "a model of Keras's layers": lambda: Stack(keras.layers.Dense(3), keras.layers.LayerNormalization()),
+    }
+    texts = {
+        "text as long as the longest": lambda: text(None),
+        "text under a mask": lambda: text(None, is_masked=True),
+        "text of one length": lambda: text(6),
     }
     losses = {
         "a metric that draws": contrast,
@@ -454,16 +493,31 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
         "a loss that draws": _random,
         "an averaged layer and Keras's loss": "mse",
         "a pruned layer and Keras's loss": "mse",
+        **dict.fromkeys((*texts, *_ROWS), "mse"),
     }
     loss = losses.get(kind, lambda y, predicted: _mean(y, predicted))
     with ctx.strategy.scope():
         hidden = keras.layers.Dense(3, activation="tanh", name="hidden")
         between = [layers[kind]()] if kind in layers else []
         model = keras.Sequential([keras.Input((4,)), hidden, *between, keras.layers.Dense(1)])
+        if kind in texts:
+            model = keras.Sequential(
+                [keras.Input((1,), dtype="string"), *texts[kind](), keras.layers.Dense(1)]
+            )
         model.compile(keras.optimizers.SGD(0.1), loss=loss, metrics=[Ties()] if "metric" in kind else [])
     noted = len(progress_of(ctx).status().notes)
-    model.fit(tf.data.Dataset.from_tensor_slices(_examples()).batch(20), epochs=1, verbose=0)
-    return {"notes": list(progress_of(ctx).status().notes[noted:])}
+    x, y = _examples()
+    if kind in texts:
+        x = np.array([["one " * (row % 20 + 1)] for row in range(len(x))])
+    model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(20), epochs=1, verbose=0)
+    notes = list(progress_of(ctx).status().notes[noted:])
+    return {"notes": notes, "checked": loss_rules.is_decided(model)}
+
+
+_ROWS = (
+    *("a layer that compares", "a layer of the user's", "a model that compares", "a model of Keras's layers"),
+    "Keras's layers",
+)
 
 
 def _keras_uniform(shape: Any, seed: Any) -> Any:

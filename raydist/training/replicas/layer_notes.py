@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,22 @@ import tensorflow as tf
 _MAX_NAMES = 5
 # What Keras's layers that draw random numbers begin with.
 _RANDOM = ("Random", "Gaussian", "Alpha", "RandAugment", "AugMix", "CutMix", "MixUp", "Solarization")
+# Functions that treat each value by itself, and what may stand beside them. As they are called, or, for what
+# Keras makes of such a function in a functional model, as it is named.
+_OF_EACH_VALUE = frozenset(
+    "tf keras ops nn math layers activations backend K super __class__ self call float32 dtype range len "
+    "enumerate zip "
+    "abs add cast clip cos divide elu exp gelu identity leaky_relu log maximum minimum multiply negative pow "
+    "power relu rsqrt sigmoid silu sin sqrt square stop_gradient subtract swish tanh truediv true_divide "
+    "__operators__ float int bool training mask inputs".split()
+)
+# What a layer has besides what it does to a batch.
+_NOT_FORWARD = (
+    *("__init__", "build", "from_config", "get_config", "compute_output_shape", "compute_output_spec"),
+    *("compile", "compute_loss", "compute_metrics", "metrics", "train_step", "test_step", "predict_step"),
+)
+# Of tf_keras, which calls functions by them.
+_FUNCTION_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod")
 _DRAWING_OPS = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
 
 
@@ -27,9 +44,7 @@ def notes_on(
     if strategy.num_replicas_in_sync == 1:
         return
     layers = list(model._flatten_layers(include_self=False))
-    # A frozen one normalises by its moving statistics.
-    norms = [one for one in layers if _is_batchnorm(one) and one.trainable]
-    per_replica = [one for one in norms if not getattr(one, "synchronized", False)]
+    per_replica = [one for one in layers if _is_per_replica_norm(one)]
     if per_replica:
         yield (
             f"{_names(per_replica)} normalise each replica's part of the batch by itself, so results depend "
@@ -76,6 +91,29 @@ def own_state(layer: Any) -> list[Any]:
         "_non_trainable_variables" if hasattr(layer, "_non_trainable_variables") else "_non_trainable_weights"
     )
     return list(getattr(layer, name, ()))
+
+
+def may_compare(model: Any) -> list[Any]:
+    """Returns the layers that are not known to treat each example of a batch by itself.
+
+    Of the user's, and with functions of the user's, the model itself too. Not where each replica normalises
+    its own part, which has a note already.
+    """
+    layers = list(model._flatten_layers())
+    if any(_is_per_replica_norm(one) for one in layers):
+        return []
+    known = {id(one) for one in layers}
+    functions = [one for one in getattr(model, "operations", ()) if id(one) not in known]
+    return [one for one in (*functions, *layers) if _may_compare(one)]
+
+
+def describe_comparing(layers: Sequence[Any]) -> str:
+    """Returns the sentence for layers whose result for an example depends on the others of the batch."""
+    pads = any(_pads_text(one) for one in layers)
+    return (
+        f"{_names(layers)} make what they give an example depend on the others of the batch, of which each "
+        "replica has its own part, so results depend on the number of replicas"
+    ) + ("; set output_sequence_length, so that all batches are padded alike" if pads else "")
 
 
 def describe_state(layers: Sequence[Any], *, is_sure: bool) -> str:
@@ -137,6 +175,49 @@ def _is_batchnorm(layer: Any) -> bool:
     return any(base.__name__ == "BatchNormalization" for base in type(layer).__mro__)
 
 
+def _is_per_replica_norm(layer: Any) -> bool:
+    # A frozen one normalises by its moving statistics.
+    return _is_batchnorm(layer) and layer.trainable and not getattr(layer, "synchronized", False)
+
+
+def _may_compare(layer: Any) -> bool:
+    name = type(layer).__name__
+    if _pads_text(layer):
+        return True
+    if not _is_keras(layer):
+        return not _names_called(layer) <= _OF_EACH_VALUE.union(dir(layer))
+    if hasattr(layer, "_flatten_layers") and name not in _FUNCTION_LAYERS:
+        return False
+    symbol = getattr(layer, "symbol", None) or name
+    return name == "Lambda" or symbol.rpartition(".")[-1].lower() not in _OF_EACH_VALUE
+
+
+def _pads_text(layer: Any) -> bool:
+    """Whether a layer makes all texts of a batch as long as its longest one."""
+    is_dense = getattr(layer, "_output_mode", None) == "int" and not getattr(layer, "_ragged", False)
+    is_text = any(base.__name__ == "TextVectorization" for base in type(layer).__mro__)
+    return is_text and is_dense and layer._output_sequence_length is None
+
+
+def _names_called(layer: Any) -> set[str]:
+    """Returns the names that a class of the user's calls, or reads, in all that is not Keras's."""
+    members = [
+        inspect.unwrap(getattr(member, "fget", member))
+        for base in type(layer).__mro__
+        if not _is_of(base, "keras", "tf_keras", "tensorflow", "builtins")
+        for name, member in vars(base).items()
+        if name not in _NOT_FORWARD
+    ]
+    ahead = [one.__code__ for one in members if inspect.isfunction(one)]
+    # Of what has no code of Python's, such as a `tf.function`, nothing is known.
+    names = {type(one).__name__ for one in members if callable(one) and not inspect.isfunction(one)}
+    while ahead:
+        code = ahead.pop()
+        names.update(code.co_names, code.co_freevars)
+        ahead += [one for one in code.co_consts if isinstance(one, type(code))]
+    return names
+
+
 def is_known_to_draw(layer: Any) -> bool:
     """Whether a layer draws random numbers, as far as it shows without a step."""
     has_rate = bool(getattr(layer, "rate", None)) and "Dropout" in type(layer).__name__
@@ -153,7 +234,11 @@ def _keeps_own_state(layer: Any) -> bool:
 
 
 def _is_keras(layer: Any) -> bool:
-    return type(layer).__module__.partition(".")[0] in ("keras", "tf_keras")
+    return _is_of(type(layer), "keras", "tf_keras")
+
+
+def _is_of(cls: type, *packages: str) -> bool:
+    return cls.__module__.partition(".")[0] in packages
 
 
 def _is_above_zero(rate: object) -> bool:

@@ -15,7 +15,14 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.replicas import gradient_probe, layer_notes, loss_check, loss_verdict, slices
+from raydist.training.replicas import (
+    forward_check,
+    gradient_probe,
+    layer_notes,
+    loss_check,
+    loss_verdict,
+    slices,
+)
 from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict
 from raydist.training.replicas.update_check import UpdateCheck
 from raydist.training.reporting import reporter
@@ -64,7 +71,9 @@ def is_decided(model: Any) -> bool:
 
 
 def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool = False) -> bool:
-    """Whether the model brings losses, or layers with a state, of its own that were not looked at yet.
+    """Whether the model brings losses, or layers, of its own that were not looked at yet.
+
+    Layers count that have a state, or that may compare examples.
 
     Args:
       is_group: Whether several batches make an update.
@@ -73,7 +82,8 @@ def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool
         return False
     has_replicas = strategy.num_replicas_in_sync > 1
     has_losses = (is_group or has_replicas) and has_own_losses(model)
-    return has_losses or (has_replicas and bool(layer_notes.with_own_state(model)))
+    may_differ = has_replicas and (layer_notes.with_own_state(model) or layer_notes.may_compare(model))
+    return has_losses or bool(may_differ)
 
 
 def update_check_of(model: Any) -> UpdateCheck:
@@ -151,6 +161,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
       num_batches: Batches of an update.
     """
     strategy = model.distribute_strategy
+    given = _own_rows(strategy.experimental_local_results(element)[0])
     step, batch = on_own_rows(strategy, step, element)
     has_losses = has_own_losses(model)
     check: loss_check.StepCheck | None = None
@@ -171,6 +182,30 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
         _rules[model] = _find_rule(source, check, errors, batch, strategy=strategy, num_batches=num_batches)
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
+    if strategy.num_replicas_in_sync > 1 and (layers := _comparing_layers(model, check, given, batch)):
+        reporter.note(layer_notes.describe_comparing(layers))
+
+
+def _comparing_layers(model: Any, check: loss_check.StepCheck | None, given: Any, batch: Any) -> list[Any]:
+    """Returns the layers by which the gradients of an example depend on the others of its batch.
+
+    Args:
+      given: A replica's batch, as the step gets it.
+      batch: What of it is there, as `check` takes it.
+    """
+    noted = [id(one) for one in layer_notes.with_own_state(model)]
+    suspects = [one for one in layer_notes.may_compare(model) if id(one) not in noted]
+    if not suspects or not is_keras(type(model).train_step):
+        return []
+    inputs = given[0] if isinstance(given, tuple) else given
+    try:
+        spec = tf.nest.map_structure(relaxed_spec, inputs)
+        with gradient_probe.counters_kept(model):
+            found, is_sure = forward_check.mixing_layers(model, inputs, spec, suspects)
+            return found if is_sure or _compares_examples(check, batch) else []
+    except Exception as error:  # the user's code, on a part of a batch
+        logger.info("the layers of %s could not be checked: %s", model.name, error, exc_info=True)
+        return []
 
 
 def rule_of_loop(
