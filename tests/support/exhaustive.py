@@ -16,6 +16,7 @@ S3 = "the same in a folder; tests/storage has each operation on S3"
 # Programs that are killed and resumed with --exhaustive only.
 RESUMED = "|".join(
     (
+        *("autoencoder", "mixed_float16", "returned_losses"),
         *("bilstm", "captcha_ctc", "clipping", "convnet", "custom_loop", "distillation"),
         *("efficient_embeddings", "ema", "endpoint_layer", "graph_attention", "imbalanced", "issue_tickets"),
         *("masked_tagger", "miniature_gpt", "mixed_bfloat16", "rate_callbacks", "recommender", "schedules"),
@@ -37,7 +38,13 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "e2e/test_datasets.py": {
         r"^test_killed_worker": "runtime/cluster/test_datasets.py splits the data again"
     },
-    "e2e/test_dead_ray.py": {r"\[EnvAgent": "[/raylet ], without which Ray ends as well"},
+    "e2e/test_data_workers.py": {
+        r"^test_killed_data_worker": "test_failures.py; a data worker's death is that of a task",
+    },
+    "e2e/test_dead_ray.py": {
+        r"\[EnvAgent": "[/raylet ], without which Ray ends as well",
+        r"ends_the_run_and_leaves_nothing\[all": "[group], and the tests beside it that end Ray's processes",
+    },
     "e2e/test_detached.py": {
         r"^test_controller_killed": "runs/test_detached.py without training, training/test_checkpoints.py",
     },
@@ -88,11 +95,18 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "programs/test_equality.py": {
         r"-keras legacy": "the same with Keras 3; tests/compat has four of them with tf_keras",
         r"-keras 3-(3 workers|2 devices)": WORKERS,
+        r"\[(autoencoder|bilstm|captcha_ctc|issue_tickets|timeseries_transformer|vision_transformer_ops)-": (
+            "convnet, text_transformer, vision_transformer and miniature_gpt, of the same layers"
+        ),
     },
-    "programs/test_notes.py": {r"-keras legacy": "the same with Keras 3"},
+    "programs/test_notes.py": {
+        r"-keras legacy": "the same with Keras 3",
+        r"\[(attention_dropout|augmentation|dcgan_random|vae_random)-": "convnet_regularized, lstm_dropout",
+        r"\[(ema_overwrite|gradient_accumulation)-": "training/test_keras_patches.py: what_cannot_work",
+    },
     "programs/test_resume.py": {
         r"-keras legacy": "the same with Keras 3; tests/compat resumes two of them",
-        rf"\[({RESUMED})-keras 3-": "dcgan, mixed_float16 and autoencoder; training/test_checkpoints.py",
+        rf"\[({RESUMED})-keras 3-": "dcgan and own_fit; training/test_checkpoints.py",
     },
     "runs/test_detached.py": {r"submitter_ended.*\[(kill-0\.5|ctrl-c-0\.0)": "[kill-0.0], [ctrl-c-0.5]"},
     "runtime/cluster/test_connection.py": {
