@@ -176,7 +176,8 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
             errors = check.errors(batch) if has_losses else errors
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
         logger.info("%s could not be checked: %s", model.name, error, exc_info=True)
-    _rules[model] = LossRule.SCALED
+    if check is not None or has_losses:  # else what the traced step shows is all that is known
+        _rules[model] = LossRule.SCALED
     if has_losses:
         source = next(_own_sources(model))
         _rules[model] = _find_rule(source, check, errors, batch, strategy=strategy, num_batches=num_batches)
@@ -195,7 +196,7 @@ def _comparing_layers(model: Any, check: loss_check.StepCheck | None, given: Any
     """
     noted = [id(one) for one in layer_notes.with_own_state(model)]
     suspects = [one for one in layer_notes.may_compare(model) if id(one) not in noted]
-    if not suspects or not is_keras(type(model).train_step):
+    if check is None or not suspects or not is_keras(type(model).train_step):
         return []
     inputs = given[0] if isinstance(given, tuple) else given
     try:
