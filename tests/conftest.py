@@ -25,6 +25,8 @@ LEFT_OUT = pytest.StashKey[str]()
 # Whether collecting them has imported TensorFlow: each worker of pytest-xdist would.
 HAS_TENSORFLOW = pytest.StashKey[bool]()
 
+SHARDED = (Level.RUNSLOW, Level.EXHAUSTIVE)
+
 LEAKING_VARIABLES = (
     *("RAY_ADDRESS", "TF_CONFIG", "TF_USE_LEGACY_KERAS", "TF_GRPC_REUSE_PORT", "KERAS_BACKEND"),
     *("TPU_NAME", "COLAB_TPU_ADDR"),
@@ -37,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--exhaustive-shard", metavar="K/N", help="of what --exhaustive adds run the K-th of N parts"
     )
+    parser.addoption("--runslow-shard", metavar="K/N", help="of what --runslow adds run the K-th of N parts")
     parser.addoption(
         "--only-added", action="store_true", help="run only the tests that the given option adds"
     )
@@ -122,14 +125,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _choice_of(config: pytest.Config) -> Choice:
-    shard = config.getoption("--exhaustive-shard")
-    is_exhaustive = config.getoption("--exhaustive") or shard is not None
-    highest = Level.EXHAUSTIVE if is_exhaustive else Level(config.getoption("--runslow"))
+    shards = {level: config.getoption(f"--{level.name.lower()}-shard") for level in SHARDED}
+    asked = [level for level in SHARDED if config.getoption(f"--{level.name.lower()}") or shards[level]]
+    highest = max(asked, default=Level.DEFAULT)
     lowest = highest if config.getoption("--only-added") else Level.DEFAULT
+    shard = shards.get(highest)
     try:
         return Choice(lowest=lowest, highest=highest, shard=None if shard is None else read_shard(shard))
     except ValueError as error:
-        raise pytest.UsageError(f"--exhaustive-shard: {error}") from error
+        raise pytest.UsageError(f"--{highest.name.lower()}-shard: {error}") from error
 
 
 def _case_of(item: pytest.Item) -> Case:

@@ -170,6 +170,15 @@ def test_shards_share_out_what_exhaustive_adds_and_nothing_else() -> None:
     )
 
 
+def test_shards_of_runslow_share_out_what_it_adds_in_whole_files() -> None:
+    cases = [Case(f"{path}.py", f"test[{i}]", is_marked=True) for path in "abcdefgh" for i in range(3)]
+    shards = [Choice(lowest=Level.RUNSLOW, highest=Level.RUNSLOW, shard=(k, 4)) for k in (1, 2, 3, 4)]
+    taken = [[case for case in cases if choice.takes(case)] for choice in shards]
+    assert sorted(case.path for part in taken for case in part) == sorted(case.path for case in cases)
+    assert all(not {one.path for one in taken[0]} & {one.path for one in part} for part in taken[1:])
+    assert not any(choice.takes(Case("a.py", "test_quick")) or choice.takes(COVERED) for choice in shards)
+
+
 @pytest.mark.parametrize("text", ["3", "0/4", "5/4", "a/b", "1/0", "-1/2"])
 def test_what_is_no_shard_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write K/N"):

@@ -87,7 +87,7 @@ def started_ray(
         "--num-cpus=4",
         f"--num-gpus={num_gpus}",
     ]
-    command += [f"--dashboard-agent-listen-port={agent_port}"]
+    command += [f"--dashboard-agent-listen-port={agent_port}", "--include-log-monitor=false"]
     command += [f"--temp-dir={short}", f"--include-dashboard={str(job_server_port is not None).lower()}"]
     command += [] if job_server_port is None else [f"--dashboard-port={job_server_port}"]
     log = (folder / "head.txt").open("wb")

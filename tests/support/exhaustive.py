@@ -52,7 +52,10 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
         r"\[legacy": "[3], and tests/compat for tf_keras",
         r"^test_workers_that_exchange": "programs/test_equality.py: recommender, efficient_embeddings",
     },
-    "e2e/test_every_command.py": {r"\[s3": S3},
+    "e2e/test_every_command.py": {
+        r"\[s3": S3,
+        r"^test_command\[.*-(finished|failed|damaged)\d?\]": "[live]; tests/cli/commands on kept runs",
+    },
     "e2e/test_hosts.py": {
         r"^test_run_over_two": "the tests beside it kill one of two hosts; tests/deploying"
     },

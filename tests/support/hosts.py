@@ -75,6 +75,7 @@ class Host:
           redis: Where the head keeps its state, `host:port`; None keeps it in the head's memory.
         """
         command = [_BIN / "ray", "start", "--block", f"--node-ip-address={self.address}"]
+        command += ["--include-log-monitor=false"]  # tasks keep their own logs
         if head is None:
             command += ["--head", f"--port={_GCS_PORT}", "--include-dashboard=false"]
             command += ["--ray-client-server-port=10001"]

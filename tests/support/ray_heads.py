@@ -51,6 +51,7 @@ def ray_head(*, num_cpus: int = 2, **environ: str) -> Iterator[RayHead]:
         port, client_port, agent_port = free_ports(3)
         command = [str(RAY), "start", "--head", "--block", f"--port={port}", f"--num-cpus={num_cpus}"]
         command += [f"--ray-client-server-port={client_port}", f"--dashboard-agent-listen-port={agent_port}"]
+        command += ["--include-log-monitor=false"]  # tasks keep their own logs
         command += ["--include-dashboard=false", "--min-worker-port=0", "--max-worker-port=0"]
         output = stack.enter_context((folder / "output").open("wb"))
         process = subprocess.Popen(
