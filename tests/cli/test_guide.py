@@ -34,6 +34,7 @@ FOREIGN_OPTIONS = {
     "--runslow",
     "--exhaustive",
     "--exhaustive-shard",
+    "--runslow-shard",
     "--only-added",
     "--compat",
     "--compat-dir",
