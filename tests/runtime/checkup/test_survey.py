@@ -86,6 +86,7 @@ def test_suspected_host_is_asked_for_its_problems(
     proof = StorageProof.leave(storage_uri=str(tmp_path), run="r")
     other = dataclasses.replace(proof, token="another")
     [host] = {each.name for each in probe_inventory(ray_cluster).hosts}
+    monkeypatch.setattr(survey_module, "_GLANCE_TIMEOUT_S", 60.0)  # the machine may be busy
     assert "storage: " not in str(problems_of({host}, proof, env={}))
     assert "does not see the storage" in problems_of({host, "10.0.0.99"}, other, env={})[host]
     assert problems_of({"10.0.0.99"}, other, env={}) == {}  # Ray does not count on it
