@@ -38,8 +38,8 @@ def loss_with_the_default_reduction(ctx: Any) -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return {"loss": loss}
 
-    dataset = tf.data.Dataset.from_tensor_slices(examples(32)).batch(8)
-    ctx.train_steps(step, dataset, num_steps=4)
+    x, y = examples(8)
+    ctx.strategy.run(step, args=((tf.constant(x), tf.constant(y)),))
 
 
 def summary_without_tensorboard(ctx: Any) -> None:

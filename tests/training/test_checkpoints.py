@@ -256,10 +256,13 @@ def saved_by_two_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        ("another weight", "step-7-a0 the weights of worker/1 differ from those of the others"),
+        (
+            "another weight",
+            "UnsupportedError: after the restore of .*step-7-a0 sequential/dense/kernel:0 of worker/1 diff",
+        ),
         (
             "no checkpoint",
-            r"worker/0 that of step 7, worker/1 none\): worker/1 does not see the same storage",
+            r"CheckpointError: .*worker/0 that of step 7, worker/1 none\): worker/1 does not see the same",
         ),
     ],
 )
@@ -268,7 +271,7 @@ def test_worker_that_restored_something_else_is_named(
 ) -> None:
     target = f"{FUNCTIONS}:restored_differently"
     shutil.copytree(saved_by_two_workers, tmp_path, dirs_exist_ok=True)
-    with pytest.raises(AssertionError, match=f"CheckpointError: .*{message}"):
+    with pytest.raises(AssertionError, match=message):
         run_function(target, TWO_WORKERS, storage=tmp_path, way=way, attempt=1)
 
 

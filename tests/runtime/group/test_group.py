@@ -153,7 +153,8 @@ def test_what_a_task_that_fails_has_written_is_kept(
     start: Start, wait_until: WaitUntil, tmp_path: Path, how: str
 ) -> None:
     (tmp_path / "code").mkdir()
-    plan = make_plan(fail_in="worker/0", how=how, fail_at=100, steps=3000)
+    # Enough steps for the other worker to be running when both are looked for.
+    plan = make_plan(fail_in="worker/0", how=how, fail_at=100, steps=100_000)
     drive = start(plan, code=pack(tmp_path / "code"), runner="tests.support.runners:WritingRunner")
     if how == "hang_with_gil":
         wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))

@@ -203,7 +203,7 @@ def test_stop_that_is_cut_off_during_a_replacement_is_taken_up_again(
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "chief/0", "worker/0", "ps/0"))
     lose_and_replace(drive, "worker/0", wait_until)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

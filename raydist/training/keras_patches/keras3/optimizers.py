@@ -134,7 +134,9 @@ def _apply_to_shared(strategy: Any, optimizer: Any, grads: list[Any], trainable_
         variables = trainable_variables or optimizer._trainable_variables
         scale = tf.convert_to_tensor(optimizer.dynamic_scale)
         unscaled = [
-            one if one is None or optimizer._overwrite_variable_with_gradient(variable) else one / scale
+            one
+            if one is None or optimizer._overwrite_variable_with_gradient(variable)
+            else ops.divide(one, scale)  # `/` would sum the rows of a sparse one
             for one, variable in zip(grads, variables, strict=True)
         ]
         optimizer.inner_optimizer.apply(unscaled, trainable_variables=trainable_variables)
