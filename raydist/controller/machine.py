@@ -269,12 +269,15 @@ class RunMachine:
     def _finish_evaluator(self) -> list[Action]:
         """Sends FINISH to the evaluator, and to each process that takes its place, once training is done.
 
-        And to the chief once the evaluator was given up, so that it does not wait for values.
+        And to the chief once the evaluator was given up or has ended, so that it does not wait for values.
         """
-        if _EVALUATOR in self.attempt.dismissed and not self._is_trained:
+        status = self.attempt.statuses.get(_EVALUATOR)
+        is_gone = _EVALUATOR in self.attempt.dismissed or (
+            status is not None and status.state is TaskState.FINISHED
+        )
+        if is_gone and not self._is_trained:
             is_told, self._is_chief_told = self._is_chief_told, True
             return [] if is_told else [SendCommand(Command.FINISH, (self.chief,))]
-        status = self.attempt.statuses.get(_EVALUATOR)
         if not self._is_trained or status is None or status.state is not TaskState.RUNNING:
             return []
         is_told, self._finishing_incarnation = (

@@ -175,7 +175,8 @@ def _opened(
             progress=progress,
             # Or a chief that dies would leave a gap in the curve before the checkpoint.
             before_commit=functools.partial(_flush, progress, metrics, board),
-            evaluations=EvaluationStore(storage) if _evaluator_decides(assignment.job) else None,
+            evaluations=EvaluationStore(storage) if _may_have_evaluations(assignment.job) else None,
+            has_evaluator=assignment.job.evaluator,
         )
         reporter = Reporter(assignment, progress=progress, metrics=metrics, board=board, profiler=profiler)
         reporting.set_current(reporter)
@@ -205,10 +206,12 @@ def _opened(
             raise
 
 
-def _evaluator_decides(job: JobSpec) -> bool:
-    """Whether --keep-best is about the evaluator's values. It follows ctx.fit, which no script calls."""
-    has_evaluator = job.evaluator and not job.entry_point.is_script
-    return has_evaluator and job.keep_best is not None and is_of_validation(job.keep_best)
+def _may_have_evaluations(job: JobSpec) -> bool:
+    """Whether --keep-best is about values that an evaluator finds, or found before a resume without one.
+
+    It follows ctx.fit, which no script calls.
+    """
+    return not job.entry_point.is_script and job.keep_best is not None and is_of_validation(job.keep_best)
 
 
 def _note_histograms(assignment: TaskAssignment, board: TensorBoardWriter) -> None:

@@ -53,6 +53,13 @@ def test_chief_is_told_once_that_the_evaluator_was_given_up() -> None:
     assert machine.state is RunState.RUNNING
 
 
+def test_chief_is_told_that_the_evaluator_has_ended_before_it() -> None:
+    machine = machine_in_training()
+    alone = SendCommand(Command.FINISH, (task("worker/0"),))
+    assert machine.handle(news(make_status("evaluator/0", TaskState.FINISHED))) == [alone]
+    assert machine.handle(news()) == []
+
+
 def test_lost_worker_ends_the_attempt_for_the_evaluator_too() -> None:
     machine = machine_in_training()
     machine.handle(lost("worker/1"))

@@ -80,6 +80,13 @@ def test_the_exception_that_was_raised_counts_and_not_its_cause(
     assert failure_of(TaskId.parse("worker/0"), caught.value).wants_retry is wants_retry
 
 
+def test_what_was_raised_in_a_function_that_autograph_converted_counts() -> None:
+    raised, staging_error = NotReady("y"), RuntimeError("in user code: y")
+    raised.ag_error_metadata = object()  # type: ignore[attr-defined]
+    staging_error.__context__ = raised
+    assert failure_of(TaskId.parse("worker/0"), staging_error).wants_retry is True
+
+
 def test_colours_of_a_library_are_no_part_of_a_failure() -> None:
     try:
         raise ValueError("calling \x1b[1mDense.call()\x1b[0m failed")

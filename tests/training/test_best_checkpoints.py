@@ -58,7 +58,7 @@ def test_evaluators_values_decide_which_checkpoint_is_best_when_they_arrive(tmp_
     store, values = CheckpointStore(storage), EvaluationStore(storage)
     progress = TaskProgress(CHIEF)
 
-    def of_task(task: TaskId) -> TaskCheckpoints:
+    def of_task(task: TaskId, *, has_evaluator: bool = True) -> TaskCheckpoints:
         return TaskCheckpoints(
             store,
             attempt=0,
@@ -67,6 +67,7 @@ def test_evaluators_values_decide_which_checkpoint_is_best_when_they_arrive(tmp_
             keep_best="val_loss",
             progress=progress,
             evaluations=values,
+            has_evaluator=has_evaluator,
         )
 
     def steps() -> list[int]:
@@ -103,6 +104,13 @@ def test_evaluators_values_decide_which_checkpoint_is_best_when_they_arrive(tmp_
     evaluator.evaluated(seen, {"val_loss": 0.1})
     chief.settle_best(fit=0)
     assert steps() == [40]
+
+    resumed = of_task(CHIEF, has_evaluator=False)
+    for step in (50, 60):
+        resumed.save({}, step=step)
+        resumed.finish()
+    resumed.settle_best(fit=0)  # waits for nobody
+    assert steps() == [60, 40]
 
 
 def test_damaged_values_of_the_evaluator_count_as_none(tmp_path: Path) -> None:

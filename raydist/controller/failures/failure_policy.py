@@ -15,6 +15,8 @@ _REPEATING = frozenset(
         *("NotImplementedError", "SyntaxError", "TypeError", "UnboundLocalError"),
     }
 )
+# A callback's `monitor` that no epoch's logs have: Keras looks for it when the first epoch ends.
+_UNKNOWN_MONITOR = "isn't able to automatically determine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,9 @@ def decide(
             return _final(f"no step was completed since step {restored_step}, where the attempt began")
         case TaskFailure(kind=FailureKind.USER) if _is_repeated(end, history):
             return _final(f"{end.error_type} was raised at step {end.step} before")
-        case TaskFailure(kind=FailureKind.USER) if end.error_type in _REPEATING:
+        case TaskFailure(kind=FailureKind.USER) if (
+            end.error_type in _REPEATING or _UNKNOWN_MONITOR in end.message
+        ):
             return _final(f"{end.error_type} would be raised again: data and code would be the same")
         case TaskFailure(kind=FailureKind.STALLED) if _is_repeated(end, history):
             return _final(f"it stood still at step {end.step} before")

@@ -62,11 +62,13 @@ class TaskCheckpoints:
         gather: Gather | None = None,
         before_commit: Callable[[], None] = lambda: None,
         evaluations: EvaluationStore | None = None,
+        has_evaluator: bool = False,
     ) -> None:
         """Takes what the chief keeps.
 
         Args:
-          evaluations: The evaluator's values, where they decide which checkpoint is best; else None.
+          evaluations: The evaluator's values, where they may decide which checkpoint is best; else None.
+          has_evaluator: Whether there is an evaluator now, whose values of each checkpoint are awaited.
           before_commit: Stores what a run that continues from the checkpoint will not report again.
           gather: Returns the numbers of every worker that restores, in their order: a collective. None
             where there is but one.
@@ -75,6 +77,7 @@ class TaskCheckpoints:
         self._before_commit = before_commit
         self._store = store
         self._evaluations = evaluations
+        self._awaits_evaluator = has_evaluator and evaluations is not None
         self._attempt = attempt
         self._is_chief = is_chief
         self._keep = keep
@@ -292,7 +295,7 @@ class TaskCheckpoints:
         Args:
           is_alone: Whether the run has gone on without its evaluator.
         """
-        if self._evaluations is None or not self._is_chief:
+        if self._evaluations is None or not self._awaits_evaluator or not self._is_chief:
             return
         self.finish()
         committed = [one for one in self._store.committed() if one.info.get("fit") == fit]
@@ -334,7 +337,7 @@ class TaskCheckpoints:
     def _prune(self) -> None:
         committed = self._committed()
         keep_steps = best_steps(committed, self._keep_best)
-        if self._evaluations is not None:
+        if self._evaluations is not None and self._awaits_evaluator:
             keep_steps |= awaited_steps(committed, self._evaluations.read())
         self._store.prune(keep=self._keep, keep_steps=keep_steps)
 

@@ -60,6 +60,15 @@ def test_user_exception_that_would_be_raised_again_is_final(error_type: str) -> 
     assert decision.reason == f"{error_type} would be raised again: data and code would be the same"
 
 
+def test_monitor_that_does_not_exist_is_final() -> None:
+    message = (
+        "EarlyStopping callback received monitor=val_acuracy, but Keras isn't able to automatically "
+        "determine whether that metric should be maximized or minimized."
+    )
+    failure = make_failure("worker/0", step=50, error_type="ValueError", message=message)
+    assert not decision_for(failure, restored_step=40).is_retry
+
+
 def test_retry_says_what_ends_the_run() -> None:
     decision = decision_for(make_failure("worker/0", step=50), restored_step=40)
     assert decision.reason == "failure 1 of 3 allowed; if ValueError is raised at step 50 again, the run ends"
