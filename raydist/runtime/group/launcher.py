@@ -53,7 +53,7 @@ class RayLauncher:
         self._code = code
         self._run_uri = run_uri
         self._has_launched = False
-        self._gone: frozenset[str] = frozenset()
+        self._gone: frozenset[str] = frozenset()  # hosts that did not answer when the attempt was planned
         self._owner = owner
         self._runner = runner
         self._datasets = datasets or {}
@@ -94,10 +94,11 @@ class RayLauncher:
 
     def room(self, plan: Plan, *, is_placed: bool) -> int:
         free = self._free(plan)
-        if self._gone:  # a host that answers again counts again; one with a problem does not
-            back = self._gone - unreachable_hosts()
-            ids = {host.node_id for host in free.hosts if host.name in back}
-            plan = dataclasses.replace(plan, avoid=tuple(each for each in plan.avoid if each not in ids))
+        listed = {host.node_id: host.name for host in free.hosts if host.name in self._gone}
+        if not listed.keys().isdisjoint(plan.avoid):  # one that answers again counts again
+            gone = unreachable_hosts()
+            avoid = (node_id for node_id in plan.avoid if node_id not in listed or listed[node_id] in gone)
+            plan = dataclasses.replace(plan, avoid=tuple(avoid))
         return room_beside(plan, free) if is_placed else fitted(plan, free).num_workers
 
     def _free(self, plan: Plan) -> Inventory:
