@@ -204,11 +204,8 @@ class Controller:
         if not machine.may_resize or now_s - self._room_asked_s < ROOM_EVERY_S:
             return
         self._room_asked_s = now_s
-        if machine.attempt.is_placed:
-            num_workers = self._launcher.room(machine.plan)
-        else:  # a host may have gone that was thought to be there
-            plan = self._launcher.replan(avoid=frozenset(), out_of_memory=machine.out_of_memory)
-            num_workers = plan.num_workers
+        # Before they are placed a host may have gone that was thought to be there.
+        num_workers = self._launcher.room(machine.plan, is_placed=machine.attempt.is_placed)
         if num_workers != machine.plan.num_workers:
             self._handle(RoomFound(num_workers))
 

@@ -103,8 +103,12 @@ class Launcher(Protocol):
           out_of_memory: The roles that were short of memory, once for each attempt that was lost by it.
         """
 
-    def room(self, plan: Plan) -> int:
-        """Returns how many workers the run could have just now, those of `plan`, which train, included."""
+    def room(self, plan: Plan, *, is_placed: bool) -> int:
+        """Returns how many workers the run could have just now, without the hosts that `plan` avoids.
+
+        Args:
+          is_placed: Whether the workers of `plan` have their room already, and count.
+        """
 
     def launch(self, plan: Plan, *, attempt: int) -> TaskGroup:
         """Starts the processes of that attempt, and returns before they are placed.

@@ -21,9 +21,10 @@ def resized(plan: Plan, num_workers: int) -> Plan:
 def fitted(plan: Plan, free: Inventory) -> Plan:
     """Returns the plan with as many workers as `free` has room for, in the range that was asked for.
 
-    Where it has no room for the fewest, these are what is waited for.
+    Where it has no room for the fewest, these are what is waited for. Hosts that the plan avoids count as
+    full.
     """
-    workers = plan.job.workers
+    workers, free = plan.job.workers, _without_avoided(plan, free)
     more = range(workers.minimum + 1, workers.maximum + 1)
     extras = plan.job.roles.values()
     num_more = bisect.bisect(
@@ -33,8 +34,12 @@ def fitted(plan: Plan, free: Inventory) -> Plan:
 
 
 def room_beside(plan: Plan, free: Inventory) -> int:
-    """Returns how many workers there can be, those of `plan` included, which have their room already."""
+    """Returns how many workers there can be, those of `plan` included, which have their room already.
+
+    Hosts that the plan avoids count as full.
+    """
     (role,) = (role for role in plan.roles if role.task_type is TaskType.WORKER)
+    free = _without_avoided(plan, free)
     have, most = plan.num_workers, plan.job.workers.maximum
     more = range(1, most - have + 1)
     return have + bisect.bisect(
@@ -42,10 +47,19 @@ def room_beside(plan: Plan, free: Inventory) -> int:
     )
 
 
+def _without_avoided(plan: Plan, inventory: Inventory) -> Inventory:
+    hosts = tuple(host for host in inventory.hosts if host.node_id not in plan.avoid)
+    return dataclasses.replace(inventory, hosts=hosts)
+
+
 def avoiding(plan: Plan, inventory: Inventory, hosts: frozenset[str]) -> Plan:
-    """Returns the plan that leaves the hosts of these addresses alone, unless the others are too few."""
+    """Returns the plan that leaves the hosts of these addresses alone, unless the others are too few.
+
+    For an elastic run they are too few if they have no room for its fewest workers.
+    """
     others = tuple(host for host in inventory.hosts if host.name not in hosts)
-    if not hosts or not fits(dataclasses.replace(inventory, hosts=others), plan.all_roles):
+    fewest = resized(plan, plan.job.workers.minimum) if plan.is_elastic else plan
+    if not hosts or not fits(dataclasses.replace(inventory, hosts=others), fewest.all_roles):
         return dataclasses.replace(plan, avoid=())
     avoided = (host.node_id for host in inventory.hosts if host.name in hosts)
     return dataclasses.replace(plan, avoid=tuple(node_id for node_id in avoided if node_id is not None))

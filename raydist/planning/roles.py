@@ -122,6 +122,12 @@ def _gpus_of_each(job: JobSpec, inventory: Inventory, notes: list[str]) -> int:
     others = job.gpus_per_evaluator if job.evaluator else 0
     num_gpus, minimum = max(0, inventory.num_gpus - others), job.workers.minimum
     beside = " beside the evaluator's" if others else ""
+    if 0 < inventory.num_gpus <= others:
+        workers = f"--workers {inventory.num_gpus} " if inventory.num_gpus < minimum else ""
+        notes.append(
+            f"no worker uses a GPU: {inventory.source} has {inventory.num_gpus}, for the evaluator; "
+            f"{workers}--gpus-per-evaluator 0 would train on them"
+        )
     if 0 < num_gpus < minimum:
         notes.append(
             f"no worker uses a GPU: {minimum} workers need one each, and {inventory.source} has "

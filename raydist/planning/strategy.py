@@ -88,12 +88,13 @@ def choose_strategy(job: JobSpec, origins: Origins, inventory: Inventory) -> Str
 
 
 def without_unused(job: JobSpec, strategy: Strategy, origins: Origins, notes: list[str]) -> JobSpec:
-    """Returns the job without the options that another strategy was meant to use.
+    """Returns the job without the options that another strategy, or an evaluator, was meant to use.
 
-    An option gives way, with a note, to a strategy, or a number of workers or ps, of higher precedence.
+    An option gives way, with a note, to a strategy, or a number of workers or ps, of higher precedence. The
+    evaluator's GPUs give way to `evaluator`.
 
     Raises:
-      SpecError: An option was set for this very strategy, which has no use for it.
+      SpecError: An option was set that this very strategy, or a run without an evaluator, has no use for.
     """
     decided = max(origins[name] for name in ("strategy", "workers", "ps"))
     for name, strategies in _USED_BY.items():
@@ -106,6 +107,14 @@ def without_unused(job: JobSpec, strategy: Strategy, origins: Origins, notes: li
             raise SpecError(f"{name} is {value}, but {why}; drop --{name.replace('_', '-')}")
         notes.append(f"{name} {value}, set {origins[name].words}, has no effect: {why}")
         job = dataclasses.replace(job, **{name: default})
+    if job.gpus_per_evaluator > 0 and not job.evaluator:
+        asked, origin, why = job.gpus_per_evaluator, origins["gpus_per_evaluator"], "the run has no evaluator"
+        if origin >= origins["evaluator"]:
+            raise SpecError(
+                f"gpus_per_evaluator is {asked}, but {why}; drop --gpus-per-evaluator, or add --evaluator"
+            )
+        notes.append(f"gpus_per_evaluator {asked}, set {origin.words}, has no effect: {why}")
+        job = dataclasses.replace(job, gpus_per_evaluator=0)
     return job
 
 

@@ -89,3 +89,24 @@ def test_unfit_host_is_left_out_where_others_have_room(
     [told] = plan.uses_of_unfit_hosts
     assert told.startswith(use)
     assert told.endswith("(disk: 0.1 of 40.0 GiB free)")
+
+
+@pytest.mark.parametrize(
+    ("minimum", "inventory", "avoided", "num_workers"),
+    [
+        pytest.param(1, hosts(1, 1), ("n1",), 1, id="fewer-workers"),
+        pytest.param(1, hosts(2, 1), ("n1",), 2, id="as-many"),
+        pytest.param(2, hosts(1, 1), (), 2, id="below-the-fewest"),
+    ],
+)
+def test_elastic_run_has_fewer_workers_rather_than_one_on_an_unfit_host(
+    minimum: int, inventory: Inventory, avoided: tuple[str, ...], num_workers: int
+) -> None:
+    plan = avoiding_unfit(elastic(minimum, 3, now=2), inventory, frozenset(), problems={"h1": "disk: full"})
+    assert plan.avoid == avoided
+    assert fitted(plan, inventory).num_workers == num_workers
+
+
+def test_room_on_a_host_that_the_attempt_avoids_does_not_count() -> None:
+    plan = avoiding(elastic(1, 3, now=1), hosts(1, 1, 1), frozenset({"h1"}))
+    assert room_beside(plan, hosts(0, 1, 1)) == 2

@@ -76,6 +76,28 @@ def test_evaluator_has_the_gpus_asked_for_and_the_workers_share_the_others(
             plan(cluster((16, 4)), collective="nccl", **fields)
 
 
+@pytest.mark.parametrize(
+    ("num_workers", "remedy"), [(1, "--gpus-per-evaluator 0"), (2, "--workers 1 --gpus-per-evaluator 0")]
+)
+def test_note_says_when_the_evaluator_takes_the_workers_gpus(num_workers: int, remedy: str) -> None:
+    fields = {"strategy": Strategy.MULTI_WORKER_MIRRORED, "evaluator": True, "gpus_per_evaluator": 1}
+    assert plan(cluster((8, 1)), workers=workers(num_workers), **fields).notes == (
+        f"no worker uses a GPU: Ray at h0:6379 has 1, for the evaluator; {remedy} would train on them",
+    )
+
+
+def test_gpus_of_an_evaluator_that_is_not_there_are_refused_unless_it_was_switched_off() -> None:
+    fields = {"workers": workers(2), "gpus_per_evaluator": 3}
+    with pytest.raises(
+        SpecError, match=r"^gpus_per_evaluator is 3, but the run has no evaluator; drop --gpus"
+    ):
+        plan(cluster((8, 4)), **fields)
+    origins = {"gpus_per_evaluator": Origin.JOB, "evaluator": Origin.ASKED}
+    made = plan(cluster((8, 2)), **fields, evaluator=False, origins=origins)
+    assert made.job.gpus_per_evaluator == 0
+    assert made.notes == ("gpus_per_evaluator 3, set by the job, has no effect: the run has no evaluator",)
+
+
 def test_evaluator_with_more_gpus_than_a_host_has_is_named() -> None:
     with pytest.raises(ClusterError, match=r"1 evaluator \(1 CPU, 3 GPUs\).*--gpus-per-evaluator"):
         plan(cluster((8, 2), (8, 2)), workers=workers(2), evaluator=True, gpus_per_evaluator=3)

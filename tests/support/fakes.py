@@ -228,7 +228,7 @@ class FakeLauncher:
         self.suspected.append(suspected)
         return resized(self._plan, self.workers)
 
-    def room(self, plan: Plan) -> int:
+    def room(self, plan: Plan, *, is_placed: bool) -> int:
         return self.workers
 
     def launch(self, plan: Plan, *, attempt: int) -> FakeTaskGroup:

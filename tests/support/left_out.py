@@ -122,6 +122,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "cli/commands/runs/test_logs.py": ("follower_goes_on_into_the_next_attempt_until_the_end[s3",),
     "cli/commands/runs/test_status.py": ("watch_shows_progress_until_the_end[s3",),
     # Ray heads and hosts that are started for a test or two.
+    "runtime/checkup/test_survey.py": ("suspected_host_that_is_slow",),
     "runtime/cluster/test_connection.py": (
         *("token_in", "token_is", "client_address", "wrong_or_missing_token_is_one_sentence_in_time[missing"),
         *(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -37,7 +40,7 @@ def seen(num_seen: int, **facts: Any) -> SeenGpus:
             1,
             "has 1 GPU from Ray (CUDA_VISIBLE_DEVICES=0), and TensorFlow 2.21.0 sees none: Cannot dlopen "
             "some GPU libraries; install tensorflow[and-cuda]==2.21.0 on that host, and a driver that its "
-            "CUDA takes, or train without GPUs (--gpus-per-worker 0)",
+            "CUDA takes, or run without GPUs (--gpus-per-worker 0)",
             id="no-libraries",
         ),
         pytest.param(
@@ -56,12 +59,12 @@ def seen(num_seen: int, **facts: Any) -> SeenGpus:
     ],
 )
 def test_missing_gpus_are_told_with_tensorflows_reason(facts: SeenGpus, num_gpus: int, problem: str) -> None:
-    assert problem in (problem_of(facts, num_gpus=num_gpus) or "")
+    assert problem in (problem_of(facts, num_gpus=num_gpus, role="worker") or "")
 
 
 @pytest.mark.parametrize("num_seen", [2, 3])
 def test_gpus_that_are_seen_are_no_problem(num_seen: int) -> None:
-    assert problem_of(seen(num_seen, log=NO_LIBRARIES), num_gpus=2) is None
+    assert problem_of(seen(num_seen, log=NO_LIBRARIES), num_gpus=2, role="worker") is None
 
 
 def test_task_without_its_gpus_fails_in_a_sentence_that_names_task_and_host(
@@ -76,3 +79,23 @@ def test_task_without_its_gpus_fails_in_a_sentence_that_names_task_and_host(
     assert failure.message.startswith(
         "worker/1 on 10.0.0.2 has 1 GPU from Ray (CUDA_VISIBLE_DEVICES=0), and "
     )
+
+
+def test_evaluator_without_its_gpus_is_told_the_evaluators_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_look_for_gpus", lambda: seen(0))
+    with pytest.raises(DeviceError, match=r"^evaluator/0 on .* \(--gpus-per-evaluator 0\)$"):
+        gpus.check_gpus(TaskId.parse("evaluator/0"), host="10.0.0.2", num_gpus=1)
+
+
+def test_what_tensorflow_printed_is_in_the_log_if_it_fails(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(kind: str) -> list[str]:
+        os.write(2, b"cuInit: no driver\n")
+        raise RuntimeError(kind)
+
+    config = SimpleNamespace(list_physical_devices=fail)
+    monkeypatch.setitem(sys.modules, "tensorflow", cast(Any, SimpleNamespace(config=config)))
+    with pytest.raises(RuntimeError, match="GPU"):
+        gpus.check_gpus(TaskId.parse("worker/0"), host="10.0.0.2", num_gpus=1)
+    assert capfd.readouterr().err == "cuInit: no driver\n"

@@ -121,7 +121,10 @@ def _devices() -> tuple[tuple[Device, ...], str | None]:
 
 
 def _disks() -> tuple[Disk, ...]:
-    folder = tempfile.gettempdir()
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:  # it writes as well, and found no folder where it could
+        folder = next(filter(os.path.isdir, (os.environ.get("TMPDIR", ""), "/tmp")), "/")
     usage = shutil.disk_usage(folder)
     error = None
     try:

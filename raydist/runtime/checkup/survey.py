@@ -26,7 +26,9 @@ _START_TIMEOUT_S = 60.0
 # TensorFlow may take two minutes on a host that is busy.
 _LOOK_TIMEOUT_S = 200.0
 _LINK_TIMEOUT_S = 30.0
-# The run's next attempt waits for it.
+# The run's next attempt waits for them. A busy host takes some time to start a process of Ray, which is no
+# problem of it; a mount that hangs never answers.
+_GLANCE_START_TIMEOUT_S = 20.0
 _GLANCE_TIMEOUT_S = 5.0
 _CLOCK_TRIES = 5
 
@@ -84,7 +86,12 @@ def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str
     """
     problems: dict[str, str] = {}
     with _probes([node for node in _nodes() if _host_of(node) in hosts]) as probes:
+        up = {host: probe.now.remote() for host, probe in probes.items()}
         refs = {host: probe.glance.remote(proof, env) for host, probe in probes.items()}
+        for host, answer in _answers(up, timeout_s=_GLANCE_START_TIMEOUT_S):
+            if isinstance(answer, str):
+                problems[host] = answer
+                del refs[host]
         for host, facts in _answers(refs, timeout_s=_GLANCE_TIMEOUT_S):
             if isinstance(facts, str):
                 problems[host] = facts

@@ -53,6 +53,7 @@ class RayLauncher:
         self._code = code
         self._run_uri = run_uri
         self._has_launched = False
+        self._gone: frozenset[str] = frozenset()  # hosts that did not answer when the attempt was planned
         self._owner = owner
         self._runner = runner
         self._datasets = datasets or {}
@@ -65,21 +66,21 @@ class RayLauncher:
         suspected: frozenset[str] = frozenset(),
         out_of_memory: Sequence[TaskType] = (),
     ) -> Plan:
-        plan = self._plan
+        plan, deadline = self._plan, time.monotonic() + _RELEASE_S
         if out_of_memory:
             plan = with_more_memory(plan, probe_inventory(self._connection), out_of_memory)
-        if plan.is_elastic:
-            deadline = time.monotonic() + _RELEASE_S
+        if not self._connection.is_client:  # from outside, hosts need not answer
+            self._gone = unreachable_hosts() - avoid
+            avoid |= self._gone
+        problems = self._problems_of(suspected - avoid)
+        if avoid or problems:
+            plan = avoiding_unfit(plan, probe_inventory(self._connection), avoid, problems=problems)
+        if plan.is_elastic:  # only now, as the workers share the hosts that are not avoided
             plan = fitted(plan, self._free(plan))
             while plan.num_workers < plan.job.workers.maximum and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
                 plan = fitted(plan, self._free(plan))
-        if not self._connection.is_client:  # from outside, hosts need not answer
-            avoid |= unreachable_hosts()
-        problems = self._problems_of(suspected - avoid)
-        if not avoid and not problems:
-            return plan
-        return avoiding_unfit(plan, probe_inventory(self._connection), avoid, problems=problems)
+        return plan
 
     def _problems_of(self, hosts: frozenset[str]) -> Mapping[str, str]:
         """Returns what is wrong with those of the hosts that have a problem."""
@@ -91,8 +92,14 @@ class RayLauncher:
         proof = StorageProof.leave(storage_uri=job.storage, run=job.name, is_first=False)
         return problems_of(hosts, dataclasses.replace(proof, is_first=True), env=job.env)
 
-    def room(self, plan: Plan) -> int:
-        return room_beside(plan, self._free(plan))
+    def room(self, plan: Plan, *, is_placed: bool) -> int:
+        free = self._free(plan)
+        listed = {host.node_id: host.name for host in free.hosts if host.name in self._gone}
+        if not listed.keys().isdisjoint(plan.avoid):  # one that answers again counts again
+            gone = unreachable_hosts()
+            avoid = (node_id for node_id in plan.avoid if node_id not in listed or listed[node_id] in gone)
+            plan = dataclasses.replace(plan, avoid=tuple(avoid))
+        return room_beside(plan, free) if is_placed else fitted(plan, free).num_workers
 
     def _free(self, plan: Plan) -> Inventory:
         """Returns what is free, less what Ray Data needs where it reads for the run."""

@@ -34,13 +34,17 @@ class SeenGpus:
 
 def check_gpus(task: TaskId, *, host: str, num_gpus: int) -> None:
     """Raises DeviceError if TensorFlow sees fewer than `num_gpus` GPUs. Before TensorFlow is used."""
-    problem = problem_of(_look_for_gpus(), num_gpus=num_gpus)
+    problem = problem_of(_look_for_gpus(), num_gpus=num_gpus, role=task.task_type.value)
     if problem is not None:
         raise DeviceError(f"{task} on {host} {problem}", task=str(task))
 
 
-def problem_of(seen: SeenGpus, *, num_gpus: int) -> str | None:
-    """Returns what is missing of the GPUs that Ray has assigned, why, and the remedy; None if nothing is."""
+def problem_of(seen: SeenGpus, *, num_gpus: int, role: str) -> str | None:
+    """Returns what is missing of the GPUs that Ray has assigned, why, and the remedy; None if nothing is.
+
+    Args:
+      role: Of the task: `worker` or `evaluator`.
+    """
     if seen.num_seen >= num_gpus:
         return None
     asked = "1 GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
@@ -50,7 +54,7 @@ def problem_of(seen: SeenGpus, *, num_gpus: int) -> str | None:
     return (
         f"has {asked} from Ray{visible}, and TensorFlow {seen.version} sees {seen.num_seen or 'none'}{said}; "
         f"install tensorflow[and-cuda]=={seen.version} on that host, and a driver that its CUDA takes, "
-        "or train without GPUs (--gpus-per-worker 0)"
+        f"or run without GPUs (--gpus-per-{role} 0)"
     )
 
 
@@ -66,8 +70,8 @@ def _look_for_gpus() -> SeenGpus:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-        printed.seek(0)
-        log = printed.read().decode(errors="replace")
-    sys.stderr.write(log)  # it belongs into the task's log
+            printed.seek(0)
+            log = printed.read().decode(errors="replace")
+            sys.stderr.write(log)  # it belongs into the task's log, above all if TensorFlow fails
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return SeenGpus(num_seen=num_seen, visible=visible, version=tf.__version__, log=log)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,29 @@ def test_host_with_another_folder_in_the_storages_place_says_so(proof: StoragePr
     assert "does not see the storage that the driver writes to" in str(error)
 
 
-def test_disk_that_cannot_be_written_is_told(proof: StorageProof, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """Makes every write to a file fail in this process, root's too."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # Python ignores SIGXFSZ
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_disk_that_cannot_be_written_is_told(
+    is_known: bool, proof: StorageProof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_disk: None
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path) if is_known else None)
     [disk] = glance(proof).disks
-    assert (disk.path, bool(disk.error)) == ("/proc", True)
+    assert (disk.path, disk.error) == (str(tmp_path), "File too large")
+
+
+def test_host_without_the_folder_for_temporary_files_names_the_next_one(
+    proof: StorageProof, monkeypatch: pytest.MonkeyPatch, full_disk: None
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    [disk] = glance(proof).disks
+    assert (disk.path, disk.error) == ("/tmp", "File too large")

@@ -14,6 +14,7 @@ import pytest
 from raydist.runtime.checkup import survey as survey_module
 from raydist.runtime.checkup.facts import QuickFacts
 from raydist.runtime.checkup.findings import Finding
+from raydist.runtime.checkup.probe import versions_here
 from raydist.runtime.checkup.survey import HostProbe, problems_of, survey
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.inventory import probe_inventory
@@ -86,13 +87,32 @@ def test_suspected_host_is_asked_for_its_problems(
     proof = StorageProof.leave(storage_uri=str(tmp_path), run="r")
     other = dataclasses.replace(proof, token="another")
     [host] = {each.name for each in probe_inventory(ray_cluster).hosts}
-    monkeypatch.setattr(survey_module, "_GLANCE_TIMEOUT_S", 60.0)  # the machine may be busy
+    for limit in ("_GLANCE_START_TIMEOUT_S", "_GLANCE_TIMEOUT_S"):
+        monkeypatch.setattr(survey_module, limit, 60.0)  # the machine may be busy
     assert "storage: " not in str(problems_of({host}, proof, env={}))
     assert "does not see the storage" in problems_of({host, "10.0.0.99"}, other, env={})[host]
     assert problems_of({"10.0.0.99"}, other, env={}) == {}  # Ray does not count on it
     monkeypatch.setattr(survey_module, "_GLANCE_TIMEOUT_S", 0.1)
     monkeypatch.setattr(survey_module, "HostProbe", SlowProbe)
     assert problems_of({host}, proof, env={})[host].startswith("did not answer within 0.1 s")
+
+
+def test_suspected_host_that_is_slow_to_start_a_process_has_no_problem(
+    ray_cluster: Connection, no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class BusyHostProbe(HostProbe):
+        def __init__(self) -> None:
+            time.sleep(2)
+
+        def glance(self, proof: StorageProof, env: Mapping[str, str]) -> QuickFacts:
+            return QuickFacts(versions=versions_here())
+
+    monkeypatch.setattr(survey_module, "_GLANCE_START_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(survey_module, "_GLANCE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(survey_module, "HostProbe", BusyHostProbe)
+    [host] = {each.name for each in probe_inventory(ray_cluster).hosts}
+    proof = StorageProof.leave(storage_uri=str(tmp_path), run="r")
+    assert problems_of({host}, proof, env={}) == {}
 
 
 def test_probe_has_the_variables_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from raydist.planning.inventory import Host, Inventory
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.group import launcher as launcher_module
 from raydist.runtime.group.launcher import RayLauncher
+from raydist.spec.job import WorkerRange
 from raydist.storage.proof import StorageProof
 from tests.support.fakes import make_plan
 
@@ -30,9 +31,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return dict.fromkeys(asked, "storage: another one")
 
     monkeypatch.setattr(launcher_module, "problems_of", problems_of)
-    monkeypatch.setattr(launcher_module, "probe_inventory", lambda connection: INVENTORY)
+    for probe in ("probe_inventory", "probe_free"):
+        monkeypatch.setattr(launcher_module, probe, lambda connection: INVENTORY)
     monkeypatch.setattr(launcher_module, "unreachable_hosts", lambda: frozenset({"10.0.0.1"}))
     monkeypatch.setattr(launcher_module, "can_select_nodes", lambda: True)
+    monkeypatch.setattr(launcher_module, "_RELEASE_S", 0.0)
     return hosts
 
 
@@ -50,6 +53,17 @@ def test_suspected_host_with_a_problem_is_avoided(asked: list[str], tmp_path: Pa
     assert plan.uses_of_unfit_hosts == (
         "does without host 10.0.0.2, which failed lately and has a problem still (storage: another one)",
     )
+
+
+def test_elastic_attempt_has_no_worker_on_a_host_that_does_not_answer_or_has_a_problem(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = make_launcher(tmp_path, workers_range=WorkerRange(minimum=1, maximum=6))
+    plan = launcher.replan(avoid=frozenset(), suspected=frozenset({"10.0.0.2"}))
+    assert (plan.avoid, plan.num_workers) == (("n1", "n2"), 2)
+    assert launcher.room(plan, is_placed=False) == 2
+    monkeypatch.setattr(launcher_module, "unreachable_hosts", frozenset)
+    assert launcher.room(plan, is_placed=False) == 4  # it answers again; the other one still has its problem
 
 
 def test_hosts_are_not_judged_where_the_tasks_have_other_packages(asked: list[str], tmp_path: Path) -> None:

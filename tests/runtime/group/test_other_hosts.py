@@ -326,9 +326,9 @@ def test_elastic_attempt_is_fitted_to_the_nodes_and_sees_new_ones(
     assert plan.num_workers == 2  # the driver's node has 4 CPUs
     drive = start(dataclasses.replace(plan, job=dataclasses.replace(plan.job, params={"steps": 100_000})))
     wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0", "worker/1"))
-    assert launcher.room(plan) == 2
+    assert launcher.room(plan, is_placed=True) == 2
     with ray_node(gcs_address(), num_cpus=3):
-        wait_until(lambda: launcher.room(plan) == 3)
+        wait_until(lambda: launcher.room(plan, is_placed=True) == 3)
         drive.group.stop()
         wait_until(lambda: launcher.replan(avoid=frozenset()).num_workers == 3)
 
