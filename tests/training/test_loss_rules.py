@@ -57,6 +57,7 @@ MODELS = {
     "text under a mask": [],
     "text of one length": [],
     "a layer that compares": [f"layers centred {COMPARES}"],
+    "a layer that slices": [f"layers sliced {COMPARES}"],
     "a layer of the user's": [],
     "a model that compares": [f"layers inner {COMPARES}"],
     "a model of Keras's layers": [],
