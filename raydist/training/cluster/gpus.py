@@ -49,8 +49,8 @@ def problem_of(seen: SeenGpus, *, num_gpus: int) -> str | None:
     said = f": {causes[-1].partition('. ')[0].rstrip('.')}" if causes else ""
     return (
         f"has {asked} from Ray{visible}, and TensorFlow {seen.version} sees {seen.num_seen or 'none'}{said}; "
-        f"install tensorflow[and-cuda]=={seen.version} on that host, and a driver that its CUDA takes, "
-        "or train without GPUs (--gpus-per-worker 0)"
+        f"install tensorflow[and-cuda]=={seen.version} on that host, and a driver that supports its "
+        "CUDA version, or train without GPUs (--gpus-per-worker 0)"
     )
 
 
@@ -68,6 +68,6 @@ def _look_for_gpus() -> SeenGpus:
             os.close(stderr)
         printed.seek(0)
         log = printed.read().decode(errors="replace")
-    sys.stderr.write(log)  # it belongs into the task's log
+    sys.stderr.write(log)  # it belongs in the task's log
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return SeenGpus(num_seen=num_seen, visible=visible, version=tf.__version__, log=log)
