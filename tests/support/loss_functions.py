@@ -716,7 +716,13 @@ def float16_sum_overflows(ctx: Any) -> dict[str, Any]:
     x = np.abs(_examples()[0][:24])
     y = np.full([24, 1], 100.0, "float32")
     model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(8), epochs=4, verbose=0)
-    return {"weights": _flat(model), "steps": int(optimizer.iterations.numpy())}
+    # tf_keras counts skipped steps too, and its scale tells of them.
+    scale = optimizer.loss_scale if hasattr(optimizer, "loss_scale") else optimizer.dynamic_scale
+    return {
+        "weights": _flat(model),
+        "steps": int(optimizer.iterations.numpy()),
+        "scale": float(tf.convert_to_tensor(scale)),
+    }
 
 
 def layer_losses_in_a_loop(ctx: Any) -> dict[str, Any]:
