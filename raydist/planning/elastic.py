@@ -77,13 +77,13 @@ def avoiding_unfit(
     without = avoiding(plan, inventory, hosts | problems.keys())
     if without.avoid:
         uses = tuple(
-            f"does without host {host}, which failed lately and has a problem still ({problem})"
+            f"does without host {host}, which failed lately and still has a problem ({problem})"
             for host, problem in problems.items()
         )
         return dataclasses.replace(without, uses_of_unfit_hosts=uses)
     uses = tuple(
-        f"may use host {host}, as the others have no room, although it failed lately and has a problem "
-        f"still ({problem})"
+        f"may use host {host}, as the others have no room, although it failed lately and still has "
+        f"a problem ({problem})"
         for host, problem in problems.items()
     )
     return dataclasses.replace(avoiding(plan, inventory, hosts), uses_of_unfit_hosts=uses)

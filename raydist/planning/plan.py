@@ -32,7 +32,7 @@ class Plan:
       embedded_resources: Memory and custom resources to start an embedded Ray with, by Ray's names.
       avoid: Ray's ids of the nodes that no task is to go to.
       notes: Sentences about what was chosen on the user's behalf.
-      uses_of_unfit_hosts: What the attempt does with each host that failed lately and has a problem still,
+      uses_of_unfit_hosts: What the attempt does with each host that failed lately and still has a problem,
         half a sentence each.
     """
 

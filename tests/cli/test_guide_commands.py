@@ -53,12 +53,34 @@ def test_commands_parse(page: Path) -> None:
 
 
 @every_page
-def test_no_command_stands_in_the_comment_of_another(page: Path) -> None:
-    for block in blocks(page, "bash"):
-        for line in block.splitlines():
-            before, _, comment = line.partition("#")
-            lost = re.search(rf"\braydist ({'|'.join(main.COMMANDS)}) [\w./-]+", comment)
-            assert not before.strip() or lost is None, line
+def test_no_command_stands_in_a_comment(page: Path) -> None:
+    for block in blocks(page, "bash", "console"):
+        assert list(hidden_in(block)) == []
+
+
+def hidden_in(block: str) -> Iterator[str]:
+    """Yields the lines that have a command in a comment, and the first of a block of comments only."""
+    lines = [line for line in block.splitlines() if line.strip()]
+    if all(line.lstrip().startswith("#") for line in lines):
+        yield from lines[:1]
+        return
+    for line in lines:
+        if re.search(rf"\braydist ({'|'.join(main.COMMANDS)}) [\w./-]+", line.partition("#")[2]):
+            yield line
+
+
+@pytest.mark.parametrize(
+    ("block", "hidden"),
+    [
+        pytest.param("raydist list  # raydist is not run by this", [], id="remark"),
+        pytest.param("# all of them\nraydist list", [], id="remark-above"),
+        pytest.param("pip install raydist  # raydist submit job.py", [0], id="behind-another"),
+        pytest.param("raydist list\n# raydist submit job.py", [1], id="line-of-its-own"),
+        pytest.param("# pip install raydist\n\n# ray start --head", [0], id="all-of-a-block"),
+    ],
+)
+def test_command_in_a_comment_is_found(block: str, hidden: list[int]) -> None:
+    assert list(hidden_in(block)) == [block.splitlines()[index] for index in hidden]
 
 
 def check_command(page: Path, arguments: list[str], *, is_mention: bool = False) -> None:

@@ -266,4 +266,4 @@ def test_readme_command_on_embedded_ray(tmp_path: Path) -> None:
     text = ended.stdout + ended.stderr
     assert "SUCCEEDED after 12 steps" in text
     assert "embedded Ray" in text
-    assert "oneDNN" not in text  # TensorFlow's start-up noise belongs into the task's log
+    assert "oneDNN" not in text  # TensorFlow's start-up noise belongs in the task's log

@@ -81,10 +81,18 @@ def masked(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def half(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
-    """mixed_float16, whose first loss scale overflows, so that steps are skipped."""
+    """mixed_float16, whose first loss scale overflows, so that steps are skipped; one weight is unused."""
     import tensorflow as tf
 
     keras = tf.keras
+
+    class Unused(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def build(self, shape: Any) -> None:
+            self.unused = self.add_weight(shape=(2,), name="unused")
+
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
     keras.utils.set_random_seed(7)
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:
@@ -93,6 +101,7 @@ def half(ctx: Any, batches: int) -> tuple[Any, Any, dict[str, Any]]:
                 [
                     keras.layers.Input((6,)),
                     keras.layers.Dense(8, activation="tanh"),
+                    Unused(),
                     keras.layers.Dense(3),
                     keras.layers.Activation("linear", dtype="float32"),
                 ]

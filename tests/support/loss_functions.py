@@ -427,6 +427,10 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
     class CentredRows(Centred):
         axis = 1
 
+    class Sliced(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, inputs: Any) -> Any:
+            return inputs - inputs[:1]
+
     class Stack(keras.Model):  # type: ignore[misc, name-defined]
         """Holds others, and calls one after the other."""
 
@@ -477,6 +481,7 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
         "an averaged layer and Keras's loss": Averaged,
         "a pruned layer and Keras's loss": Pruned,
         "a layer that compares": lambda: Centred(name="centred"),
+        "a layer that slices": lambda: Sliced(name="sliced"),
         "a layer of the user's": lambda: CentredRows(name="rows"),
         "a model that compares": lambda: Stack(keras.layers.Dense(3), Centred(name="inner")),
         "a model of Keras's layers": lambda: Stack(keras.layers.Dense(3), keras.layers.LayerNormalization()),
@@ -515,8 +520,8 @@ def model_that_has(ctx: Any, *, kind: str) -> dict[str, Any]:
 
 
 _ROWS = (
-    *("a layer that compares", "a layer of the user's", "a model that compares", "a model of Keras's layers"),
-    "Keras's layers",
+    *("a layer that compares", "a layer that slices", "a layer of the user's", "a model that compares"),
+    *("a model of Keras's layers", "Keras's layers"),
 )
 
 
@@ -711,7 +716,13 @@ def float16_sum_overflows(ctx: Any) -> dict[str, Any]:
     x = np.abs(_examples()[0][:24])
     y = np.full([24, 1], 100.0, "float32")
     model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(8), epochs=4, verbose=0)
-    return {"weights": _flat(model), "steps": int(optimizer.iterations.numpy())}
+    # tf_keras counts skipped steps too, and its scale tells of them.
+    scale = optimizer.loss_scale if hasattr(optimizer, "loss_scale") else optimizer.dynamic_scale
+    return {
+        "weights": _flat(model),
+        "steps": int(optimizer.iterations.numpy()),
+        "scale": float(tf.convert_to_tensor(scale)),
+    }
 
 
 def layer_losses_in_a_loop(ctx: Any) -> dict[str, Any]:

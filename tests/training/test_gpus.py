@@ -39,8 +39,8 @@ def seen(num_seen: int, **facts: Any) -> SeenGpus:
             seen(0, log=NO_LIBRARIES),
             1,
             "has 1 GPU from Ray (CUDA_VISIBLE_DEVICES=0), and TensorFlow 2.21.0 sees none: Cannot dlopen "
-            "some GPU libraries; install tensorflow[and-cuda]==2.21.0 on that host, and a driver that its "
-            "CUDA takes, or run without GPUs (--gpus-per-worker 0)",
+            "some GPU libraries; install tensorflow[and-cuda]==2.21.0 on that host, and a driver that "
+            "supports its CUDA version, or run without GPUs (--gpus-per-worker 0)",
             id="no-libraries",
         ),
         pytest.param(

@@ -141,7 +141,7 @@ def _gpus(host: str, facts: HostFacts, num_of_ray: int) -> Iterator[Finding]:
         yield Finding(host=host, what="devices", text=f"matrix product: {rates}")
     if len(seen) < max(num_of_ray, len(facts.gpus)):
         there = f"{num_of_ray} in Ray, {len(facts.gpus)} of the driver ({'; '.join(facts.gpus) or 'none'})"
-        remedy = 'install "tensorflow[and-cuda]" there, and a driver that its CUDA takes'
+        remedy = 'install "tensorflow[and-cuda]" there, and a driver that supports its CUDA version'
         yield bad(host, "GPUs", f"TensorFlow sees {len(seen)} of {there}; {remedy}")
     elif len(seen) > num_of_ray:
         remedy = f"start Ray there with --num-gpus={len(seen)}"

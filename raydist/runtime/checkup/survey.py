@@ -80,7 +80,7 @@ def problems_of(hosts: Collection[str], proof: StorageProof, *, env: Mapping[str
     """Returns what is wrong with those of the hosts that have a problem or do not answer soon.
 
     Args:
-      hosts: Their addresses; one that Ray does not count on any more is not asked.
+      hosts: Their addresses. Those that Ray no longer lists as alive are skipped.
       proof: What the driver has left on the storage.
       env: Variables of the job, which the storage may need.
     """

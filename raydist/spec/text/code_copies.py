@@ -6,7 +6,10 @@ import re
 
 # In a task's scratch folder, `raydist-0/RUN-0-worker-1-56b0cf96-0`, below any temporary folder.
 _SCRATCH = r"raydist-\d+/[^/\s'\"]+-\d+-[\w-]+-\d+-[0-9a-f]{8}-\d+"
-_COPY = re.compile(rf"(?:/[^/\s'\"]+)+/{_SCRATCH}/code/(?=[^\s'\"])")
+_WORD = r"[^/\s'\"]+"
+# A folder's name may have spaces, and then ends as names do, not as a sentence before a path: `3/4 (`.
+_FOLDER = rf"/{_WORD}(?:(?: {_WORD}){{1,8}}(?<=[\w.-]))?"
+_COPY = re.compile(rf"(?:{_FOLDER})+/{_SCRATCH}/code/(?=[^\s'\"])")
 
 
 def as_submitted(text: str) -> str:

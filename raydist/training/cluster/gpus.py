@@ -53,8 +53,8 @@ def problem_of(seen: SeenGpus, *, num_gpus: int, role: str) -> str | None:
     said = f": {causes[-1].partition('. ')[0].rstrip('.')}" if causes else ""
     return (
         f"has {asked} from Ray{visible}, and TensorFlow {seen.version} sees {seen.num_seen or 'none'}{said}; "
-        f"install tensorflow[and-cuda]=={seen.version} on that host, and a driver that its CUDA takes, "
-        f"or run without GPUs (--gpus-per-{role} 0)"
+        f"install tensorflow[and-cuda]=={seen.version} on that host, and a driver that supports its "
+        f"CUDA version, or run without GPUs (--gpus-per-{role} 0)"
     )
 
 
@@ -72,6 +72,6 @@ def _look_for_gpus() -> SeenGpus:
             os.close(stderr)
             printed.seek(0)
             log = printed.read().decode(errors="replace")
-            sys.stderr.write(log)  # it belongs into the task's log, above all if TensorFlow fails
+            sys.stderr.write(log)  # it belongs in the task's log, above all if TensorFlow fails
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return SeenGpus(num_seen=num_seen, visible=visible, version=tf.__version__, log=log)

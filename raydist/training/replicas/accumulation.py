@@ -71,11 +71,11 @@ class Accumulated:
         """Updates the weights, if any batch gave gradients."""
         if self._apply is None:
             return
-        _current.halves, _current.loss_scale = self._halves, self._loss_scale
-        try:
-            self._apply([_joined(total) for total in self._sums])
-        finally:
-            _current.halves = _current.loss_scale = None
+        sums, halves = [_joined(total) for total in self._sums], self._halves
+        if self._loss_scale is not None:  # tf_keras sums no gradients of variables that have none
+            halves = [is_half for is_half, one in zip(halves, sums, strict=True) if one is not None]
+        with _summing(halves, self._loss_scale):
+            self._apply(sums)
 
 
 class _TracedReplica(threading.local):
@@ -99,6 +99,23 @@ def collecting(accumulated: Accumulated) -> Iterator[None]:
         _current.accumulated = None
 
 
+@contextlib.contextmanager
+def _summing(halves: list[bool], loss_scale: tf.Tensor | None) -> Iterator[None]:
+    _current.halves, _current.loss_scale = halves, loss_scale
+    try:
+        yield
+    finally:
+        _current.halves = _current.loss_scale = None
+
+
+@contextlib.contextmanager
+def summing_scaled(gradients: Sequence[Any], loss_scale: tf.Tensor) -> Iterator[None]:
+    """Has `overflown` look, inside, at sums of a batch's gradients, which were divided by `loss_scale`."""
+    halves = [comes_from_half(_before_division(one)) for one in gradients if one is not None]
+    with _summing(halves, loss_scale):
+        yield
+
+
 def active() -> Accumulated | None:
     """Returns what the optimizers of the replica being traced give their gradients to, if anything."""
     return _current.accumulated
@@ -112,7 +129,7 @@ def halves_of(gradients: Sequence[Any]) -> list[bool]:
 
 
 def overflown(sums: Sequence[Any]) -> list[Any]:
-    """Returns the sums of an update over batches and replicas, with infinity where one device's overflow.
+    """Returns the sums of an update over replicas, and batches, with infinity where one device's overflow.
 
     It changes nothing but gradients that were divided by a loss scale before they were added.
     """

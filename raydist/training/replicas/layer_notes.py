@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from raydist.training.replicas import code_names
 
 _MAX_NAMES = 5
 # What Keras's layers that draw random numbers begin with.
@@ -19,11 +20,6 @@ _OF_EACH_VALUE = frozenset(
     "abs add cast clip cos divide elu exp gelu identity leaky_relu log maximum minimum multiply negative pow "
     "power relu rsqrt sigmoid silu sin sqrt square stop_gradient subtract swish tanh truediv true_divide "
     "__operators__ float int bool training mask inputs".split()
-)
-# What a layer has besides what it does to a batch.
-_NOT_FORWARD = (
-    *("__init__", "build", "from_config", "get_config", "compute_output_shape", "compute_output_spec"),
-    *("compile", "compute_loss", "compute_metrics", "metrics", "train_step", "test_step", "predict_step"),
 )
 # Of tf_keras, which calls functions by them.
 _FUNCTION_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod")
@@ -185,7 +181,7 @@ def _may_compare(layer: Any) -> bool:
     if _pads_text(layer):
         return True
     if not _is_keras(layer):
-        return not _names_called(layer) <= _OF_EACH_VALUE.union(dir(layer))
+        return not code_names.names_called(layer) <= _OF_EACH_VALUE
     if hasattr(layer, "_flatten_layers") and name not in _FUNCTION_LAYERS:
         return False
     symbol = getattr(layer, "symbol", None) or name
@@ -197,25 +193,6 @@ def _pads_text(layer: Any) -> bool:
     is_dense = getattr(layer, "_output_mode", None) == "int" and not getattr(layer, "_ragged", False)
     is_text = any(base.__name__ == "TextVectorization" for base in type(layer).__mro__)
     return is_text and is_dense and layer._output_sequence_length is None
-
-
-def _names_called(layer: Any) -> set[str]:
-    """Returns the names that a class of the user's calls, or reads, in all that is not Keras's."""
-    members = [
-        inspect.unwrap(getattr(member, "fget", member))
-        for base in type(layer).__mro__
-        if not _is_of(base, "keras", "tf_keras", "tensorflow", "builtins")
-        for name, member in vars(base).items()
-        if name not in _NOT_FORWARD
-    ]
-    ahead = [one.__code__ for one in members if inspect.isfunction(one)]
-    # Of what has no code of Python's, such as a `tf.function`, nothing is known.
-    names = {type(one).__name__ for one in members if callable(one) and not inspect.isfunction(one)}
-    while ahead:
-        code = ahead.pop()
-        names.update(code.co_names, code.co_freevars)
-        ahead += [one for one in code.co_consts if isinstance(one, type(code))]
-    return names
 
 
 def is_known_to_draw(layer: Any) -> bool:
@@ -234,11 +211,7 @@ def _keeps_own_state(layer: Any) -> bool:
 
 
 def _is_keras(layer: Any) -> bool:
-    return _is_of(type(layer), "keras", "tf_keras")
-
-
-def _is_of(cls: type, *packages: str) -> bool:
-    return cls.__module__.partition(".")[0] in packages
+    return code_names.is_of(type(layer), "keras", "tf_keras")
 
 
 def _is_above_zero(rate: object) -> bool:

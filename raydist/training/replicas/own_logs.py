@@ -135,10 +135,10 @@ def returns_more_than(metrics: Mapping[str, Any], logs: Any) -> bool:
 def _is_updated(result: Any) -> bool:
     """Whether a metric's result over all replicas shows an update.
 
-    0 and NaN are what metrics without an update return. One that was updated, and returns that all the same,
-    has returned it to the step as well.
+    0, NaN and the infinities, as of a maximum, are what metrics without an update return. One that was
+    updated, and returns that all the same, has returned it to the step as well.
     """
-    return bool(np.any(np.nan_to_num(np.asarray(result, dtype="float64"))))
+    return bool(np.any(np.nan_to_num(np.asarray(result, dtype="float64"), posinf=0.0, neginf=0.0)))
 
 
 def _leaves(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -51,7 +51,7 @@ def test_suspected_host_with_a_problem_is_avoided(asked: list[str], tmp_path: Pa
     assert asked == ["10.0.0.2"]  # the other one does not answer, and is avoided for that
     assert plan.avoid == ("n1", "n2")
     assert plan.uses_of_unfit_hosts == (
-        "does without host 10.0.0.2, which failed lately and has a problem still (storage: another one)",
+        "does without host 10.0.0.2, which failed lately and still has a problem (storage: another one)",
     )
 
 

@@ -108,15 +108,20 @@ def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         probe, accumulated = gradient_probe.active(), accumulation.active()
-        if probe is None and accumulated is None:
+        is_scaled = hasattr(self, "loss_scale")
+        if probe is None and accumulated is None and not is_scaled:
             return original(self, grads_and_vars, *args, **kwargs)
+        grads_and_vars = list(grads_and_vars)
         given, variables = zip(*grads_and_vars, strict=True)
+        if probe is None and accumulated is None:
+            with accumulation.summing_scaled(given, self.loss_scale):
+                return original(self, grads_and_vars, *args, **kwargs)
         if probe is None and accumulated is not None:
             accumulated.add(
                 given,
                 lambda sums: original(self, list(zip(sums, variables, strict=True)), *args, **kwargs),
                 # Their gradients come divided by it.
-                loss_scale=self.loss_scale if hasattr(self, "loss_scale") else None,
+                loss_scale=self.loss_scale if is_scaled else None,
             )
             return self.iterations
         assert probe is not None

@@ -1,0 +1,109 @@
+"""What the code of a user's layer does to a batch, as far as the names that it uses show."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+_PACKAGES = ("keras", "tf_keras", "tensorflow", "builtins")
+# What a layer has besides what it does to a batch.
+_NOT_FORWARD = (
+    *("__init__", "build", "from_config", "get_config", "compute_output_shape", "compute_output_spec"),
+    *("compile", "compute_loss", "compute_metrics", "metrics", "train_step", "test_step", "predict_step"),
+)
+_OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
+_SINGLE_LOADS = frozenset(
+    "LOAD_CONST LOAD_SMALL_INT LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_DEREF".split()
+)
+_SUBSCRIPTS = ("BINARY_SUBSCR", "BINARY_SLICE")
+
+
+def names_called(layer: Any) -> set[str]:
+    """Returns the names that a class of the user's calls, or reads, in all that is not Keras's.
+
+    Attributes of the layer are left out. Of a function that is one, there are the names that it uses itself.
+    Subscripts are `[]`, and a matrix multiplication is `@`.
+    """
+    members = [
+        inspect.unwrap(getattr(member, "fget", member))
+        for base in type(layer).__mro__
+        if not is_of(base, *_PACKAGES)
+        for name, member in vars(base).items()
+        if name not in _NOT_FORWARD
+    ]
+    own, names = vars(layer), set[str]()
+    ahead, seen = [one for one in members if callable(one)], set[int]()
+    while ahead:
+        function = ahead.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        if not inspect.isfunction(function):
+            # Of what has no code of Python's, such as a `tf.function`, nothing is known.
+            names.add(type(function).__name__)
+        elif is_of(function, *_PACKAGES):
+            names.add(function.__name__)
+        else:
+            found, attributes = _names_in(function.__code__)
+            names |= found.union(function.__code__.co_freevars)
+            names |= {one for one in attributes if one not in own and not hasattr(type(layer), one)}
+            ahead += [own[one] for one in attributes if one in own and _is_function(own[one])]
+    return names
+
+
+def is_of(thing: Any, *packages: str) -> bool:
+    """Whether a class or a function is defined in one of these packages."""
+    return (thing.__module__ or "").partition(".")[0] in packages
+
+
+def _is_function(attribute: Any) -> bool:
+    # A layer inside is looked at by itself.
+    return callable(attribute) and not hasattr(attribute, "_flatten_layers")
+
+
+def _names_in(code: CodeType) -> tuple[set[str], set[str]]:
+    """Returns the names that code uses, and those that it uses of `self`."""
+    names, attributes = set[str](), set[str]()
+    steps = [one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG"]
+    for index, step in enumerate(steps):
+        if _is_of_self(steps, index):
+            attributes.add(step.argval)
+        elif step.opcode in dis.hasname:
+            names.add(step.argval)
+        elif _is_subscript(step) and not _is_of_no_tensor(steps, index):
+            names.add("[]")
+        elif "MATRIX_MULTIPLY" in step.opname or step.argrepr in ("@", "@="):
+            names.add("@")
+    for inner in (one for one in code.co_consts if isinstance(one, CodeType)):
+        found, of_self = _names_in(inner)
+        names |= found
+        attributes |= of_self
+    return names, attributes
+
+
+def _is_of_self(steps: Sequence[dis.Instruction], index: int) -> bool:
+    """Whether an instruction reads or writes an attribute of `self`."""
+    if index < 1 or steps[index].opname not in _OF_ATTRIBUTES:
+        return False
+    before = steps[index - 1]
+    # Python 3.13 loads two variables at once, or stores one and loads another.
+    name = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
+    return name == "self" and ("LOAD_FAST" in before.opname or before.opname == "LOAD_DEREF")
+
+
+def _is_subscript(step: dis.Instruction) -> bool:
+    # Python 3.14 has it as an operator.
+    return step.opname in _SUBSCRIPTS or (step.opname == "BINARY_OP" and step.argrepr == "[]")
+
+
+def _is_of_no_tensor(steps: Sequence[dis.Instruction], index: int) -> bool:
+    """Whether a subscript is a key, as in `inputs["text"]`, or one of `self.blocks[i]`."""
+    if steps[index].opname == "BINARY_SLICE":
+        return False
+    of = steps[index - 1]
+    if of.opname == "LOAD_CONST" and isinstance(of.argval, str):
+        return True
+    return of.opname in _SINGLE_LOADS and _is_of_self(steps, index - 2)
