@@ -243,8 +243,9 @@ def failure_of(
 
 def _wants_retry(error: BaseException) -> bool | None:
     """Returns what the user's exception says of another attempt; None for most."""
-    if hasattr(error.__context__, "ag_error_metadata"):
-        error = error.__context__  # what was raised in a function that AutoGraph converted
+    raised = error.__context__
+    if raised is not None and hasattr(raised, "ag_error_metadata"):
+        error = raised  # in a function that AutoGraph converted
     if isinstance(error, FinalError):
         return False
     is_retryable = isinstance(error, RetryableError)
