@@ -1,4 +1,4 @@
-"""The rooms of raydist and the arrows between them, as DESIGN's "Architecture" draws them."""
+"""The rooms of raydist and the arrows between them, as the guide's development page draws them."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class Controller:
         if not machine.may_resize or now_s - self._room_asked_s < ROOM_EVERY_S:
             return
         self._room_asked_s = now_s
-        # Before they are placed a host may have gone that was thought to be there.
+        # Also while workers wait for their room: a host may have gone that was counted on.
         num_workers = self._launcher.room(machine.plan, is_placed=machine.attempt.is_placed)
         if num_workers != machine.plan.num_workers:
             self._handle(RoomFound(num_workers))

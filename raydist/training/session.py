@@ -250,7 +250,7 @@ def _patch(assignment: TaskAssignment) -> list[str]:
 
 def _seed(assignment: TaskAssignment) -> None:
     # The same seed in each task: an unseeded shuffle would make the workers' shards overlap, because
-    # each worker shuffles the whole data before it takes its slice (TF_NOTES 1.9).
+    # each worker shuffles the whole data before it takes its slice.
     keras.utils.set_random_seed(assignment.job.seed)
 
 

@@ -82,7 +82,7 @@ def configure_coordination(cluster_spec: ClusterSpec, *, start_timeout_s: float)
 
     MultiWorkerMirroredStrategy configures the coordination service only where it is not yet
     (collective_all_reduce_strategy.py). With a barrier at registration a missing peer raises
-    `DeadlineExceededError … Some timed out task names: …` (TF_NOTES 4.3).
+    `DeadlineExceededError … Some timed out task names: …`.
     """
     current = context.context()
     if current.coordination_service is not None:
@@ -148,7 +148,7 @@ _LOST = {
 def report_error_to_peers(message: str) -> None:
     """Makes every collective of the peers fail at once with `message`.
 
-    A peer that raised but whose process lives is otherwise waited for without end (TF_NOTES 4.5).
+    A peer that raised but whose process lives is otherwise waited for without end.
     """
     current = context.context()
     if current.coordination_service is not None and hasattr(current, "report_error_to_cluster"):

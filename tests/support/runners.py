@@ -204,7 +204,7 @@ def _hang() -> None:
 
 
 def _hang_with_gil() -> None:
-    # As TensorFlow's start-up barrier: no Python thread of the process runs (TF_NOTES 4.3).
+    # As TensorFlow's start-up barrier: no Python thread of the process runs.
     ctypes.PyDLL(None).sleep(600)
 
 

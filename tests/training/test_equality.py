@@ -11,7 +11,7 @@ from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
 FUNCTIONS = "tests.support.train_functions"
 # The batches of 127 and the last one of 113 are divided neither by 2 nor by 3 replicas. Stock TensorFlow is
-# off by 1e-2 there, because it weighs 64 and 63 examples alike (TF_NOTES 12).
+# off by 1e-2 there, because it weighs 64 and 63 examples alike.
 DATA = {"batch_size": 127, "count": 1002, "epochs": 3}
 CALLS = {
     "every way": (f"{FUNCTIONS}:weights_of_every_way", DATA),

@@ -95,7 +95,7 @@ def resumed(restarts: tuple[Restart, ...], chief: TaskStatus | None, *, at_s: fl
 
 
 def _moved(attempt: Attempt) -> Cause:
-    """The coordinator cannot connect to its workers' new addresses (TF_NOTES.md 4.8)."""
+    """The coordinator cannot connect to its workers' new addresses."""
     before = [_host(attempt.addresses[task]) for task in attempt.moved]
     now = [_host(attempt.statuses[task].address or "") for task in attempt.moved]
     where = "at another port" if before == now else "on another host"

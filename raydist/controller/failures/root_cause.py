@@ -11,7 +11,7 @@ from raydist.errors import StartTimeoutError
 from raydist.spec.status import FailureKind, TaskFailure
 from raydist.spec.tasks import TaskId, TaskType
 
-# TensorFlow's messages in a task whose peer failed; the error's class varies (TF_NOTES.md 4.5).
+# TensorFlow's messages in a task whose peer failed; the error's class varies.
 _ABORT_MARKERS: tuple[str, ...] = (
     "Collective ops is aborted by",
     "[type.googleapis.com/tensorflow.CoordinationServiceError",

@@ -19,7 +19,7 @@ class PortLease:
     """Holds a port of this host by a bound socket that does not listen.
 
     TensorFlow, with TF_GRPC_REUSE_PORT=true, binds the same port while the lease still stands; a
-    port that is only looked up and released again may go to somebody else in between (TF_NOTES 4.7).
+    port that is only looked up and released again may go to somebody else in between.
     The runner closes the lease once TensorFlow has the port.
     """
 

@@ -16,7 +16,7 @@ from raydist.errors import CheckpointError
 from raydist.spec.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.evaluations import EvaluationStore
+from raydist.storage.evaluations import Evaluations, EvaluationStore
 from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.best_checkpoints import (
     age,
@@ -77,7 +77,7 @@ class TaskCheckpoints:
         self._before_commit = before_commit
         self._store = store
         self._evaluations = evaluations
-        self._awaits_evaluator = has_evaluator and evaluations is not None
+        self._has_evaluator = has_evaluator
         self._attempt = attempt
         self._is_chief = is_chief
         self._keep = keep
@@ -274,7 +274,8 @@ class TaskCheckpoints:
             return None
         self.finish()
         # The markers of an older raydist do not name the fit.
-        candidates = [one for one in self._committed() if one.info.get("fit", fit) == fit]
+        committed, _ = self._committed()
+        candidates = [one for one in committed if one.info.get("fit", fit) == fit]
         while (step := best_step(candidates, self._keep_best)) is not None:
             files = self._store.read(next(one for one in candidates if one.step == step))
             if decode_state(files[STATE_FILE])["fit"] == fit:
@@ -295,7 +296,7 @@ class TaskCheckpoints:
         Args:
           is_alone: Whether the run has gone on without its evaluator.
         """
-        if self._evaluations is None or not self._awaits_evaluator or not self._is_chief:
+        if self._evaluations is None or not self._has_evaluator or not self._is_chief:
             return
         self.finish()
         committed = [one for one in self._store.committed() if one.info.get("fit") == fit]
@@ -328,17 +329,16 @@ class TaskCheckpoints:
         self._progress.committed(checkpoint.uri)
         logger.info("committed %s", checkpoint.uri)
 
-    def _committed(self) -> list[Checkpoint]:
-        committed = self._store.committed()
-        return (
-            committed if self._evaluations is None else with_evaluations(committed, self._evaluations.read())
-        )
+    def _committed(self) -> tuple[list[Checkpoint], Evaluations]:
+        """Returns the checkpoints, with what an evaluator found for them among their metrics, and that."""
+        evaluations = self._evaluations.read() if self._evaluations is not None else {}
+        return with_evaluations(self._store.committed(), evaluations), evaluations
 
     def _prune(self) -> None:
-        committed = self._committed()
+        committed, evaluations = self._committed()
         keep_steps = best_steps(committed, self._keep_best)
-        if self._evaluations is not None and self._awaits_evaluator:
-            keep_steps |= awaited_steps(committed, self._evaluations.read())
+        if self._evaluations is not None and self._has_evaluator:
+            keep_steps |= awaited_steps(committed, evaluations)
         self._store.prune(keep=self._keep, keep_steps=keep_steps)
 
 

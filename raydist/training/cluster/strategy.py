@@ -127,7 +127,7 @@ def joining_workers(assignment: TaskAssignment, *, start_timeout_s: float) -> It
         ) from error
     finally:
         # TensorFlow's preemption notifier takes SIGTERM away below Python, which still shows the old
-        # handler (TF_NOTES 4.4): set it again. Only the main thread may.
+        # handler: set it again. Only the main thread may.
         signal.signal(signal.SIGTERM, handler if handler is not None else signal.SIG_DFL)
     tf_private.keep_mirrored_local(assignment.task)
     tf_private.gather_sizes_in_loops()
@@ -183,7 +183,7 @@ def _tpu(assignment: TaskAssignment) -> tf.distribute.Strategy:
 
 def check_replicas(strategy: tf.distribute.Strategy, expected: int) -> tf.distribute.Strategy:
     """Returns the strategy; raises ClusterError unless it has as many replicas as were planned."""
-    # With an empty cluster or hidden GPUs TensorFlow silently builds a smaller strategy (TF_NOTES 4.1).
+    # With an empty cluster or hidden GPUs TensorFlow silently builds a smaller strategy.
     if strategy.num_replicas_in_sync != expected:
         raise ClusterError(
             f"{type(strategy).__name__} has {strategy.num_replicas_in_sync} replicas, planned were "

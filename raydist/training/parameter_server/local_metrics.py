@@ -1,8 +1,8 @@
 """Metrics that a closure keeps to itself, and returns.
 
 Under ParameterServer a metric's variables live on a ps. Updating them there costs several messages a
-step, Keras 3 loses updates, because it reads, adds and assigns (TF_NOTES 2), and a closure that ran
-twice counts twice. Here a closure begins with zeros in place of the variables and returns what it has
+step, Keras 3 loses updates, because it reads, adds and assigns, and a closure that ran twice counts
+twice. Here a closure begins with zeros in place of the variables and returns what it has
 added; the chief sums what arrives, once for each closure.
 """
 

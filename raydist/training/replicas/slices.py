@@ -1,10 +1,9 @@
 """Cuts each global batch into one slice per replica, and weighs each slice by its number of examples.
 
 TensorFlow re-batches a global batch of 128 on 3 replicas to 43, 43 and 42 examples and weighs each
-local mean a third, which is not the mean over 128 (TF_NOTES 7); a batch with fewer examples than
-replicas leaves some of them an empty batch, and Keras 3's BatchNormalization turns that into NaN
-(TF_NOTES 1.6). Here the replicas know their share of the global batch, and a replica without
-examples gets a copy of one with the share 0.
+local mean a third, which is not the mean over 128; a batch with fewer examples than replicas leaves
+some of them an empty batch, and Keras 3's BatchNormalization turns that into NaN. Here the replicas know
+their share of the global batch, and a replica without examples gets a copy of one with the share 0.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def make_step_function(
         else:
             outputs = strategy.run(logged_step if is_own else replica_step, args=(element,))
         # The logs of a batch are those of the local replicas: reducing them would cost an all-reduce
-        # per metric and step, and halve the step rate (TF_NOTES 1.2). The logs of an epoch are read from
+        # per metric and step, and halve the step rate. The logs of an epoch are read from
         # the metrics, whose variables are summed over all replicas.
         return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
 

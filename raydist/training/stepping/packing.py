@@ -1,7 +1,7 @@
 """Packs several training steps into one call where nothing looks at the steps in between.
 
 Between two calls Keras runs Python for each step: callbacks, logs, the launch of a `tf.function`. For
-a small model that takes as long as the step (TF_NOTES 8). Where the user compiled with one step per
+a small model that takes as long as the step. Where the user compiled with one step per
 execution and no callback watches batches, the number of steps per call is free, as long as all
 workers choose the same: a collective gets its instance key once a call, however many steps the call
 has (cross_device_utils.py, `_next_instance_key`), so unequal calls would wait for each other for ever.

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import ast
+import importlib.util
+from pathlib import Path
+
 import pytest
 
-from raydist.controller.failures.failure_policy import Decision, decide
+from raydist.controller.failures.failure_policy import _UNKNOWN_MONITOR, Decision, decide
 from raydist.spec.status import AttemptEnd, FailureKind, GroupLoss
 from tests.support.fakes import make_failure
 
@@ -67,6 +71,15 @@ def test_monitor_that_does_not_exist_is_final() -> None:
     )
     failure = make_failure("worker/0", step=50, error_type="ValueError", message=message)
     assert not decision_for(failure, restored_step=40).is_retry
+
+
+def test_keras_words_it_as_the_policy_expects() -> None:
+    keras = importlib.util.find_spec("keras")  # is not imported
+    assert keras is not None
+    assert keras.origin is not None
+    callbacks = sorted((Path(keras.origin).parent / "src/callbacks").glob("*.py"))
+    nodes = [node for path in callbacks for node in ast.walk(ast.parse(path.read_text()))]
+    assert any(isinstance(node, ast.Constant) and _UNKNOWN_MONITOR in str(node.value) for node in nodes)
 
 
 def test_retry_says_what_ends_the_run() -> None:

@@ -30,7 +30,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="value",
             fingerprints=("143cd8a5efb6",),
             make=lambda original: _scale_loss,
-            reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
+            reason="each local mean weighs 1/replicas, whatever its number of examples",
         ),
         Replacement(
             owner=loss_module,

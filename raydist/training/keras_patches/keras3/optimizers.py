@@ -39,7 +39,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self grads trainable_variables",
             fingerprints=("48d6e24d5803",),
             make=_make_apply_gradients,
-            reason="gradients are clipped, and sparse rows squared, before they are summed (TF_NOTES 7)",
+            reason="gradients are clipped, and sparse rows squared, before they are summed",
         ),
         Replacement(
             owner=tf_optimizer.TFOptimizer,
@@ -55,7 +55,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self grads trainable_variables",
             fingerprints=("e702c4db1a06",),
             make=_make_loss_scale_apply,
-            reason="each replica decides from its own gradients whether to skip a step: a hang (TF_NOTES 7)",
+            reason="each replica decides from its own gradients whether to skip a step: a hang",
         ),
     )
 

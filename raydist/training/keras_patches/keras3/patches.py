@@ -1,8 +1,8 @@
 """All that raydist replaces in Keras 3.
 
 Stock Keras 3.10 to 3.15 cannot `fit` under MultiWorkerMirroredStrategy (keras#20585), nor run several steps
-per execution under any strategy with several replicas (keras#19246). TF_NOTES 1 has the causes by
-file and line; each replacement names its own.
+per execution under any strategy with several replicas (keras#19246). Each replacement names its
+cause.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def replacements() -> tuple[Replacement, ...]:
                 name=name,
                 parameters="self ...",
                 make=statistics.make_with_equal_statistics,
-                reason="BatchNormalization's moving statistics drift apart per replica (TF_NOTES 1.5)",
+                reason="BatchNormalization's moving statistics drift apart per replica",
             )
             for name in ("evaluate", "predict", "test_on_batch", "predict_on_batch")
         ),
@@ -102,7 +102,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self distribute_strategy args kwargs",
             fingerprints=("901af2700297",),
             make=epochs.make_epoch_iterator_init,
-            reason="an uneven global batch is weighted wrongly, an empty one becomes NaN (TF_NOTES 1.6, 7)",
+            reason="an uneven global batch is weighted wrongly, an empty one becomes NaN",
         ),
         Replacement(
             owner=epoch_iterator,
@@ -121,7 +121,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self value",
             make=variables.make_initialize,
             reason=(
-                "CentralStorageStrategy needs an aggregation for layers' state (TF_NOTES 1.5); what a traced "
+                "CentralStorageStrategy needs an aggregation for layers' state; what a traced "
                 "step makes cannot be lifted out of it on several replicas (You must feed a value for …)"
             ),
         ),
@@ -140,7 +140,7 @@ def replacements() -> tuple[Replacement, ...]:
                 parameters="self value",
                 fingerprints=(fingerprint,),
                 make=functools.partial(variables.make_atomic, name=name),
-                reason="assign(self + x) loses what other workers add meanwhile (TF_NOTES 2)",
+                reason="assign(self + x) loses what other workers add meanwhile",
             )
             for name, fingerprint in (("assign_add", "02093eccc2e3"), ("assign_sub", "d5f310723e8b"))
         ),

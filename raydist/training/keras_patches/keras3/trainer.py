@@ -22,7 +22,7 @@ from raydist.training.stepping.callback_calls import in_run_order
 
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
-    """Raises UnsupportedError for what cannot work with several replicas (TF_NOTES 1.4)."""
+    """Raises UnsupportedError for what cannot work with several replicas."""
     if strategy.num_replicas_in_sync == 1:
         return
     for optimizer in {id(one): one for one in _optimizers_of(model)}.values():

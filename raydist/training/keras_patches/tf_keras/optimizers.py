@@ -68,7 +68,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="loss_value",
             fingerprints=("85abae5f16dc",),
             make=lambda original: _scale_loss,
-            reason="each local mean weighs 1/replicas, whatever its number of examples (TF_NOTES 7)",
+            reason="each local mean weighs 1/replicas, whatever its number of examples",
         ),
         Replacement(
             owner=losses_utils,
@@ -108,10 +108,9 @@ def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         probe, accumulated = gradient_probe.active(), accumulation.active()
-        is_scaled = hasattr(self, "loss_scale")
-        if probe is None and accumulated is None and not is_scaled:
+        is_scaled, grads_and_vars = hasattr(self, "loss_scale"), list(grads_and_vars)
+        if not grads_and_vars or (probe is None and accumulated is None and not is_scaled):
             return original(self, grads_and_vars, *args, **kwargs)
-        grads_and_vars = list(grads_and_vars)
         given, variables = zip(*grads_and_vars, strict=True)
         if probe is None and accumulated is None:
             with accumulation.summing_scaled(given, self.loss_scale):

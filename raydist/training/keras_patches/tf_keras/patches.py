@@ -2,7 +2,7 @@
 
 Stock tf_keras works under MultiWorkerMirroredStrategy, but reduces each metric over the workers in
 each step, sums what is summed already (batch logs are N times too large), and weighs an uneven batch
-wrongly. TF_NOTES 3.2 and 7 have the causes by file and line.
+wrongly. Each replacement names its cause.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def patch(
       UnsupportedError: The replacements do not fit this tf_keras, or failed the check.
     """
     note = replacement.apply(replacements(), library=tf_keras, check=check, newer=newer)
-    # Dropout's default generator has a state that cannot be saved (TF_NOTES 12).
+    # Dropout's default generator has a state that cannot be saved.
     tf_keras.backend.experimental.enable_tf_random_generator()
     if sync_batchnorm:
         _synchronize_batchnorm()
@@ -53,7 +53,7 @@ def replacements() -> tuple[Replacement, ...]:
                 parameters="self force",
                 fingerprints=_FINGERPRINTS[name],
                 make=functools.partial(trainer.make_step_function, kind=kind),
-                reason="each step reduces each metric, and logs are summed twice (keras#16286, TF_NOTES 3.2)",
+                reason="each step reduces each metric, and logs are summed twice (keras#16286)",
             )
             for name, kind in kinds
         ),
@@ -79,7 +79,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self strategy x steps_per_epoch class_weight distribute",
             fingerprints=_FINGERPRINTS["_configure_dataset_and_inferred_steps"],
             make=functools.partial(data_handler.unless_coordinated, data_handler.configure_dataset),
-            reason="an uneven global batch is weighted wrongly (TF_NOTES 7)",
+            reason="an uneven global batch is weighted wrongly",
         ),
         Replacement(
             owner=data_adapter.DataHandler,
@@ -103,7 +103,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="strategy x y sample_weight class_weight",
             fingerprints=_FINGERPRINTS["single_batch_iterator"],
             make=data_handler.make_single_batch_iterator,
-            reason="train_on_batch makes a dataset of a batch, which is weighted wrongly (TF_NOTES 7)",
+            reason="train_on_batch makes a dataset of a batch, which is weighted wrongly",
         ),
         Replacement(
             owner=data_adapter.DatasetAdapter,
@@ -140,7 +140,7 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="result_fn",
             fingerprints=_FINGERPRINTS["result_wrapper"],
             make=metrics.make_result_wrapper,
-            reason="reading a metric in a step is an all-reduce per variable (TF_NOTES 3.2)",
+            reason="reading a metric in a step is an all-reduce per variable",
         ),
     )
 
