@@ -98,7 +98,7 @@ class RunMachine:
         self._room = 0  # for so many workers, as far as is known
         # The incarnation of the evaluator that has got FINISH, since training is done.
         self._finishing_incarnation: int | None = None
-        self._is_chief_told = False  # that the evaluator was given up
+        self._is_chief_told = False  # that no evaluator is left
 
     @classmethod
     def revived(cls, plan: Plan, revival: Revival) -> RunMachine:

@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -17,6 +16,13 @@ from types import TracebackType
 from typing import Any
 
 from raydist.errors import ClusterError
+from raydist.runtime.cluster.authentication import (
+    ASK_TIMEOUT_S,
+    AUTH_MODE,
+    TOKEN,
+    agree_on_authentication,
+    ensure_token,
+)
 from raydist.runtime.host.address import (
     ADDRESS_VARIABLE,
     CLIENT_PREFIX,
@@ -30,19 +36,10 @@ from raydist.runtime.host.sweeping import mark_session, sweep_host
 
 NAMESPACE = "raydist"
 PROBE_TIMEOUT_S = 3.0
-ASK_TIMEOUT_S = 5.0
 # Ray's client server forks a server for each client while its other threads are in gRPC. About one in ten of
 # these servers dies before its first line: https://github.com/ray-project/ray/issues/63202.
 _CLIENT_ATTEMPTS = 3
 _SERVER_DIED = "Initialization failure from server"
-
-_AUTH_MODE = "RAY_AUTH_MODE"
-_TOKEN = "RAY_AUTH_TOKEN"
-_TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
-_TOKEN_REMEDY = (
-    f"give it in {_TOKEN}, in a file named by {_TOKEN_PATH}, or in ~/.ray/auth_token "
-    "(on the head: ray get-auth-token)"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,22 +241,6 @@ def _start_embedded(size: EmbeddedSize, environ: MutableMapping[str, str]) -> Co
     )
 
 
-def ensure_token(environ: MutableMapping[str, str]) -> None:
-    """Gives an embedded Ray a token of its own where the user has none, for Ray's processes to inherit.
-
-    Otherwise Ray 2.60 writes one into ~/.ray/auth_token, with mode 0644. It stays there, and every later
-    `ray start` demands it.
-    """
-    from raydist.runtime.cluster import ray_internals
-
-    if environ.get(_AUTH_MODE, "").lower() == "disabled" or environ.get(_TOKEN_PATH):
-        return
-    ray_internals.reload_authentication()
-    if not ray_internals.has_token():
-        environ[_TOKEN] = secrets.token_hex(32)
-        ray_internals.reload_authentication()
-
-
 def _init_embedded(size: EmbeddedSize) -> None:
     with own_process_groups():
         _init("embedded Ray", address=LOCAL, include_dashboard=False, **_options_of(size))
@@ -269,7 +250,7 @@ def _join(target: str, environ: MutableMapping[str, str]) -> Connection:
     is_client = target.startswith(CLIENT_PREFIX)
     with contextlib.ExitStack() as on_error:
         on_error.callback(_remember_process_state(environ))
-        _agree_on_authentication(target, environ)
+        agree_on_authentication(target, environ)
         if not is_client:
             _check_is_node(target)
         _init(target, num_attempts=_CLIENT_ATTEMPTS if is_client else 1, address=target)
@@ -288,49 +269,6 @@ def _gcs_address() -> str:
     import ray
 
     return str(ray.get_runtime_context().gcs_address)
-
-
-def _agree_on_authentication(target: str, environ: MutableMapping[str, str]) -> None:
-    """Sends a token exactly where the cluster wants one, so that RAY_AUTH_MODE need not be set.
-
-    A driver is called back by the cluster and refuses calls without its token, so in token mode on
-    a cluster without authentication every actor would die as if its driver were gone.
-    """
-    from raydist.runtime.cluster.ray_internals import Listener, has_token
-
-    wanted = environ.get(_AUTH_MODE, "").lower()
-    _set_auth_mode(environ, "disabled")
-    answer = _ask(target)
-    if answer is Listener.RAY and wanted == "token":
-        raise ClusterError(
-            f"{_AUTH_MODE} is token, but the Ray at {target} runs without authentication; unset it"
-        )
-    if answer is Listener.UNAUTHENTICATED and wanted != "disabled" and has_token():
-        _set_auth_mode(environ, "token")
-        answer = _ask(target)
-    if answer is Listener.UNAUTHENTICATED:
-        which = "another token than the one found here" if has_token() else "a token, and there is none here"
-        raise ClusterError(f"Ray at {target} wants {which}; {_TOKEN_REMEDY}")
-    if answer is Listener.OTHER:
-        raise ClusterError(
-            f"what answers at {target} is no Ray; give the address that `ray start` printed, "
-            "or ray://HOST:10001 for Ray's client server"
-        )
-
-
-def _ask(target: str) -> Any:
-    from raydist.runtime.cluster import ray_internals
-
-    is_client = target.startswith(CLIENT_PREFIX)
-    ask = ray_internals.ask_client_server if is_client else ray_internals.ask_gcs
-    return ask(target.removeprefix(CLIENT_PREFIX), timeout_s=ASK_TIMEOUT_S)
-
-
-def _set_auth_mode(environ: MutableMapping[str, str], mode: str) -> None:
-    from raydist.runtime.cluster import ray_internals
-
-    environ[_AUTH_MODE] = mode
-    ray_internals.reload_authentication()
 
 
 def _check_is_node(target: str) -> None:
@@ -436,7 +374,7 @@ def _remember_process_state(environ: MutableMapping[str, str]) -> Callable[[], N
     from raydist.runtime.cluster import ray_internals
 
     speak_again = ray_internals.silence_raylet()
-    authentication = {name: environ.get(name) for name in (_AUTH_MODE, _TOKEN)}
+    authentication = {name: environ.get(name) for name in (AUTH_MODE, TOKEN)}
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if in_main_thread else None
 

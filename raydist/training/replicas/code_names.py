@@ -30,7 +30,7 @@ def names_called(layer: Any) -> set[str]:
     members = [
         inspect.unwrap(getattr(member, "fget", member))
         for base in type(layer).__mro__
-        if not is_of(base, *_PACKAGES)
+        if not _is_of(base, *_PACKAGES)
         for name, member in vars(base).items()
         if name not in _NOT_FORWARD
     ]
@@ -44,7 +44,7 @@ def names_called(layer: Any) -> set[str]:
         if not inspect.isfunction(function):
             # Of what has no code of Python's, such as a `tf.function`, nothing is known.
             names.add(type(function).__name__)
-        elif is_of(function, *_PACKAGES):
+        elif _is_of(function, *_PACKAGES):
             names.add(function.__name__)
         else:
             found, attributes = _names_in(function.__code__)
@@ -54,9 +54,14 @@ def names_called(layer: Any) -> set[str]:
     return names
 
 
-def is_of(thing: Any, *packages: str) -> bool:
+def is_keras(thing: Any) -> bool:
+    """Whether a function or class is Keras's own, of either Keras."""
+    return _is_of(thing, "keras", "tf_keras")
+
+
+def _is_of(thing: Any, *packages: str) -> bool:
     """Whether a class or a function is defined in one of these packages."""
-    return (thing.__module__ or "").partition(".")[0] in packages
+    return (getattr(thing, "__module__", None) or "").partition(".")[0] in packages
 
 
 def _is_function(attribute: Any) -> bool:

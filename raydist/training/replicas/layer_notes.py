@@ -131,7 +131,7 @@ def note_on_step(model: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) 
     Layers of Keras that draw have their own sentence, and are known by their classes.
     """
     layers = list(model._flatten_layers())
-    may_draw = [one for one in layers if not _is_keras(one) or type(one).__name__ == "Lambda"]
+    may_draw = [one for one in layers if not code_names.is_keras(type(one)) or type(one).__name__ == "Lambda"]
     if (
         strategy.num_replicas_in_sync == 1
         or not may_draw
@@ -180,7 +180,7 @@ def _may_compare(layer: Any) -> bool:
     name = type(layer).__name__
     if _pads_text(layer):
         return True
-    if not _is_keras(layer):
+    if not code_names.is_keras(type(layer)):
         return not code_names.names_called(layer) <= _OF_EACH_VALUE
     if hasattr(layer, "_flatten_layers") and name not in _FUNCTION_LAYERS:
         return False
@@ -199,19 +199,15 @@ def is_known_to_draw(layer: Any) -> bool:
     """Whether a layer draws random numbers, as far as it shows without a step."""
     has_rate = bool(getattr(layer, "rate", None)) and "Dropout" in type(layer).__name__
     drops = any(_is_above_zero(getattr(layer, name, None)) for name in ("dropout", "recurrent_dropout"))
-    draws = not _is_keras(layer) and bool(getattr(layer, "_seed_generators", ()))
+    draws = not code_names.is_keras(type(layer)) and bool(getattr(layer, "_seed_generators", ()))
     return has_rate or drops or draws or type(layer).__name__.startswith(_RANDOM)
 
 
 def _keeps_own_state(layer: Any) -> bool:
     """Whether a layer of the user's has variables that no optimizer trains, such as moving averages."""
-    if _is_keras(layer) or not layer.trainable:
+    if code_names.is_keras(type(layer)) or not layer.trainable:
         return False
     return any("float" in str(variable.dtype) for variable in own_state(layer))
-
-
-def _is_keras(layer: Any) -> bool:
-    return code_names.is_of(type(layer), "keras", "tf_keras")
 
 
 def _is_above_zero(rate: object) -> bool:

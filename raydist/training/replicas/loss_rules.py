@@ -23,6 +23,7 @@ from raydist.training.replicas import (
     loss_verdict,
     slices,
 )
+from raydist.training.replicas.code_names import is_keras
 from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict
 from raydist.training.replicas.update_check import UpdateCheck
 from raydist.training.reporting import reporter
@@ -388,11 +389,6 @@ def _adds_losses(cls: type) -> bool:
         for member in vars(base).values()
         if (code := getattr(member, "__code__", None)) is not None
     )
-
-
-def is_keras(thing: Any) -> bool:
-    """Whether a function or class is Keras's own, of either Keras."""
-    return (getattr(thing, "__module__", None) or "").partition(".")[0] in ("keras", "tf_keras")
 
 
 def _own_rows(element: Any) -> Any:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.replicas import gradient_probe, loss_check, loss_rules, metric_cells, slices
+from raydist.training.replicas import code_names, gradient_probe, loss_check, loss_rules, metric_cells, slices
 from raydist.training.replicas.replica_share import use_share
 from raydist.training.reporting import reporter
 
@@ -82,14 +82,14 @@ def note_sums(model: Any) -> None:
 
 def _unknown(model: Any) -> list[Any]:
     inner = [one for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
-    own = [one for one in inner if not loss_rules.is_keras(_source(one)) and one not in _looked_at]
+    own = [one for one in inner if not code_names.is_keras(_source(one)) and one not in _looked_at]
     return list({id(one): one for one in own}.values())
 
 
 def _source(metric: Any) -> Any:
     """Returns the class of a metric, or the function that it takes the mean of."""
     function = getattr(metric, "_fn", None)
-    return type(metric) if function is None or not loss_rules.is_keras(type(metric)) else function
+    return type(metric) if function is None or not code_names.is_keras(type(metric)) else function
 
 
 def _differences(

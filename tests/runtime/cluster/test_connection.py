@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from raydist.runtime.cluster import ray_internals
-from raydist.runtime.cluster.connection import Connection, connect, ensure_token
+from raydist.runtime.cluster.authentication import ensure_token
+from raydist.runtime.cluster.connection import Connection, connect
 from tests.support.ray_heads import RayHead, ray_head
 from tests.support.shared_ray import SharedRay
 

@@ -16,7 +16,7 @@ from raydist.errors import UnsupportedError
 from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3 import build
 from raydist.training.keras_patches.keras3.statistics import EqualStatistics
-from raydist.training.replicas import loss_rules, slices, user_batches
+from raydist.training.replicas import code_names, slices, user_batches
 from raydist.training.stepping import compilation, fit_session, model_steps, plain_fit, worker_callbacks
 from raydist.training.stepping.callback_calls import in_run_order
 
@@ -63,7 +63,7 @@ def make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
             self,
             build.converted(self, step_function),
             is_training=step_function == self.train_step,
-            is_own=not loss_rules.is_keras(step_function),
+            is_own=not code_names.is_keras(step_function),
             metric_variables=lambda: (
                 [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
             ),

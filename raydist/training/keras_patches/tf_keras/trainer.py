@@ -16,7 +16,7 @@ from raydist.training import tf_private
 from raydist.training.cluster.kinds import is_central, is_parameter_server
 from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build, metrics
-from raydist.training.replicas import loss_rules, own_logs, slices, user_batches
+from raydist.training.replicas import code_names, own_logs, slices, user_batches
 from raydist.training.stepping import (
     compilation,
     fit_session,
@@ -69,7 +69,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
         model,
         local_step,
         is_training=kind == "train",
-        is_own=not loss_rules.is_keras(step),
+        is_own=not code_names.is_keras(step),
         # tf_keras aggregates metrics when they are read.
         metric_variables=lambda: (
             [] if is_shared else [variable for one in model.metrics for variable in one.variables]
