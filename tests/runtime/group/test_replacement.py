@@ -56,6 +56,8 @@ def test_killed_worker_is_replaced_at_its_address_while_the_others_go_on(
     others = {task: drive.statuses[task] for task in TRAINERS if task != "worker/1"}
     before = lose_and_replace(drive, "worker/1", wait_until)
     wait_until(lambda: is_back(drive, "worker/1"))
+    # A status may be sent between its first step and its note.
+    wait_until(lambda: drive.poll() or "TF_CONFIG" in notes_of(drive.statuses["worker/1"]))
 
     now = drive.statuses["worker/1"]
     assert (now.address, now.host) == (before.address, before.host)
