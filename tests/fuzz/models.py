@@ -41,12 +41,14 @@ def compiled(program: Program) -> Any:
     model = build(program)
     loss, metrics = _loss(program), [_metric(program, name) for name in program.metrics]
     is_double = program.outputs == 2
+    # tf_keras fails by itself where the last call of an epoch lacks a step.
+    steps_per_execution = program.steps_per_execution if IS_KERAS_3 else 1
     model.compile(
         optimizer=_optimizer(program),
         loss=[loss, "mse"] if is_double else loss,
         loss_weights=[0.7, 0.3] if is_double else None,
         metrics=[metrics, []] if is_double else metrics,
-        steps_per_execution=program.steps_per_execution,
+        steps_per_execution=steps_per_execution,
     )
     return model
 
@@ -86,7 +88,7 @@ class OwnTrainStep(Wrapped):
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         for metric in self.metrics:
-            if metric.name == "loss":
+            if isinstance(metric, keras.metrics.Mean) and metric.name.endswith("loss"):
                 metric.update_state(loss)
             else:
                 metric.update_state(y, y_pred, sample_weight=sample_weight)

@@ -135,7 +135,7 @@ def test_weights_and_losses_equal_those_of_one_device(kind: str, cluster: str, k
     [expected] = run("one device", keras)[kind]
     for task in run(cluster, keras)[kind]:
         np.testing.assert_allclose(task.arrays["weights"], expected.arrays["weights"], atol=1e-5, rtol=0)
-        # These steps show what they have divided; tf_keras shows a sum as the mean of the replicas' sums.
+        # These steps return what they have divided. tf_keras weighs each replica's sum by its examples.
         is_shown = kind not in ("step, divided by replicas", "step, average loss")
         if is_shown and (kind, keras) != ("function, sum", "legacy"):
             np.testing.assert_allclose(task.values["loss"], expected.values["loss"], atol=1e-5)

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
+from raydist.training.cluster import collective_clock
 from raydist.training.replicas.gradient_probe import Probe, Update, counters_kept
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,8 @@ def trace_step(
 def _in_order(graph: Any) -> list[Any]:
     """Returns the variables of a traced function in the order of their first use; the graph keeps none."""
     positions = {id(outside): position for position, (outside, _) in enumerate(graph.captures)}
-    return sorted(graph.variables, key=lambda one: positions.get(id(one.handle), len(positions)))
+    of_program = [one for one in graph.variables if not collective_clock.owns(one)]
+    return sorted(of_program, key=lambda one: positions.get(id(one.handle), len(positions)))
 
 
 def has_traced(model: Any) -> bool:

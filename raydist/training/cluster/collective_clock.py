@@ -27,6 +27,10 @@ class CollectiveClock:
                         [0.0, 0.0], dtype=tf.float64, trainable=False, name="raydist_collective_clock"
                     )
 
+    @property
+    def totals(self) -> list[tf.Variable]:
+        return list(self._totals.values())
+
     def begin(self, tensor: Any, device: str) -> tf.Tensor | None:
         """Returns when a collective's input is there; None where the collective is not measured.
 
@@ -83,6 +87,11 @@ def stop() -> None:
     """Measures no more in what is traced from now on."""
     global _clock
     _clock = None
+
+
+def owns(variable: Any) -> bool:
+    """Whether a variable is a clock's: each worker's has other values, and no checkpoint needs them."""
+    return any(variable is one for clock in _kept for one in clock.totals)
 
 
 def waited_s() -> float | None:

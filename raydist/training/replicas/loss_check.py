@@ -26,6 +26,8 @@ from raydist.training.replicas.gradients import is_processed, with_unique_rows
 from raydist.training.replicas.loss_verdict import TOLERANCE, UNKNOWN, LossFinding, LossRule, LossVerdict
 from raydist.training.replicas.replica_share import use_share
 
+# Metrics of a step whose scalars are compared.
+MOST_MEANS = 16
 # A variable's gradient counts as at least this part of its update's.
 _LEAST_PART = 1e-2
 # What calls the user's code, and TensorFlow on its behalf.
@@ -48,6 +50,9 @@ class StepCheck:
       reduces_twice: Whether it reduces something over replicas, and an optimizer adds up its gradients again.
       processes_gradients: Whether it clips its gradients, or does something else that is not linear.
       is_without_updates: Whether it gives nothing to an optimizer.
+      means: The `Mean` metrics that it gives scalars, in order, MOST_MEANS at most.
+      takes_sums: Of each of `means`, by the rules scaled, local mean and sum, whether the scalar of a batch
+        is the sum of those of its parts.
       drawing: The layers and metrics of the model that draw random numbers.
       drawing_function: A method of the model's that draws some by itself; None where none does.
       draws_elsewhere: Whether something else does, such as a loss.
@@ -76,6 +81,8 @@ class StepCheck:
         self.reduces_twice = False
         self.processes_gradients = False
         self.is_without_updates = False
+        self.means: list[Any] = []
+        self.takes_sums: list[list[bool]] = []
         self._step = step
         self.drawing: list[Any] = []
         self.drawing_function: Any = None
@@ -111,10 +118,13 @@ class StepCheck:
         """Returns the relative difference to one device under each rule: scaled, local mean, sum."""
         flat = tf.nest.flatten(batch, expand_composites=True)
         found = []
+        self.takes_sums = []
         for scale, weight in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)):
-            differences, references = (
+            differences, references, of_whole, of_parts = (
                 value.numpy() for value in self._run(tf.constant(scale), tf.constant(weight), *flat)
             )
+            misses = np.abs(of_whole - of_parts)
+            self.takes_sums.append([*(misses < TOLERANCE * np.abs(of_whole))])
             ratios = differences / np.where(references > 0, references, np.nan)
             # Each variable by itself: a large gradient would hide what is wrong in a small one. An update
             # that is zero, or overflows, shows nothing.
@@ -178,15 +188,23 @@ class StepCheck:
         batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
         if not self._compares:
             self._updates(batch, num_replicas=1, share=None)
-            return [tf.constant([0.0]), tf.constant([0.0])]
+            return [tf.constant([0.0])] * 4
         # Parts of one size: a loss that divides by the number of replicas is right for them.
         size = slices.num_rows(batch) // 2
         whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
+        of_whole = self._probe.means
         self.is_without_updates = not whole
-        parts = [self._updates(_rows(batch, start, size), num_replicas=2, share=scale) for start in (0, size)]
+        parts, of_parts = [], []
+        for start in (0, size):
+            parts.append(self._updates(_rows(batch, start, size), num_replicas=2, share=scale))
+            of_parts.append(self._probe.means)
+        is_same = all(len(one) == len(of_whole) for one in of_parts)
+        of_whole = of_whole[:MOST_MEANS] if is_same else []
+        self.means = [metric for metric, _ in of_whole]
         self.reduces_itself = any(update.is_reduced for update in whole)
         self.processes_gradients = any(is_processed(one) for update in whole for one in update.gradients)
-        return _squared_difference(whole, parts, weight)
+        shown = [_scalars(one[: len(of_whole)]) for one in (of_whole, *of_parts)]
+        return [*_squared_difference(whole, parts, weight), shown[0], tf.add_n(shown[1:])]
 
     def _updates(self, batch: Any, *, num_replicas: int, share: tf.Tensor | None) -> list[Update]:
         with (
@@ -329,6 +347,11 @@ def _is_of_library(frame: FrameType | None) -> bool:
 
 def _package_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _scalars(means: Sequence[tuple[Any, Any]]) -> tf.Tensor:
+    """Returns what metrics were given, as one vector."""
+    return tf.stack([tf.constant(0.0), *(tf.cast(value, tf.float32) for _, value in means)])[1:]
 
 
 def _rows(batch: Any, start: Any, size: Any) -> Any:

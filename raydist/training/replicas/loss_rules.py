@@ -21,9 +21,11 @@ from raydist.training.replicas import (
     layer_notes,
     loss_check,
     loss_verdict,
+    replica_share,
     slices,
 )
 from raydist.training.replicas.code_names import is_keras
+from raydist.training.replicas.loss_check import MOST_MEANS
 from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict
 from raydist.training.replicas.update_check import UpdateCheck
 from raydist.training.reporting import reporter
@@ -52,7 +54,9 @@ def rule_of(model: Any) -> LossRule:
 def evaluation_rule_of(model: Any) -> LossRule:
     """Returns the rule by which a test step's losses are shown; it has no gradients to compare."""
     is_own = not is_keras(type(model).test_step)
-    return LossRule.LOCAL_MEAN if is_own and _CheckSettings.checks else rule_of(model)
+    rule = rule_of(model)
+    is_scaled = rule is LossRule.SCALED
+    return LossRule.LOCAL_MEAN if is_own and is_scaled and _CheckSettings.checks else rule
 
 
 def forget(model: Any) -> None:
@@ -266,9 +270,13 @@ def _find_rule(
     again = float(check is not None and check.reduces_twice)
     # A loop may evaluate, or change its variables by itself.
     lacks = float(check is not None and check.is_without_updates)
-    *values, num_asking, num_drawing, num_reducing, num_again, num_lacking = means_over_workers(
-        strategy, [*own, *is_known, asks, draws, reduces, again, lacks]
+    takes_sums = np.zeros([len(errors), MOST_MEANS])
+    if check is not None and check.takes_sums:
+        takes_sums[:, : len(check.means)] = check.takes_sums
+    *shared, num_asking, num_drawing, num_reducing, num_again, num_lacking = means_over_workers(
+        strategy, [*own, *is_known, *takes_sums.reshape(-1), asks, draws, reduces, again, lacks]
     )
+    values, takes_sums = shared[: 2 * len(errors)], np.reshape(shared[2 * len(errors) :], takes_sums.shape)
     if is_loop and num_lacking > 0:
         return LossRule.SCALED
     sums, knowing = values[: len(errors)], values[len(errors) :]
@@ -286,11 +294,22 @@ def _find_rule(
         [num_comparing] = means_over_workers(strategy, [float(_compares_examples(check, batch))])
         finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
     logger.info("%s: %s, errors %s", source, finding, means)
+    if check is not None:
+        _set_takers_of_sums(check.means, takes_sums[list(LossRule).index(finding.rule)])
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     sentence = loss_check.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)
     return finding.rule
+
+
+def _set_takers_of_sums(metrics: Sequence[Any], takes_sums: Sequence[float]) -> None:
+    """Takes a metric for one of sums if each of its scalars is one, for some of the workers.
+
+    For the others it may have been zero, which shows nothing.
+    """
+    others = {id(one) for one, is_sum in zip(metrics, takes_sums, strict=False) if not is_sum}
+    replica_share.set_takers_of_sums([one for one in metrics if id(one) not in others], among=metrics)
 
 
 def _compares_examples(check: loss_check.StepCheck | None, batch: Any) -> bool:

@@ -1,15 +1,16 @@
 """What a replica's losses and gradients weigh in those of the global batch, while its step is traced.
 
 The gradient of the global batch is the sum of the replicas' gradients, if each replica's loss is weighted
-by its
-share of the examples. Who applies that weight is the `LossRule`: Keras's losses do it themselves, a user's
+by its share of
+the examples. Who applies that weight is the `LossRule`: Keras's losses do it themselves, a user's
 `tf.reduce_mean` does not.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -64,6 +65,7 @@ class _Replica(threading.local):
 
 
 _replica = _Replica()
+_takers_of_sums: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def current_share() -> tf.Tensor | None:
@@ -165,6 +167,26 @@ def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
     own = tf.where(share > 0, amount, tf.zeros_like(amount))
     total = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.stop_gradient(own))
     return total * tf.cast(share, amount.dtype)
+
+
+def of_step(metric: Any, value: tf.Tensor, num_replicas: int) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Returns what a `Mean` metric takes on this replica for a scalar of the user's step, and its weight.
+
+    The mean over the replicas is then that of the global batch, also where the scalar is a sum over the
+    replica's examples.
+    """
+    if (probe := gradient_probe.active()) is not None:
+        probe.means.append((metric, value))
+    weight = step_weight(num_replicas, value.dtype)
+    if weight is not None and _replica.rule is not LossRule.LOCAL_MEAN and metric in _takers_of_sums:
+        value = tf.math.divide_no_nan(value, weight)
+    return value, weight
+
+
+def set_takers_of_sums(metrics: Iterable[Any], *, among: Iterable[Any]) -> None:
+    """Says which `Mean` metrics `among` those of a step are given sums over a replica's examples."""
+    _takers_of_sums.difference_update(among)
+    _takers_of_sums.update(metrics)
 
 
 def step_weight(num_replicas: int, dtype: tf.DType) -> tf.Tensor | None:

@@ -59,6 +59,9 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
     if not size:
         steps = request.steps_per_epoch
         size = math.ceil(len(rows) / steps) if steps else arrays.BATCH_SIZE
+    steps, num_batches = request.steps_per_epoch, math.ceil(len(rows) / size)
+    if steps and steps != num_batches and adapter_of(request.model).continues_py_datasets:
+        note_passes(request, "arrays", num_batches=num_batches, steps=steps)
     if held_out is not None:
         validation = held_out.batches(request.validation_batch_size or size, shuffle=False)
     return dataclasses.replace(
@@ -71,6 +74,22 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
         validation_split=0.0,
         validation_batch_size=None,
     )
+
+
+def note_passes(request: FitRequest, what: str, *, num_batches: int, steps: int) -> None:
+    """Notes that an epoch does not end with the data, as one of Keras 3 does; nothing if they last.
+
+    Args:
+      what: The data.
+      num_batches: Of one pass over the data.
+      steps: Of an epoch.
+    """
+    if (request.epochs - request.initial_epoch) * steps > num_batches:
+        reporter.note(
+            f"train_data is {what} of {num_batches} batches, and steps_per_epoch is {steps}: epochs go "
+            "on through the next pass, and Keras 3 by itself ends an epoch early where a pass ends; leave "
+            "steps_per_epoch out, or use your own model.fit with ctx.callbacks() for Keras's epochs"
+        )
 
 
 def note_order(what: str) -> None:

@@ -200,12 +200,8 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
     seed = position.run.data_seed_of(position.number) if request.shuffle and num_batches else None
     if seed is not None:
         fit_data.note_order("the batches of a PyDataset")
-    if is_endless and num_batches and (request.epochs - request.initial_epoch) * (steps or 0) > num_batches:
-        position.run.reporter.note(
-            f"train_data is a PyDataset of {num_batches} batches, and steps_per_epoch is {steps}: epochs go "
-            "on through the next pass, and Keras 3 by itself ends an epoch early where a pass ends; leave "
-            "steps_per_epoch out, or use your own model.fit with ctx.callbacks() for Keras's epochs"
-        )
+    if is_endless and num_batches:
+        fit_data.note_passes(request, "a PyDataset", num_batches=num_batches, steps=steps or 0)
     peeked = fit_data.first_batches(data)
     worker_order.check_batches(peeked, position.run.strategy, name="train_data")
     specs = fit_data.specs_of(peeked, request.model)

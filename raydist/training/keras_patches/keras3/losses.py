@@ -173,9 +173,10 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
         # The loss of each of several outputs weighs as many examples as a batch has by its static shape: in
         # Keras's own graphs none, or as many in every batch. Ours may know that of a single batch.
         is_static = sys._getframe(1).f_code is of_outputs and replica_share.is_in_model_step()
-        sample_weight = None if is_static else sample_weight
-        if sample_weight is None and getattr(values, "shape", None) == ():
+        if is_static:
             sample_weight = replica_share.step_weight(_num_replicas(), values.dtype)
+        elif sample_weight is None and getattr(values, "shape", None) == ():
+            values, sample_weight = replica_share.of_step(self, values, _num_replicas())
         original(self, values, sample_weight=sample_weight)
 
     return update_state
