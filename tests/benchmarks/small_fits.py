@@ -1,0 +1,83 @@
+"""Small fits: how long the fit of a model of two layers takes on two workers, and by itself in one process.
+
+    python tests/benchmarks/small_fits.py [--fits 6] [--rounds 3] [--parts]
+
+Both train the same models one after another, in turn. Most of such a fit is what it begins with. Prints the
+seconds of the fits of each round without the first one, which has TensorFlow load what it needs, and the
+ratio of the medians. `--parts` says what the time is spent on; a profile makes it longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.support import small_fits
+from tests.support.processes import Cluster, run_function
+
+TWO_WORKERS = Cluster(strategy="multi_worker_mirrored", workers=2)
+
+
+def by_raydist(num_fits: int, *, is_profiled: bool = False) -> dict[str, Any]:
+    tasks = run_function(
+        "tests.support.small_fits:run",
+        TWO_WORKERS,
+        num_fits=num_fits,
+        is_profiled=is_profiled,
+    )
+    return tasks[0].values
+
+
+def bare(num_fits: int) -> list[float]:
+    done = subprocess.run(
+        [sys.executable, __file__, "--fits", str(num_fits), "--bare"],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
+    seconds: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fits", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.bare:
+        from tests.fuzz.bare import Bare
+
+        print(json.dumps(small_fits.run(Bare(), num_fits=args.fits)["seconds"]))
+        return
+    if args.parts:
+        parts = by_raydist(args.fits, is_profiled=True)["parts"]
+        for part, seconds in parts.items():
+            print(f"{part}: {seconds / (args.fits - 1):.2f} s a fit, {seconds / parts['all']:.0%}")
+        return
+    found: dict[str, list[float]] = {"two workers": [], "one process": []}
+    for number in range(args.rounds):
+        done = {"two workers": by_raydist(args.fits)["seconds"], "one process": bare(args.fits)}
+        for name, seconds in done.items():
+            found[name] += seconds[1:]
+            print(f"round {number + 1}, {name}: {' '.join(f'{one:.2f}' for one in seconds[1:])}", flush=True)
+    medians = {name: statistics.median(one) for name, one in found.items()}
+    print(
+        f"medians {medians['two workers']:.2f} s and {medians['one process']:.2f} s, ratio "
+        f"{medians['two workers'] / medians['one process']:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
