@@ -12,20 +12,25 @@ from collections.abc import Iterator
 import click
 
 from tests.fuzz.comparison import CLUSTERS, Result, compare, shrink
-from tests.fuzz.program import program_of
+from tests.fuzz.loops import PREFIX
 
 
 @click.command(help=__doc__)
-@click.option("--seeds", default="1:20", show_default=True, help="FIRST:LAST, or names such as 17~ema.")
+@click.option(
+    "--seeds", default="1:20", show_default=True, help="FIRST:LAST, or names such as 17~ema and loop17."
+)
 @click.option(
     "--strategy", default="2", show_default=True, type=click.Choice([*CLUSTERS]), help="Or workers."
 )
 @click.option("--keras", default="3", show_default=True, type=click.Choice(["3", "legacy"]))
+@click.option("--loops", is_flag=True, help="Loops of ctx.train_steps in place of fits.")
 @click.option("--dtype", default="float64", show_default=True, type=click.Choice(["float64", "float32"]))
 @click.option("--shrink", "is_shrunk", is_flag=True, help="Look for the simplest form of what fails.")
 @click.option("--at-once", default=25, show_default=True, help="Programs in one set of processes.")
-def main(seeds: str, strategy: str, keras: str, dtype: str, is_shrunk: bool, at_once: int) -> None:
-    names = [*_names(seeds, dtype)]
+def main(
+    seeds: str, strategy: str, keras: str, loops: bool, dtype: str, is_shrunk: bool, at_once: int
+) -> None:
+    names = [*_names(seeds, dtype, prefix=PREFIX if loops else "")]
     counts: Counter[str] = Counter()
     for start in range(0, len(names), at_once):
         for result in compare(names[start : start + at_once], keras=keras, cluster=strategy):
@@ -38,11 +43,11 @@ def main(seeds: str, strategy: str, keras: str, dtype: str, is_shrunk: bool, at_
     sys.exit(bool(counts["different"] or counts["failed"]))
 
 
-def _names(seeds: str, dtype: str) -> Iterator[str]:
+def _names(seeds: str, dtype: str, *, prefix: str) -> Iterator[str]:
     suffix = "" if dtype == "float64" else f":{dtype}"
     first, colon, last = seeds.partition(":")
     if colon and last.isdecimal():
-        yield from (f"{seed}{suffix}" for seed in range(int(first), int(last) + 1))
+        yield from (f"{prefix}{seed}{suffix}" for seed in range(int(first), int(last) + 1))
     else:
         yield from seeds.split(",")
 
@@ -51,7 +56,7 @@ def _say(result: Result, *, keras: str, strategy: str, is_shrunk: bool) -> None:
     click.echo(f"{result.verdict.value.upper()} {result.program.describe()}\n{result.details}")
     if is_shrunk:
         found = shrink(result.program, keras=keras, cluster=strategy, verdict=result.verdict)
-        click.echo(f"simplest: {program_of(found.name).describe()}")
+        click.echo(f"simplest: {found.describe()}")
     click.echo("")
 
 

@@ -35,6 +35,13 @@ class Bare:
     def predict(self, model: Any, data: Any) -> Any:
         return model.predict(data, verbose=0)
 
+    def train_steps(self, step_fn: Any, train_data: Any, *, num_steps: int, steps_per_call: int) -> None:
+        import tensorflow as tf
+
+        step = tf.function(step_fn, reduce_retracing=True)
+        for batch in train_data.repeat().take(num_steps):
+            step(batch)
+
 
 def run_bare(names: Sequence[str], keras: str) -> dict[str, Done]:
     """Returns by name what plain Keras makes of each program."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.fuzz.bare import run_bare
+from tests.fuzz.loops import PREFIX, Loop, loop_of
 from tests.fuzz.program import Program, program_of
 from tests.programs.in_turn import Done, run_programs
 from tests.programs.outcome import Outcome
@@ -59,7 +60,7 @@ class Verdict(enum.Enum):
 class Result:
     """What became of a program, and how that shows."""
 
-    program: Program
+    program: Program | Loop
     verdict: Verdict
     details: str = ""
 
@@ -74,14 +75,18 @@ def compare(names: Sequence[str], *, keras: str, cluster: str) -> list[Result]:
         find="tests.fuzz.training:train_function",
     )
     return [
-        _judge(program_of(name), bare[name], shared[name], keras=keras)
+        _judge(_of(name), bare[name], shared[name], keras=keras)
         if name in shared
-        else Result(program=program_of(name), verdict=Verdict.UNUSABLE, details=_end(bare[name]))
+        else Result(program=_of(name), verdict=Verdict.UNUSABLE, details=_end(bare[name]))
         for name in names
     ]
 
 
-def shrink(program: Program, *, keras: str, cluster: str, verdict: Verdict) -> Program:
+def _of(name: str) -> Program | Loop:
+    return loop_of(name) if name.startswith(PREFIX) else program_of(name)
+
+
+def shrink(program: Program | Loop, *, keras: str, cluster: str, verdict: Verdict) -> Program | Loop:
     """Returns the simplest program with the same verdict that leaving out one axis after another finds."""
     while True:
         simpler = [one.name for one in program.simpler()]
@@ -92,7 +97,7 @@ def shrink(program: Program, *, keras: str, cluster: str, verdict: Verdict) -> P
         program = found[0]
 
 
-def _judge(program: Program, bare: Done, tasks: Sequence[Done], *, keras: str) -> Result:
+def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras: str) -> Result:
     failed = [task for task in tasks if task.error]
     if failed:
         return Result(program=program, verdict=Verdict.FAILED, details=_end(failed[0]))
@@ -123,8 +128,10 @@ def _without_losses(outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, history=shown)
 
 
-def _limit_of(program: Program, *, keras: str) -> str | None:
+def _limit_of(program: Program | Loop, *, keras: str) -> str | None:
     """Returns the row of limits.md that a program's results may differ by, in short."""
+    if not isinstance(program, Program):
+        return None
     if keras == "3" and program.data == "filtered" and program.steps_per_execution == 1:
         return "Keras 3 counts a step too many at the end of data of unknown length"
     if keras == "legacy" and program.data == "filtered" and not program.steps_per_epoch:
@@ -135,7 +142,7 @@ def _limit_of(program: Program, *, keras: str) -> str | None:
     return None
 
 
-def difference(program: Program, expected: Outcome, found: Outcome) -> str:
+def difference(program: Program | Loop, expected: Outcome, found: Outcome) -> str:
     """Returns how an outcome differs, empty where it does not."""
     try:
         found.check_history(expected, atol=ATOL[program.dtype])

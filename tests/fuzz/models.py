@@ -39,12 +39,15 @@ def build(program: Program) -> Any:
 
 def compiled(program: Program) -> Any:
     model = build(program)
-    loss, metrics = _loss(program), [_metric(program, name) for name in program.metrics]
+    loss, metrics = (
+        loss_of(program, reduction=program.reduction),
+        [_metric(program, name) for name in program.metrics],
+    )
     is_double = program.outputs == 2
     # tf_keras fails by itself where the last call of an epoch lacks a step.
     steps_per_execution = program.steps_per_execution if IS_KERAS_3 else 1
     model.compile(
-        optimizer=_optimizer(program),
+        optimizer=optimizer_of(program),
         loss=[loss, "mse"] if is_double else loss,
         loss_weights=[0.7, 0.3] if is_double else None,
         metrics=[metrics, []] if is_double else metrics,
@@ -135,7 +138,8 @@ def _residual(x: Any) -> Any:
 
 
 def _attention(x: Any) -> Any:
-    return layers.GlobalAveragePooling1D()(layers.MultiHeadAttention(2, 3)(x, x))
+    # A bias of the keys has no gradient but rounding, from which some optimizers make whole steps.
+    return layers.GlobalAveragePooling1D()(layers.MultiHeadAttention(2, 3, use_bias=False)(x, x))
 
 
 VECTOR: dict[str, Callable[[Any], Any]] = {
@@ -179,9 +183,10 @@ class _OwnLoss(keras.losses.Loss):  # type: ignore[misc]
         return tf.reduce_sum(tf.square(y_true - y_pred), axis=-1)
 
 
-def _loss(program: Program) -> Any:
+def loss_of(program: Program, *, reduction: str) -> Any:
+    """Returns the program's loss with that reduction: mean, sum or none."""
     losses = keras.losses
-    if program.loss == "own_function":
+    if program.loss == "own_function" and reduction == "mean":
         return _own_loss
     make = {
         "mse": losses.MeanSquaredError,
@@ -196,9 +201,7 @@ def _loss(program: Program) -> Any:
         "crossentropy": losses.CategoricalCrossentropy,
         "kl_divergence": losses.KLDivergence,
     }[program.loss]
-    if program.reduction == "mean":
-        return make()
-    return make(reduction="sum")
+    return make() if reduction == "mean" else make(reduction=reduction)
 
 
 def _metric(program: Program, name: str) -> Any:
@@ -218,7 +221,8 @@ def _metric(program: Program, name: str) -> Any:
     return make[name]()
 
 
-def _optimizer(program: Program) -> Any:
+def optimizer_of(program: Program) -> Any:
+    """Returns a new optimizer of the program's."""
     optimizers = keras.optimizers
     rate = _rate(program)
     more: dict[str, Any] = {} if program.clipping == KEEP else {program.clipping: 0.5}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.fuzz import loops
 from tests.fuzz.data import arrays, class_weight, training_data, validation_data
 from tests.fuzz.models import compiled
 from tests.fuzz.program import KEEP, Program, program_of
@@ -23,14 +24,18 @@ def train_function(name: str) -> Any:
     """Returns the train function of a program's name, for tests.programs.in_task."""
 
     def train(ctx: Any, *, callbacks: Any = ()) -> Outcome:
-        return run(program_of(name), ctx)
+        return (
+            loops.run(loops.loop_of(name), ctx)
+            if name.startswith(loops.PREFIX)
+            else run(program_of(name), ctx)
+        )
 
     return train
 
 
 def run(program: Program, ctx: Any) -> Outcome:
     """Trains, does what comes after, and returns all that can be compared."""
-    with _floats(program.dtype):
+    with floats(program.dtype):
         keras.utils.set_random_seed(program.seed)
         with ctx.strategy.scope():
             model = compiled(program)
@@ -132,7 +137,7 @@ def _flat(predictions: Any) -> np.ndarray:
 
 
 @contextmanager
-def _floats(dtype: str) -> Iterator[None]:
+def floats(dtype: str) -> Iterator[None]:
     before = keras.backend.floatx()
     _set_floats(dtype)
     try:
