@@ -13,6 +13,7 @@ import click
 
 from tests.fuzz.comparison import CLUSTERS, Result, compare, shrink
 from tests.fuzz.loops import PREFIX
+from tests.fuzz.program import SHARED
 
 
 @click.command(help=__doc__)
@@ -30,7 +31,9 @@ from tests.fuzz.loops import PREFIX
 def main(
     seeds: str, strategy: str, keras: str, loops: bool, dtype: str, is_shrunk: bool, at_once: int
 ) -> None:
-    names = [*_names(seeds, dtype, prefix=PREFIX if loops else "")]
+    names = [
+        *_names(seeds, dtype, prefix=PREFIX if loops else SHARED if strategy == "parameter_server" else "")
+    ]
     counts: Counter[str] = Counter()
     for start in range(0, len(names), at_once):
         for result in compare(names[start : start + at_once], keras=keras, cluster=strategy):

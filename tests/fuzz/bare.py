@@ -27,10 +27,13 @@ class Bare:
         self.strategy = tf.distribute.get_strategy()
 
     def fit(self, model: Any, train_data: Any, y: Any = None, **options: Any) -> Any:
-        return model.fit(train_data() if callable(train_data) else train_data, y, verbose=0, **options)
+        if callable(train_data):
+            data = train_data()
+            train_data = data.repeat() if "steps_per_epoch" in options else data
+        return model.fit(train_data, y, verbose=0, **options)
 
     def evaluate(self, model: Any, data: Any) -> Any:
-        return model.evaluate(data, verbose=0, return_dict=True)
+        return model.evaluate(data() if callable(data) else data, verbose=0, return_dict=True)
 
     def predict(self, model: Any, data: Any) -> Any:
         return model.predict(data, verbose=0)

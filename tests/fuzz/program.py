@@ -31,6 +31,7 @@ OPTIMIZERS = (
     *("adagrad", "adadelta", "adamax", "nadam", "ftrl", "lion"),
 )
 KEEP = "keep"  # of an axis: nothing special
+SHARED = "ps"  # of the name of a program for parameter servers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ class Program:
       shuffle: Whether `model.fit` shuffles arrays.
       outputs: How many outputs the model has; the second one is a regression.
       after: What happens after the training, in this order.
+      is_shared: Whether it is one for parameter servers.
     """
 
     seed: int
@@ -76,16 +78,18 @@ class Program:
     callbacks: tuple[str, ...] = ()
     call: str = "ctx.fit"
     after: tuple[str, ...] = ()
+    is_shared: bool = False
 
     @property
     def name(self) -> str:
         """`17`, or `17~ema~loss` where axes were simplified; `17:float32` for another type."""
         dtype = "" if self.dtype == "float64" else f":{self.dtype}"
-        return "~".join([f"{self.seed}{dtype}", *self.simplified])
+        prefix = SHARED if self.is_shared else ""
+        return "~".join([f"{prefix}{self.seed}{dtype}", *self.simplified])
 
     def describe(self) -> str:
         """The axes that are not at their simplest value."""
-        left_out = {"seed", "simplified"}
+        left_out = {"seed", "simplified", "is_shared"}
         said = [
             f"{one.name}={getattr(self, one.name)}"
             for one in fields(self)
@@ -95,7 +99,7 @@ class Program:
 
     def simpler(self) -> list[Program]:
         """Returns the programs with one axis more at its simplest value."""
-        axes = [one for one in fields(self) if one.name not in ("seed", "dtype", "simplified")]
+        axes = [one for one in fields(self) if one.name not in ("seed", "dtype", "simplified", "is_shared")]
         return [
             program_of(f"{self.name}~{one.name}")
             for one in axes
@@ -106,8 +110,10 @@ class Program:
 def program_of(name: str) -> Program:
     """Returns the program of a name as `Program.name` writes it."""
     start, *simplified = name.split("~")
-    seed, _, dtype = start.partition(":")
+    seed, _, dtype = start.removeprefix(SHARED).partition(":")
     program = draw(int(seed), dtype=dtype or "float64")
+    if name.startswith(SHARED):
+        program = _for_parameter_servers(program)
     defaults = {one.name: one.default for one in fields(Program)}
     changes: dict[str, Any] = {axis: defaults[axis] for axis in simplified}
     if "inputs" in changes:
@@ -115,6 +121,24 @@ def program_of(name: str) -> Program:
     if "task" in changes:
         changes |= {"loss": "mse", "metrics": ()}
     return replace(program, **changes, simplified=tuple(simplified))
+
+
+def _for_parameter_servers(program: Program) -> Program:
+    """Returns what parameter_server can train of a program, from which epochs know their steps."""
+    return replace(
+        program,
+        is_shared=True,
+        model="subclassed" if program.model == "subclassed" else "functional",
+        data="function",
+        call="ctx.fit",
+        shuffle=False,
+        weights=KEEP if program.weights == "class" else program.weights,
+        steps_per_execution=1,
+        steps_per_epoch=-(-program.num_examples // program.batch_size),
+        validation=KEEP,
+        callbacks=(),
+        after=tuple(one for one in program.after if one in ("evaluate", "fit")),
+    )
 
 
 def draw(seed: int, *, dtype: str = "float64") -> Program:

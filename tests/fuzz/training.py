@@ -76,8 +76,11 @@ def _evaluate(program: Program, ctx: Any, model: Any) -> dict[str, float]:
     if program.call == "model.fit":
         done: dict[str, float] = model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True)
         return done
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
-    return dict(ctx.evaluate(model, data))
+
+    def data() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+    return dict(ctx.evaluate(model, data if program.is_shared else data()))
 
 
 def _predict(program: Program, ctx: Any, model: Any) -> Any:

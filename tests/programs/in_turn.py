@@ -79,7 +79,7 @@ def run_programs(
                 )
             except AssertionError as error:
                 printed = str(error)
-            places = [Path(folder, task.replace("/", "-")) for task in cluster.tasks]
+            places = [Path(folder, task.replace("/", "-")) for task in cluster.tasks[: cluster.finishing]]
             done = [name for name in left if all((place / f"{name}.npz").exists() for place in places)]
             for name in done:
                 results[name] = [_read(place, name) for place in places]

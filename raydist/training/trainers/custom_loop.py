@@ -130,12 +130,17 @@ def _make_call(
       before_first: Called with the graph of a step before it is run.
     """
     names: list[str] = []
+    # What the steps change and each replica has values of its own of, such as Keras's metrics.
+    metric_variables: list[Any] = []
     rule: LossRule | None = None
     num_local = len(strategy.extended.worker_devices)
 
     def replica_step(element: Any) -> tf.Tensor:
-        assert rule is not None
-        scalars = checked_scalars(slices.run_slice(step_fn, element, rule=rule))
+        def run() -> Any:
+            assert rule is not None
+            return slices.run_slice(step_fn, element, rule=rule)
+
+        scalars = checked_scalars(slices.keep_on_padding(metric_variables, element, run))
         names[:] = sorted(scalars)
         values = tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float64) for name in names])
         share = element.share if isinstance(element, slices.Slice) else 1.0 / strategy.num_replicas_in_sync
@@ -156,9 +161,17 @@ def _make_call(
 
         return strategy.experimental_local_results(strategy.run(reduce, args=(total,)))[0]
 
-    @tf.function(reduce_retracing=True, autograph=False)
     def first_step(element: Any) -> tf.Tensor:
-        return one_step(element)
+        function = tf.function(one_step, reduce_retracing=True, autograph=False)
+        graph = function.get_concrete_function(element).graph
+        before_first(graph)
+        if isinstance(strategy.experimental_local_results(element)[0], slices.Slice):
+            changed = tf_private.changed_variables(graph)
+            metric_variables[:] = [one for one in changed if tf_private.is_synchronized_on_read(one)]
+        if metric_variables:  # which only the trace has shown
+            function = tf.function(one_step, reduce_retracing=True, autograph=False)
+        total: tf.Tensor = function(element)
+        return total
 
     @tf.function(reduce_retracing=True, autograph=False)
     def steps(iterator: Any, count: tf.Tensor, before: tf.Tensor, wants_save: tf.Tensor) -> tf.Tensor:
@@ -178,7 +191,6 @@ def _make_call(
             element = input_clock.next_element(iterator)
             numbers = reach.numbers_of(step_fn, attributes={"num_workers": num_workers})
             rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, numbers=numbers)
-            before_first(first_step.get_concrete_function(element).graph)
             left, before = count - 1, first_step(element)
         if before is None:
             before = tf.zeros([len(names)], tf.float64)
