@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import click
 
-from tests.fuzz.comparison import CLUSTERS, Result, compare, shrink
+from tests.fuzz.comparison import CLUSTERS, Result, Verdict, compare, shrink
 from tests.fuzz.loops import PREFIX
 from tests.fuzz.program import SHARED
 
@@ -43,7 +43,7 @@ def main(
             elif result.verdict.value in ("told", "explained", "unusable"):
                 click.echo(f"{result.verdict.value} {result.program.name}: {result.details[-150:]!r}")
     click.echo(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
-    sys.exit(bool(counts["different"] or counts["failed"]))
+    sys.exit(any(verdict.is_defect and counts[verdict.value] for verdict in Verdict))
 
 
 def _names(seeds: str, dtype: str, *, prefix: str) -> Iterator[str]:

@@ -34,6 +34,10 @@ EXPLAINING = (
 )
 
 
+# What none of these programs gives a reason to say.
+FALSE_ALARMS = ("from the other workers'",)
+
+
 class Verdict(enum.Enum):
     """What became of a program.
 
@@ -42,6 +46,7 @@ class Verdict(enum.Enum):
     EXPLAINED: Something differs, and the guide's page of limits says so.
     DIFFERENT: Something differs, and nothing says so.
     FAILED: It failed, and plain Keras does not.
+    ALARMED: Everything is as plain Keras has it, and a note says that something is not.
     UNUSABLE: Plain Keras fails.
     """
 
@@ -50,11 +55,12 @@ class Verdict(enum.Enum):
     EXPLAINED = "explained"
     DIFFERENT = "different"
     FAILED = "failed"
+    ALARMED = "alarmed"
     UNUSABLE = "unusable"
 
     @property
     def is_defect(self) -> bool:
-        return self in (Verdict.DIFFERENT, Verdict.FAILED)
+        return self in (Verdict.DIFFERENT, Verdict.FAILED, Verdict.ALARMED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +109,11 @@ def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras:
     if failed:
         return Result(program=program, verdict=Verdict.FAILED, details=_end(failed[0]))
     differences = [one for task in tasks if (one := difference(program, bare.trained, task.trained))]
-    if not differences:
-        return Result(program=program, verdict=Verdict.EQUAL)
     notes = [note for task in tasks for note in task.notes]
+    if not differences:
+        alarms = [note for note in notes if any(words in note for words in FALSE_ALARMS)]
+        verdict = Verdict.ALARMED if alarms else Verdict.EQUAL
+        return Result(program=program, verdict=verdict, details="\n".join(alarms))
     told = [note for note in notes if any(words in note for words in EXPLAINING)]
     if told:
         return Result(program=program, verdict=Verdict.TOLD, details=told[0])

@@ -55,3 +55,26 @@ def _data() -> Any:
 
 def _flat(model: Any) -> np.ndarray:
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+
+
+def seeds_beside(ctx: Any) -> dict[str, Any]:
+    """Returns the weights of two equal models, one with layers that may draw random numbers; two masks."""
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+
+    def weights_with(*others: Any) -> Any:
+        tf.keras.utils.set_random_seed(5)
+        more = [make(0.5) for make in others]
+        model = tf.keras.Sequential([tf.keras.Input((4,)), layers.Dense(3), *more, layers.Dense(2)])
+        return model, model.get_weights()[-2]
+
+    model, kernel = weights_with(layers.Dropout, layers.GaussianNoise, layers.Dropout)
+    _, alone = weights_with()
+    first, _, second = [layer for layer in model.layers if not isinstance(layer, layers.Dense)]
+    ones = tf.ones((64, 3))
+    return {
+        "kernel": kernel,
+        "alone": alone,
+        "masks": tf.stack([one(ones, training=True) for one in (first, second)]).numpy(),
+    }
