@@ -32,6 +32,9 @@ else:
 # Options of programs other than raydist: pytest, pip, and the scripts of tests/benchmarks.
 FOREIGN_OPTIONS = {
     "--runslow",
+    "--seeds",
+    "--shrink",
+    "--parts",
     "--exhaustive",
     "--exhaustive-shard",
     "--runslow-shard",

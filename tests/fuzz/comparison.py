@@ -145,6 +145,8 @@ def _limit_of(program: Program | Loop, *, keras: str) -> str | None:
         return "Keras 3 counts a step too many at the end of data of unknown length"
     if keras == "legacy" and program.data == "filtered" and not program.steps_per_epoch:
         return "tf_keras counts a step too many at the first end of data of unknown length"
+    if keras == "legacy" and program.is_shared and program.optimizer == "nadam":
+        return "tf_keras's Nadam counts updates while they are traced"
     is_part = program.data in ("arrays", "sequence") and program.steps_per_epoch and program.call == "ctx.fit"
     if keras == "3" and is_part:
         return "ctx.fit goes on with the next pass where Keras 3 ends an epoch with the data"

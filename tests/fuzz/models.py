@@ -79,7 +79,7 @@ class OwnComputeLoss(Wrapped):
     ) -> Any:
         loss = super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **more)
         first = tf.nest.flatten(y_pred)[0]
-        return loss + 0.1 * tf.reduce_mean(tf.abs(first))
+        return loss + 0.1 * tf.reduce_mean(tf.square(first))
 
 
 class OwnTrainStep(Wrapped):
