@@ -119,7 +119,7 @@ def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras:
         return Result(program=program, verdict=Verdict.TOLD, details=told[0])
     if (
         keras == "legacy"
-        and program.reduction == "sum"
+        and _is_sum(program)
         and not any(
             difference(program, _without_losses(bare.trained), _without_losses(task.trained))
             for task in tasks
@@ -130,6 +130,10 @@ def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras:
     if (limit := _limit_of(program, keras=keras)) is not None:
         return Result(program=program, verdict=Verdict.EXPLAINED, details=limit)
     return Result(program=program, verdict=Verdict.DIFFERENT, details="\n".join([differences[0], *notes]))
+
+
+def _is_sum(program: Program | Loop) -> bool:
+    return isinstance(program, Program) and program.reduction == "sum"
 
 
 def _without_losses(outcome: Outcome) -> Outcome:

@@ -58,7 +58,7 @@ def _flat(model: Any) -> np.ndarray:
 
 
 def seeds_beside(ctx: Any) -> dict[str, Any]:
-    """Returns the weights of two equal models, one with layers that may draw random numbers; two masks."""
+    """Returns the weights of two models, one with layers and copies that may draw random numbers; two masks."""
     import tensorflow as tf
 
     layers = tf.keras.layers
@@ -66,12 +66,13 @@ def seeds_beside(ctx: Any) -> dict[str, Any]:
     def weights_with(*others: Any) -> Any:
         tf.keras.utils.set_random_seed(5)
         more = [make(0.5) for make in others]
-        model = tf.keras.Sequential([tf.keras.Input((4,)), layers.Dense(3), *more, layers.Dense(2)])
+        copies = [one.__class__.from_config(one.get_config()) for one in more]
+        model = tf.keras.Sequential([tf.keras.Input((4,)), layers.Dense(3), *more, *copies, layers.Dense(2)])
         return model, model.get_weights()[-2]
 
     model, kernel = weights_with(layers.Dropout, layers.GaussianNoise, layers.Dropout)
     _, alone = weights_with()
-    first, _, second = [layer for layer in model.layers if not isinstance(layer, layers.Dense)]
+    first, _, second, *_ = [layer for layer in model.layers if not isinstance(layer, layers.Dense)]
     ones = tf.ones((64, 3))
     return {
         "kernel": kernel,

@@ -14,7 +14,7 @@ from typing import Any
 
 import tf_keras
 from tf_keras.src import backend
-from tf_keras.src.engine import data_adapter, training
+from tf_keras.src.engine import base_layer, data_adapter, training
 from tf_keras.src.utils import metrics_utils
 
 from raydist.training.keras_patches import replacement
@@ -144,6 +144,13 @@ def replacements() -> tuple[Replacement, ...]:
             reason="a generator that tf_keras would not have made takes the seed of the next weight",
         ),
         Replacement(
+            owner=base_layer.BaseRandomLayer,
+            name="get_config",
+            parameters="self",
+            make=_make_get_config,
+            reason="copies of such a layer, as in Bidirectional, ask for the generator that it has got",
+        ),
+        Replacement(
             owner=metrics_utils,
             name="update_state_wrapper",
             parameters="update_state_fn",
@@ -192,6 +199,17 @@ def _make_set_rng_type(original: Callable[..., None]) -> Callable[..., None]:
             self._rng_type = self.RNG_STATEFUL
 
     return _set_rng_type
+
+
+def _make_get_config(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    @functools.wraps(original)
+    def get_config(self: Any) -> dict[str, Any]:
+        config = original(self)
+        if self._random_generator._takes_no_seed:
+            config.pop("rng_type", None)
+        return config
+
+    return get_config
 
 
 def _make_create_seed(original: Callable[..., int]) -> Callable[..., int]:
