@@ -91,9 +91,9 @@ class OwnTrainStep(Wrapped):
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         for metric in self.metrics:
-            if isinstance(metric, keras.metrics.Mean) and metric.name.endswith("loss"):
+            if metric.name == "loss":
                 metric.update_state(loss)
-            else:
+            elif not metric.name.endswith("_loss"):  # compute_loss has updated those of outputs
                 metric.update_state(y, y_pred, sample_weight=sample_weight)
         return {metric.name: metric.result() for metric in self.metrics}
 

@@ -58,7 +58,7 @@ def _flat(model: Any) -> np.ndarray:
 
 
 def seeds_beside(ctx: Any) -> dict[str, Any]:
-    """Returns the weights of two models, one with layers and copies that may draw random numbers; two masks."""
+    """Returns weights of two models, one with layers and copies that may draw numbers, and two masks."""
     import tensorflow as tf
 
     layers = tf.keras.layers
@@ -66,7 +66,7 @@ def seeds_beside(ctx: Any) -> dict[str, Any]:
     def weights_with(*others: Any) -> Any:
         tf.keras.utils.set_random_seed(5)
         more = [make(0.5) for make in others]
-        copies = [one.__class__.from_config(one.get_config()) for one in more]
+        copies = [type(one).from_config({**one.get_config(), "name": f"{one.name}_copy"}) for one in more]
         model = tf.keras.Sequential([tf.keras.Input((4,)), layers.Dense(3), *more, *copies, layers.Dense(2)])
         return model, model.get_weights()[-2]
 
