@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from tests.fuzz.comparison import Result, compare
+from tests.fuzz.comparison import Result, Verdict, compare
 
 # All programs of a test's kind run for the first test that asks for one.
 pytestmark = pytest.mark.timeout(3600)
@@ -51,3 +51,10 @@ def of_same_kind(name: str, keras: str) -> tuple[str, ...]:
 def test_random_program_trains_what_one_device_trains(name: str, keras: str) -> None:
     result = results(of_same_kind(name, keras), keras)[name]
     assert not result.verdict.is_defect, f"{result.program.describe()}\n{result.details}"
+
+
+@pytest.mark.slow
+def test_losses_of_layers_stay_with_their_replica_while_a_metric_waits_for_the_others() -> None:
+    name = "97~after~optimizer~ema~clipping~weights~schedule~callbacks"
+    [result] = compare([name], keras="3", cluster="central_storage")
+    assert result.verdict is Verdict.EQUAL, result.details

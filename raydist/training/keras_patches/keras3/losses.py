@@ -18,6 +18,7 @@ from keras.src.trainers import compile_utils, trainer as base_trainer
 
 from raydist.known_versions import version_of
 from raydist.training import tf_private
+from raydist.training.keras_patches.keras3 import replica_threads
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import own_logs, replica_share
 
@@ -78,21 +79,26 @@ def replacements() -> tuple[Replacement, ...]:
             make=_make_logs_of_epoch,
             reason="values of a user's own step that are no metrics differ from worker to worker",
         ),
-        *_of_regularizers(),
-    )
-
-
-def _of_regularizers() -> tuple[Replacement, ...]:
-    # From 3.14 on Keras divides it by the number of examples: it is a mean, as what is weighted has to be.
-    if version_of(keras.__version__) >= (3, 14):
-        return ()
-    return (
         Replacement(
             owner=keras.Layer,
             name="add_loss",
             parameters="self loss",
             make=_make_add_loss,
-            reason="an activity_regularizer's loss is a sum over the examples, but weighted as a mean",
+            reason="replicas share what layers hold; an activity_regularizer's loss is a sum before 3.14",
+        ),
+        Replacement(
+            owner=keras.Layer,
+            name="_get_own_losses",
+            parameters="self",
+            make=replica_threads.make_get_own_losses,
+            reason="where a metric's update waits for the others, a replica finds their losses, not its own",
+        ),
+        Replacement(
+            owner=keras.Layer,
+            name="_clear_losses",
+            parameters="self",
+            make=replica_threads.make_clear_losses,
+            reason="a replica that begins its step clears the losses of those that have begun before",
         ),
     )
 
@@ -100,12 +106,16 @@ def _of_regularizers() -> tuple[Replacement, ...]:
 def _make_add_loss(original: Callable[..., None]) -> Callable[..., None]:
     # Layers call `add_loss` in their `call`; `__call__` itself does so for its activity_regularizer alone.
     of_regularizer = inspect.unwrap(keras.Layer.__call__).__code__
+    # From 3.14 on Keras divides it by the number of examples: it is a mean, as what is weighted has to be.
+    has_sums = version_of(keras.__version__) < (3, 14)
 
     @functools.wraps(original)
     def add_loss(self: Any, loss: Any) -> None:
-        is_sum = sys._getframe(1).f_code is of_regularizer and replica_share.is_in_model_step()
+        is_of_regularizer = has_sums and sys._getframe(1).f_code is of_regularizer
+        is_sum = is_of_regularizer and replica_share.is_in_model_step()
         # As a loss for each example is, of which the model's is the sum.
         original(self, tf.reshape(loss, (1,)) if is_sum else loss)
+        replica_threads.take_losses(self)
 
     return add_loss
 

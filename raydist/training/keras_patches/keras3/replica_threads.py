@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,16 @@ from keras.src.random import seed_generator
 _caller = threading.local()
 # What layers that a step makes depend on: their precision, and the numbers in their names.
 _TAKEN_OVER = ("dtype_policy", "object_name_uids")
+
+
+class _Losses(threading.local):
+    """What layers were given by `add_loss` in this replica's thread."""
+
+    def __init__(self) -> None:
+        self.of_layers: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
+_losses = _Losses()
 
 
 def prepare() -> Callable[[], None]:
@@ -40,3 +51,31 @@ def make_global_seed_generator(original: Callable[[], Any]) -> Callable[[], Any]
         return original()
 
     return global_seed_generator
+
+
+def take_losses(layer: Any) -> None:
+    """Takes what a layer was given by `add_loss`, in a replica's thread, out of the list that all share."""
+    if _is_replica() and layer._losses:
+        _losses.of_layers.setdefault(layer, []).extend(layer._losses)
+        layer._losses.clear()
+
+
+def make_get_own_losses(original: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
+    @functools.wraps(original)
+    def _get_own_losses(self: Any) -> list[Any]:
+        return list(_losses.of_layers.get(self, ())) if _is_replica() else original(self)
+
+    return _get_own_losses
+
+
+def make_clear_losses(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(original)
+    def _clear_losses(self: Any) -> None:
+        _losses.of_layers.pop(self, None)
+        original(self)
+
+    return _clear_losses
+
+
+def _is_replica() -> bool:
+    return getattr(_caller, "state", None) is not None
