@@ -178,7 +178,7 @@ _FINGERPRINTS = {
     "steps": ("d8870ad49d13",),
     "single_batch_iterator": ("f73090f406a9",),
     "_set_rng_type": ("ec212c57c9e6",),
-    "_create_seed": ("48a5c76ead44",),
+    "_create_seed": ("48a5c76ead44", "5ea92dbdb167"),  # the latter in 2.18
     "result_wrapper": ("e266e01cef55",),
 }
 
