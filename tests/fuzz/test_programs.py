@@ -22,8 +22,8 @@ SEEDS = {
     "legacy": ("12", "13", "14", "15", "16", "17", "loop20", "loop21"),
 }
 MORE_SEEDS = {
-    "3": (*(str(seed) for seed in range(22, 52)), *(f"loop{seed}" for seed in range(52, 62))),
-    "legacy": (*(str(seed) for seed in range(62, 92)), *(f"loop{seed}" for seed in range(92, 102))),
+    "3": (*(str(seed) for seed in range(22, 37)), *(f"loop{seed}" for seed in range(52, 57))),
+    "legacy": (*(str(seed) for seed in range(62, 77)), *(f"loop{seed}" for seed in range(92, 97))),
 }
 
 
