@@ -23,7 +23,7 @@ SEEDS = {
 }
 MORE_SEEDS = {
     "3": (*(str(seed) for seed in range(22, 37)), *(f"loop{seed}" for seed in range(52, 57))),
-    "legacy": (*(str(seed) for seed in range(62, 77)), *(f"loop{seed}" for seed in range(92, 97))),
+    "legacy": (*(str(seed) for seed in range(65, 77)), *(f"loop{seed}" for seed in range(92, 97))),
 }
 
 

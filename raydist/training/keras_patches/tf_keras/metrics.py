@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from raydist.training.replicas import gradient_probe
 
@@ -35,8 +36,13 @@ def make_update_state_wrapper(original: Callable[..., Any]) -> Callable[..., Any
         wrapped = original(update_state_fn)
 
         def decorated(metric_obj: Any, *args: Any, **kwargs: Any) -> Any:
-            is_probed = gradient_probe.active() is not None
-            return tf.no_op() if is_probed else wrapped(metric_obj, *args, **kwargs)
+            probe = gradient_probe.active()
+            if probe is None:
+                return wrapped(metric_obj, *args, **kwargs)
+            is_scalar = len(args) == 1 and getattr(args[0], "shape", None) == ()
+            if is_scalar and not kwargs and isinstance(metric_obj, tf_keras.metrics.Mean):
+                probe.means.append((metric_obj, args[0]))
+            return tf.no_op()
 
         return tf.__internal__.decorator.make_decorator(update_state_fn, decorated)
 
