@@ -31,9 +31,8 @@ from tests.fuzz.program import SHARED
 def main(
     seeds: str, strategy: str, keras: str, loops: bool, dtype: str, is_shrunk: bool, at_once: int
 ) -> None:
-    names = [
-        *_names(seeds, dtype, prefix=PREFIX if loops else SHARED if strategy == "parameter_server" else "")
-    ]
+    of_fits = SHARED if strategy == "parameter_server" else ""
+    names = [*_names(seeds, dtype, prefix=PREFIX if loops else of_fits)]
     counts: Counter[str] = Counter()
     for start in range(0, len(names), at_once):
         for result in compare(names[start : start + at_once], keras=keras, cluster=strategy):

@@ -63,9 +63,10 @@ class Loop:
         of_loop = [
             loop_of(f"{self.name}~{one.name}") for one in axes if getattr(self, one.name) != one.default
         ]
-        return of_loop + [
-            loop_of(f"{PREFIX}{one.name}") for one in self.program.simpler() if not self.simplified
+        of_program = [
+            loop_of("~".join([f"{PREFIX}{one.name}", *self.simplified])) for one in self.program.simpler()
         ]
+        return of_loop + of_program
 
 
 def loop_of(name: str) -> Loop:
@@ -109,7 +110,7 @@ def run(loop: Loop, ctx: Any) -> Any:
     """Trains and returns the weights, the optimizers, and what the step's metrics hold."""
     import tensorflow as tf
 
-    from tests.fuzz.models import build, loss_of, optimizer_of
+    from tests.fuzz.models import build, optimizer_of
     from tests.fuzz.training import floats
     from tests.programs.outcome import outcome
 
@@ -124,8 +125,9 @@ def run(loop: Loop, ctx: Any) -> Any:
             ]
             for optimizer, variables in zip(optimizers, parts, strict=True):
                 optimizer.build(variables)
-            shown, spread = keras.metrics.Mean(name="shown"), keras.metrics.MeanAbsoluteError(name="spread")
-        compute = _loss(loop, loss_of(program, reduction="none"), loss_of(program, reduction="sum"))
+            shown, counted = (keras.metrics.Mean(name=name) for name in ("shown", "counted"))
+            spread = keras.metrics.MeanAbsoluteError(name="spread")
+        compute = _loss(loop)
 
         def step_fn(batch: Any) -> dict[str, Any]:
             x, y = _unpacked(loop, batch)
@@ -138,6 +140,7 @@ def run(loop: Loop, ctx: Any) -> Any:
                 gradients = tape.gradient(loss, variables)
                 optimizer.apply_gradients(zip(gradients, variables, strict=True))
             shown.update_state(loss)
+            counted.update_state(tf.shape(outputs)[0])
             spread.update_state(tf.zeros_like(outputs), outputs)
             return {"loss": loss}
 
@@ -145,13 +148,16 @@ def run(loop: Loop, ctx: Any) -> Any:
             ctx.train_steps(
                 step_fn, _data(loop), num_steps=loop.num_steps, steps_per_call=loop.steps_per_call
             )
-        values = {one.name: [float(one.result())] for one in (shown, spread)}
+        values = {one.name: [float(one.result())] for one in (shown, counted, spread)}
     return outcome(values, models=[model], optimizers=optimizers)
 
 
-def _loss(loop: Loop, each: Any, summed: Any) -> Callable[[Any, Any], Any]:
+def _loss(loop: Loop) -> Callable[[Any, Any], Any]:
     import tensorflow as tf
 
+    from tests.fuzz.models import loss_of
+
+    each, whole, summed = (loss_of(loop.program, reduction=kind) for kind in ("none", "mean", "sum"))
     size = loop.program.batch_size
     return {
         "mean": lambda y, outputs: tf.reduce_mean(each(y, outputs)),
@@ -159,7 +165,7 @@ def _loss(loop: Loop, each: Any, summed: Any) -> Callable[[Any, Any], Any]:
         "average_loss": lambda y, outputs: tf.nn.compute_average_loss(
             each(y, outputs), global_batch_size=size
         ),
-        "object": lambda y, outputs: tf.reduce_mean(each(y, outputs)),
+        "object": whole,
         "sum_object": summed,
     }[loop.loss]
 

@@ -7,12 +7,12 @@ import pstats
 import time
 from typing import Any
 
-# The calls that most of a fit is spent in. None of them is inside of another one.
+# The calls that most of a fit is spent in. Tracing contains some of the waiting: for the replicas' threads.
 PARTS = {
     "tracing": "func_graph_from_py_func",
     "running graphs, after TensorFlow has optimized them": "TFE_Py_Execute",
     "single operations, such as reading a variable": "TFE_Py_FastPathExecute",
-    "waiting for other threads, such as that of the export": "'acquire' of '_thread.lock'",
+    "waiting for other threads, such as those of replicas": "'acquire' of '_thread.lock'",
 }
 
 

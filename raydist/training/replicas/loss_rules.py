@@ -270,14 +270,23 @@ def _find_rule(
     again = float(check is not None and check.reduces_twice)
     # A loop may evaluate, or change its variables by itself.
     lacks = float(check is not None and check.is_without_updates)
-    takes_sums = np.zeros([len(errors), MOST_MEANS])
-    if check is not None and check.takes_sums:
-        takes_sums[:, : len(check.means)] = check.takes_sums
-    *shared, num_asking, num_drawing, num_reducing, num_again, num_lacking = means_over_workers(
-        strategy, [*own, *is_known, *takes_sums.reshape(-1), asks, draws, reduces, again, lacks]
+    found_sums = np.zeros([len(errors), MOST_MEANS])
+    has_compared = check is not None and len(check.takes_sums) == len(errors)
+    if check is not None and has_compared:
+        found_sums[:, : len(check.means)] = check.takes_sums
+    *shared, comparing, num_asking, num_drawing, num_reducing, num_again, num_lacking = means_over_workers(
+        strategy,
+        [*own, *is_known, *found_sums.reshape(-1), float(has_compared), asks, draws, reduces, again, lacks],
     )
-    values, takes_sums = shared[: 2 * len(errors)], np.reshape(shared[2 * len(errors) :], takes_sums.shape)
+    values, found_sums = shared[: 2 * len(errors)], np.reshape(shared[2 * len(errors) :], found_sums.shape)
+
+    def set_takers_of_sums(rule: LossRule) -> None:
+        # A worker that could not look does not know the metrics, and all have to treat them alike.
+        if check is not None and comparing == 1:
+            _set_takers_of_sums(check.means, found_sums[list(LossRule).index(rule)], rule)
+
     if is_loop and num_lacking > 0:
+        set_takers_of_sums(LossRule.SCALED)
         return LossRule.SCALED
     sums, knowing = values[: len(errors)], values[len(errors) :]
     means = [total / share if share else UNKNOWN for total, share in zip(sums, knowing, strict=True)]
@@ -294,8 +303,7 @@ def _find_rule(
         [num_comparing] = means_over_workers(strategy, [float(_compares_examples(check, batch))])
         finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
     logger.info("%s: %s, errors %s", source, finding, means)
-    if check is not None:
-        _set_takers_of_sums(check.means, takes_sums[list(LossRule).index(finding.rule)])
+    set_takers_of_sums(finding.rule)
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     sentence = loss_check.describe(finding, function=source, parts=parts)
     if sentence is not None:
@@ -303,13 +311,14 @@ def _find_rule(
     return finding.rule
 
 
-def _set_takers_of_sums(metrics: Sequence[Any], takes_sums: Sequence[float]) -> None:
+def _set_takers_of_sums(metrics: Sequence[Any], takes_sums: Sequence[float], rule: LossRule) -> None:
     """Takes a metric for one of sums if each of its scalars is one, for some of the workers.
 
     For the others it may have been zero, which shows nothing.
     """
     others = {id(one) for one, is_sum in zip(metrics, takes_sums, strict=False) if not is_sum}
-    replica_share.set_takers_of_sums([one for one in metrics if id(one) not in others], among=metrics)
+    takers = [one for one in metrics if id(one) not in others]
+    replica_share.set_takers_of_sums(takers, rule, among=metrics)
 
 
 def _compares_examples(check: loss_check.StepCheck | None, batch: Any) -> bool:

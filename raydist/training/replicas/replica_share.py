@@ -1,9 +1,8 @@
 """What a replica's losses and gradients weigh in those of the global batch, while its step is traced.
 
 The gradient of the global batch is the sum of the replicas' gradients, if each replica's loss is weighted
-by its share of
-the examples. Who applies that weight is the `LossRule`: Keras's losses do it themselves, a user's
-`tf.reduce_mean` does not.
+by its share of the examples. Who applies that weight is the `LossRule`: Keras's losses do it themselves, a
+user's `tf.reduce_mean` does not.
 """
 
 from __future__ import annotations
@@ -65,7 +64,9 @@ class _Replica(threading.local):
 
 
 _replica = _Replica()
-_takers_of_sums: weakref.WeakSet[Any] = weakref.WeakSet()
+# The metrics that are given sums over a replica's examples, with the rule by which the step that does so
+# trains: one that evaluates by another rule may give them something else.
+_takers_of_sums: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
 
 
 def current_share() -> tf.Tensor | None:
@@ -169,24 +170,28 @@ def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
     return total * tf.cast(share, amount.dtype)
 
 
-def of_step(metric: Any, value: tf.Tensor, num_replicas: int) -> tuple[tf.Tensor, tf.Tensor | None]:
+def of_step(metric: Any, value: Any, num_replicas: int) -> tuple[tf.Tensor, tf.Tensor | None]:
     """Returns what a `Mean` metric takes on this replica for a scalar of the user's step, and its weight.
 
     The mean over the replicas is then that of the global batch, also where the scalar is a sum over the
     replica's examples.
     """
+    value = tf.convert_to_tensor(value)
+    if not value.dtype.is_floating:  # a share of one would be cut off
+        value = tf.cast(value, tf.float32)
     if (probe := gradient_probe.active()) is not None:
         probe.means.append((metric, value))
     weight = step_weight(num_replicas, value.dtype)
-    if weight is not None and _replica.rule is not LossRule.LOCAL_MEAN and metric in _takers_of_sums:
+    if weight is not None and _takers_of_sums.get(metric) is _replica.rule:
         value = tf.math.divide_no_nan(value, weight)
     return value, weight
 
 
-def set_takers_of_sums(metrics: Iterable[Any], *, among: Iterable[Any]) -> None:
-    """Says which `Mean` metrics `among` those of a step are given sums over a replica's examples."""
-    _takers_of_sums.difference_update(among)
-    _takers_of_sums.update(metrics)
+def set_takers_of_sums(metrics: Iterable[Any], rule: LossRule, *, among: Iterable[Any]) -> None:
+    """Says which `Mean` metrics `among` those of a step that trains by a rule are given sums."""
+    for metric in among:
+        _takers_of_sums.pop(metric, None)
+    _takers_of_sums.update(dict.fromkeys(metrics, rule))
 
 
 def step_weight(num_replicas: int, dtype: tf.DType) -> tf.Tensor | None:

@@ -55,11 +55,10 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
         raise UnsupportedError(f"shuffle is {request.shuffle!r}; ctx.fit takes True or False")
     if request.shuffle:
         note_order("arrays")
-    size = request.batch_size
+    size, steps = request.batch_size, request.steps_per_epoch
     if not size:
-        steps = request.steps_per_epoch
         size = math.ceil(len(rows) / steps) if steps else arrays.BATCH_SIZE
-    steps, num_batches = request.steps_per_epoch, math.ceil(len(rows) / size)
+    num_batches = math.ceil(len(rows) / size)
     if steps and steps != num_batches and adapter_of(request.model).continues_py_datasets:
         note_passes(request, "arrays", num_batches=num_batches, steps=steps)
     if held_out is not None:

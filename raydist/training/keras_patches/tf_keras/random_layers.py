@@ -1,0 +1,90 @@
+"""Layers of tf_keras that may draw random numbers, such as Dropout and LSTM, draw from what can be saved.
+
+By itself tf_keras gives them a stateful op, whose state nobody can read. A `tf.random.Generator` in its
+place, as tf_keras makes after `enable_tf_random_generator`, takes a seed that the next weight would have had,
+so a model begins with other weights than without raydist. The generators made here take none.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tf_keras.src import backend
+from tf_keras.src.engine import base_layer
+
+from raydist.training.keras_patches.replacement import Replacement
+
+
+def replacements() -> tuple[Replacement, ...]:
+    return (
+        Replacement(
+            owner=backend.RandomGenerator,
+            name="_set_rng_type",
+            parameters="self rng_type ...",
+            fingerprints=("ec212c57c9e6",),
+            make=_make_set_rng_type,
+            reason="the default generator of layers such as Dropout has a state that cannot be saved",
+        ),
+        Replacement(
+            owner=backend.RandomGenerator,
+            name="_create_seed",
+            parameters="self user_specified_seed",
+            fingerprints=("48a5c76ead44", "5ea92dbdb167"),  # the latter in 2.18
+            make=_make_create_seed,
+            reason="a generator that tf_keras would not have made takes the seed of the next weight",
+        ),
+        Replacement(
+            owner=base_layer.BaseRandomLayer,
+            name="get_config",
+            parameters="self",
+            make=_make_get_config,
+            reason="copies of such a layer, as in Bidirectional, ask for the generator that it has got",
+        ),
+    )
+
+
+class _LastSeed:
+    """What the seed before was drawn from, and how many were drawn from that."""
+
+    state: Any = None
+    count = 0
+
+
+def _make_set_rng_type(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _set_rng_type(self: Any, rng_type: Any, **kwargs: Any) -> None:
+        original(self, rng_type, **kwargs)
+        self._takes_no_seed = self._rng_type == self.RNG_LEGACY_STATEFUL and rng_type is None
+        if self._takes_no_seed:
+            self._rng_type = self.RNG_STATEFUL
+
+    return _set_rng_type
+
+
+def _make_get_config(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    @functools.wraps(original)
+    def get_config(self: Any) -> dict[str, Any]:
+        config = original(self)
+        if self._random_generator._takes_no_seed:
+            config.pop("rng_type", None)
+        return config
+
+    return get_config
+
+
+def _make_create_seed(original: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(original)
+    def _create_seed(self: Any, user_specified_seed: int | None) -> int:
+        if user_specified_seed is not None or not getattr(self, "_takes_no_seed", False):
+            return original(self, user_specified_seed)
+        # Initializers draw their seeds from this one: it stays as it is, for them to be those of tf_keras.
+        source = getattr(backend._SEED_GENERATOR, "generator", None) or random
+        state = source.getstate()
+        _LastSeed.count = _LastSeed.count + 1 if state == _LastSeed.state else 1
+        _LastSeed.state = state
+        return random.Random(f"{state} {_LastSeed.count}").randint(1, 10**9)
+
+    return _create_seed
