@@ -231,6 +231,7 @@ def _patch(assignment: TaskAssignment) -> list[str]:
     job, notes = assignment.job, []
     if job.log_device_placement:
         tf.debugging.set_log_device_placement(True)
+    tf_private.gather_sizes_in_loops()
     check_keras(assignment.keras)
     if job.patch_keras:
         tf_private.make_variables_convertible()

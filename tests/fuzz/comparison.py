@@ -31,6 +31,7 @@ EXPLAINING = (
     "--sync-batchnorm",
     "could not be shown",
     "compares the examples",
+    "depends on how a batch is divided",
 )
 
 

@@ -90,6 +90,15 @@ class OwnTrainStep(Wrapped):
             loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return self._logs(loss, y, y_pred, sample_weight)
+
+    def test_step(self, data: Any) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = self(x, training=False)
+        loss = self.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+        return self._logs(loss, y, y_pred, sample_weight)
+
+    def _logs(self, loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
         for metric in self.metrics:
             if metric.name == "loss":
                 metric.update_state(loss)

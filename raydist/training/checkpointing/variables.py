@@ -205,7 +205,7 @@ class _Whole:
 
     def read(self) -> list[np.ndarray]:
         """Returns the parts' values, to be copied at once: on a CPU they are the variables' own memory."""
-        return [np.asarray(part.read_value()) for part in self.parts]
+        return [np.asarray(tf_private.local_value(part)) for part in self.parts]
 
     def write(self, array: np.ndarray) -> None:
         if len(self.parts) == 1:

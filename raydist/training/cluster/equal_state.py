@@ -99,7 +99,7 @@ def statistics_of(model: Any) -> list[Any]:
 
 
 def _checksum(variable: Any) -> int:
-    value = np.asarray(variable.read_value())
+    value = np.asarray(tf_private.local_value(variable))
     content = value if value.dtype.kind != "O" else np.frombuffer(repr(value.tolist()).encode(), np.uint8)
     crc32: int = isal_zlib.crc32(np.ascontiguousarray(content).reshape(-1).view(np.uint8).data)
     return crc32

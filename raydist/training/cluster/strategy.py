@@ -130,7 +130,6 @@ def joining_workers(assignment: TaskAssignment, *, start_timeout_s: float) -> It
         # handler: set it again. Only the main thread may.
         signal.signal(signal.SIGTERM, handler if handler is not None else signal.SIG_DFL)
     tf_private.keep_mirrored_local(assignment.task)
-    tf_private.gather_sizes_in_loops()
 
 
 def _parameter_server(assignment: TaskAssignment) -> tf.distribute.Strategy:

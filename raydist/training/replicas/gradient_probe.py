@@ -32,15 +32,17 @@ class Probe:
       strategy: The model's, in whose scope variables are made that the step makes in its first call.
       updates: What the optimizers were given, in order.
       means: The `Mean` metrics that were given a scalar without a weight, with that scalar, in order.
+      weighted_means: Those that were given one with a weight.
     """
 
     strategy: tf.distribute.Strategy
     updates: list[Update] = field(default_factory=list)
     means: list[tuple[Any, Any]] = field(default_factory=list)
+    weighted_means: list[tuple[Any, Any]] = field(default_factory=list)
 
     def collect(self, step: Callable[[], Any]) -> list[Update]:
         """Runs `step` and returns what it gave to its optimizers, which change nothing."""
-        self.updates, self.means = [], []
+        self.updates, self.means, self.weighted_means = [], [], []
         _Active.probe = self
         try:
             step()

@@ -23,7 +23,14 @@ from raydist.training import tf_private
 from raydist.training.replicas import dependence, slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import is_processed, with_unique_rows
-from raydist.training.replicas.loss_verdict import TOLERANCE, UNKNOWN, LossFinding, LossRule, LossVerdict
+from raydist.training.replicas.loss_verdict import (
+    TOLERANCE,
+    TOLERANCE_OF_DOUBLES,
+    UNKNOWN,
+    LossFinding,
+    LossRule,
+    LossVerdict,
+)
 from raydist.training.replicas.replica_share import use_share
 
 # Metrics of a step whose scalars are compared.
@@ -53,6 +60,9 @@ class StepCheck:
       means: The `Mean` metrics that it gives scalars, in order, MOST_MEANS at most.
       takes_sums: Of each of `means`, by the rules scaled, local mean and sum, whether the scalar of a batch
         is the sum of those of its parts.
+      shows_batch: By the same rules, whether what metrics make of the scalars of parts is what they make of
+        the batch's, those of `takes_sums` included.
+      tolerance: Relative difference of gradients that are equal up to rounding, in their types.
       drawing: The layers and metrics of the model that draw random numbers.
       drawing_function: A method of the model's that draws some by itself; None where none does.
       draws_elsewhere: Whether something else does, such as a loss.
@@ -83,6 +93,10 @@ class StepCheck:
         self.is_without_updates = False
         self.means: list[Any] = []
         self.takes_sums: list[list[bool]] = []
+        self.shows_batch: list[bool] = []
+        self.tolerance = TOLERANCE
+        self._tolerances: list[float] = []  # of `means`, and of what has weights
+        self._weighted_tolerances: list[float] = []
         self._step = step
         self.drawing: list[Any] = []
         self.drawing_function: Any = None
@@ -118,13 +132,21 @@ class StepCheck:
         """Returns the relative difference to one device under each rule: scaled, local mean, sum."""
         flat = tf.nest.flatten(batch, expand_composites=True)
         found = []
-        self.takes_sums = []
+        self.takes_sums, self.shows_batch = [], []
         for scale, weight in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)):
-            differences, references, of_whole, of_parts = (
+            differences, references, of_whole, of_parts, weighted, weighted_parts = (
                 value.numpy() for value in self._run(tf.constant(scale), tf.constant(weight), *flat)
             )
-            misses = np.abs(of_whole - of_parts)
-            self.takes_sums.append([*(misses < TOLERANCE * np.abs(of_whole))])
+            sums, means = (
+                np.abs(of_whole - parts) <= np.abs(of_whole) * self._tolerances
+                for parts in (of_parts, of_parts / 2)
+            )
+            sums &= of_whole != 0  # which shows nothing
+            # Keras weighs what it unscales, which makes a sum of it where losses are sums.
+            weighted_parts *= 1 if scale == weight else 0.5
+            others = np.abs(weighted - weighted_parts) <= np.abs(weighted) * self._weighted_tolerances
+            self.takes_sums.append([*sums])
+            self.shows_batch.append(bool((sums | means).all() and others.all()))
             ratios = differences / np.where(references > 0, references, np.nan)
             # Each variable by itself: a large gradient would hide what is wrong in a small one. An update
             # that is zero, or overflows, shows nothing.
@@ -188,23 +210,33 @@ class StepCheck:
         batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
         if not self._compares:
             self._updates(batch, num_replicas=1, share=None)
-            return [tf.constant([0.0])] * 4
+            return [tf.constant([0.0])] * 6
         # Parts of one size: a loss that divides by the number of replicas is right for them.
         size = slices.num_rows(batch) // 2
         whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
-        of_whole = self._probe.means
+        of_whole = self._probe
         self.is_without_updates = not whole
         parts, of_parts = [], []
         for start in (0, size):
+            self._probe = Probe(of_whole.strategy)
             parts.append(self._updates(_rows(batch, start, size), num_replicas=2, share=scale))
-            of_parts.append(self._probe.means)
-        is_same = all(len(one) == len(of_whole) for one in of_parts)
-        of_whole = of_whole[:MOST_MEANS] if is_same else []
-        self.means = [metric for metric, _ in of_whole]
+            of_parts.append(self._probe)
+        is_same = all(len(one.means) == len(of_whole.means) for one in of_parts)
+        count = MOST_MEANS if is_same else 0
+        self.means = [metric for metric, _ in of_whole.means[:count]]
         self.reduces_itself = any(update.is_reduced for update in whole)
         self.processes_gradients = any(is_processed(one) for update in whole for one in update.gradients)
-        shown = [_scalars(one[: len(of_whole)]) for one in (of_whole, *of_parts)]
-        return [*_squared_difference(whole, parts, weight), shown[0], tf.add_n(shown[1:])]
+        gradients = [one for update in whole for one in update.gradients if one is not None]
+        self.tolerance = max(map(_tolerance_of, gradients), default=TOLERANCE)
+        self._tolerances = [_tolerance_of(value) for _, value in of_whole.means[:count]]
+        self._weighted_tolerances = [_tolerance_of(value) for _, value in of_whole.weighted_means]
+        shown = [_scalars(one.means[:count]) for one in (of_whole, *of_parts)]
+        weighted = [_scalars(one.weighted_means) for one in (of_whole, *of_parts)]
+        return [
+            *_squared_difference(whole, parts, weight),
+            *(shown[0], tf.add_n(shown[1:])),
+            *(weighted[0], tf.add_n(weighted[1:])),
+        ]
 
     def _updates(self, batch: Any, *, num_replicas: int, share: tf.Tensor | None) -> list[Update]:
         with (
@@ -301,6 +333,14 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     )
 
 
+def describe_shown(function: Any, *, num_replicas: int) -> str:
+    """Returns the sentence for losses of a test step that are not those of one device."""
+    return (
+        f"what evaluations show of the losses in {described(function)} depends on how a batch is divided "
+        f"over the {num_replicas} replicas, so it differs from what one device shows"
+    )
+
+
 def describe_draws(function: Any) -> str:
     """Returns the sentence for a loss or a step that draws random numbers."""
     return (
@@ -351,7 +391,15 @@ def _package_of(frame: FrameType) -> str:
 
 def _scalars(means: Sequence[tuple[Any, Any]]) -> tf.Tensor:
     """Returns what metrics were given, as one vector."""
-    return tf.stack([tf.constant(0.0), *(tf.cast(value, tf.float32) for _, value in means)])[1:]
+    return tf.stack([_zero(), *(tf.cast(value, tf.float64) for _, value in means)])[1:]
+
+
+def _tolerance_of(value: Any) -> float:
+    return TOLERANCE_OF_DOUBLES if value.dtype == tf.float64 else TOLERANCE
+
+
+def _zero() -> tf.Tensor:
+    return tf.constant(0.0, tf.float64)
 
 
 def _rows(batch: Any, start: Any, size: Any) -> Any:
@@ -385,7 +433,7 @@ def _squared_difference(
             # What is zero up to rounding would show nothing but rounding.
             least = _LEAST_PART**2 * tf.add_n(own_references)
             references += [tf.maximum(reference, least) for reference in own_references]
-    return [tf.stack([tf.constant(0.0), *differences]), tf.stack([tf.constant(0.0), *references])]
+    return [tf.stack([_zero(), *differences]), tf.stack([_zero(), *references])]
 
 
 def _squared_norm_of(updates: Sequence[tuple[Sequence[Update], float]]) -> tf.Tensor:
@@ -405,11 +453,16 @@ def _squared_norm_of(updates: Sequence[tuple[Sequence[Update], float]]) -> tf.Te
 def _squared_norm(terms: Sequence[tuple[Any, tf.Tensor]]) -> tf.Tensor:
     """Returns the squared norm of a weighted sum of gradients, without making sparse ones dense."""
     if all(isinstance(gradient, tf.IndexedSlices) for gradient, _ in terms):
-        values = [tf.cast(gradient.values, tf.float32) * weight for gradient, weight in terms]
+        values = [
+            tf.cast(gradient.values, tf.float64) * tf.cast(weight, tf.float64) for gradient, weight in terms
+        ]
         indices = [tf.cast(gradient.indices, tf.int64) for gradient, _ in terms]
         joined = tf.IndexedSlices(tf.concat(values, axis=0), tf.concat(indices, axis=0))
         return tf.reduce_sum(tf.square(with_unique_rows(joined).values))
     total = tf.add_n(
-        [tf.cast(tf.convert_to_tensor(gradient), tf.float32) * weight for gradient, weight in terms]
+        [
+            tf.cast(tf.convert_to_tensor(gradient), tf.float64) * tf.cast(weight, tf.float64)
+            for gradient, weight in terms
+        ]
     )
     return tf.reduce_sum(tf.square(total))

@@ -26,7 +26,13 @@ from raydist.training.replicas import (
 )
 from raydist.training.replicas.code_names import is_keras
 from raydist.training.replicas.loss_check import MOST_MEANS
-from raydist.training.replicas.loss_verdict import UNKNOWN, LossRule, LossVerdict
+from raydist.training.replicas.loss_verdict import (
+    TOLERANCE,
+    TOLERANCE_OF_DOUBLES,
+    UNKNOWN,
+    LossRule,
+    LossVerdict,
+)
 from raydist.training.replicas.update_check import UpdateCheck
 from raydist.training.reporting import reporter
 
@@ -38,6 +44,8 @@ class _CheckSettings:
 
 
 _rules: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
+# Of models whose test step was looked at; None where that has not shown by which one it shows one device's.
+_evaluation_rules: weakref.WeakKeyDictionary[Any, LossRule | None] = weakref.WeakKeyDictionary()
 _update_checks: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()
 
 
@@ -52,15 +60,21 @@ def rule_of(model: Any) -> LossRule:
 
 
 def evaluation_rule_of(model: Any) -> LossRule:
-    """Returns the rule by which a test step's losses are shown; it has no gradients to compare."""
+    """Returns the rule by which a test step's losses are shown."""
     is_own = not is_keras(type(model).test_step)
+    found = _evaluation_rules.get(model) if is_own or model not in _rules else None
+    if found is not None:
+        return found
     rule = rule_of(model)
     is_scaled = rule is LossRule.SCALED
     return LossRule.LOCAL_MEAN if is_own and is_scaled and _CheckSettings.checks else rule
 
 
-def forget(model: Any) -> None:
-    """Lets the rule be found anew: the model was compiled again, or for the first time."""
+def forget(model: Any, *, is_training: bool) -> None:
+    """Lets a rule be found anew: the model was compiled again, or for the first time."""
+    if not is_training:
+        _evaluation_rules.pop(model, None)
+        return
     _rules.pop(model, None)
     _update_checks.pop(model, None)
 
@@ -89,6 +103,14 @@ def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool
     has_losses = (is_group or has_replicas) and has_own_losses(model)
     may_differ = has_replicas and (layer_notes.with_own_state(model) or layer_notes.may_compare(model))
     return has_losses or bool(may_differ)
+
+
+def is_evaluation_undecided(model: Any, strategy: tf.distribute.Strategy) -> bool:
+    """Whether it is not known yet by which rule a model's test step shows losses of the user's own."""
+    if not _CheckSettings.checks or strategy.num_replicas_in_sync == 1 or model in _evaluation_rules:
+        return False
+    is_own = not is_keras(type(model).test_step)
+    return is_own or (model not in _rules and has_own_losses(model))
 
 
 def update_check_of(model: Any) -> UpdateCheck:
@@ -192,6 +214,49 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
         reporter.note(layer_notes.describe_comparing(layers))
 
 
+def decide_evaluation(model: Any, step: Callable[[Any], Any], element: Any) -> None:
+    """Finds the rule by which a model's `test_step` shows its losses, as `decide` does that of training.
+
+    There are no gradients to compare, but what the `Mean` metrics are given for a batch and for two parts of
+    it. A collective, before the first step is traced.
+    """
+    strategy = model.distribute_strategy
+    step, batch = on_own_rows(strategy, step, element)
+    check: loss_check.StepCheck | None = None
+    try:
+        spec = tf.nest.map_structure(relaxed_spec, batch)
+        if int(slices.num_rows(batch)) > 1:
+            with gradient_probe.counters_kept(model):
+                check = loss_check.StepCheck(step, strategy=strategy, spec=spec, model=model)
+            check.errors(batch)
+    except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
+        check = None
+        logger.info("the test step of %s could not be checked: %s", model.name, error, exc_info=True)
+    rules = list(LossRule)
+    shows_batch = np.zeros(len(rules))
+    takes_sums = np.zeros([len(rules), MOST_MEANS])
+    if check is not None:
+        shows_batch[:] = check.shows_batch
+        takes_sums[:, : len(check.means)] = check.takes_sums
+    found = means_over_workers(strategy, [float(check is not None), *shows_batch, *takes_sums.reshape(-1)])
+    comparing, shows_batch = found[0], np.array(found[1 : 1 + len(rules)])
+    _evaluation_rules[model] = None
+    if check is None or comparing < 1:
+        return
+    # Of losses of Keras's own either of the first two is right; what else the step shows is then not scaled.
+    by_preference = (LossRule.LOCAL_MEAN, LossRule.SCALED, LossRule.SUM)
+    rule = next((one for one in by_preference if shows_batch[rules.index(one)] == 1), None)
+    if rule is None:
+        source = type(model).test_step
+        source = next(_own_sources(model)) if is_keras(source) else source
+        num_replicas = strategy.num_replicas_in_sync
+        reporter.note(loss_check.describe_shown(source, num_replicas=num_replicas))
+        return
+    _evaluation_rules[model] = rule
+    takes_sums = np.reshape(found[1 + len(rules) :], takes_sums.shape)
+    _set_takers_of_sums(check.means, takes_sums[rules.index(rule)], rule, is_evaluation=True)
+
+
 def _comparing_layers(model: Any, check: loss_check.StepCheck | None, given: Any, batch: Any) -> list[Any]:
     """Returns the layers by which the gradients of an example depend on the others of its batch.
 
@@ -270,13 +335,14 @@ def _find_rule(
     again = float(check is not None and check.reduces_twice)
     # A loop may evaluate, or change its variables by itself.
     lacks = float(check is not None and check.is_without_updates)
+    coarse = float(check is not None and check.tolerance > TOLERANCE_OF_DOUBLES)
     found_sums = np.zeros([len(errors), MOST_MEANS])
     has_compared = check is not None and len(check.takes_sums) == len(errors)
     if check is not None and has_compared:
         found_sums[:, : len(check.means)] = check.takes_sums
-    *shared, comparing, num_asking, num_drawing, num_reducing, num_again, num_lacking = means_over_workers(
-        strategy,
-        [*own, *is_known, *found_sums.reshape(-1), float(has_compared), asks, draws, reduces, again, lacks],
+    findings = float(has_compared), asks, draws, reduces, again, lacks, coarse
+    *shared, comparing, num_asking, num_drawing, num_reducing, num_again, num_lacking, num_coarse = (
+        means_over_workers(strategy, [*own, *is_known, *found_sums.reshape(-1), *findings])
     )
     values, found_sums = shared[: 2 * len(errors)], np.reshape(shared[2 * len(errors) :], found_sums.shape)
 
@@ -292,6 +358,7 @@ def _find_rule(
     means = [total / share if share else UNKNOWN for total, share in zip(sums, knowing, strict=True)]
     finding = loss_verdict.decide(
         means,
+        tolerance=TOLERANCE if num_coarse > 0 else TOLERANCE_OF_DOUBLES,
         is_random=num_drawing > 0,
         asks_for_replicas=num_asking > 0,
         reduces_itself=num_reducing > 0,
@@ -311,14 +378,16 @@ def _find_rule(
     return finding.rule
 
 
-def _set_takers_of_sums(metrics: Sequence[Any], takes_sums: Sequence[float], rule: LossRule) -> None:
+def _set_takers_of_sums(
+    metrics: Sequence[Any], takes_sums: Sequence[float], rule: LossRule, *, is_evaluation: bool = False
+) -> None:
     """Takes a metric for one of sums if each of its scalars is one, for some of the workers.
 
     For the others it may have been zero, which shows nothing.
     """
     others = {id(one) for one, is_sum in zip(metrics, takes_sums, strict=False) if not is_sum}
     takers = [one for one in metrics if id(one) not in others]
-    replica_share.set_takers_of_sums(takers, rule, among=metrics)
+    replica_share.set_takers_of_sums(takers, rule, among=metrics, is_evaluation=is_evaluation)
 
 
 def _compares_examples(check: loss_check.StepCheck | None, batch: Any) -> bool:

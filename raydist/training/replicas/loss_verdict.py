@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 # Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
 TOLERANCE = 1e-3
+# In float64, where Keras's epsilons are what is left.
+TOLERANCE_OF_DOUBLES = 1e-5
 # Below it the nearer one of two rules is surely right: the other one's error is about 1.
 _CLEAR = 0.3
 # Stands for "could not be computed" where workers exchange their errors as numbers.
@@ -68,6 +70,7 @@ class LossFinding:
 def decide(
     errors: Sequence[float],
     *,
+    tolerance: float = TOLERANCE,
     is_random: bool = False,
     asks_for_replicas: bool = False,
     reduces_itself: bool = False,
@@ -90,19 +93,19 @@ def decide(
         )
     if reduces_itself:
         # Nobody weights its gradients after it, so only losses that are scaled are known to be right.
-        verdict = LossVerdict.SCALED if scaled <= TOLERANCE else LossVerdict.UNEQUAL
+        verdict = LossVerdict.SCALED if scaled <= tolerance else LossVerdict.UNEQUAL
         return LossFinding(verdict=verdict, rule=LossRule.SCALED, is_random=is_random, reduces_itself=True)
-    if max(scaled, local) <= TOLERANCE and not asks_for_replicas:
+    if max(scaled, local) <= tolerance and not asks_for_replicas:
         # Keras's own losses. What the step shows of them is then not scaled either. A step that asks for
         # the number of replicas may have a term whose weight is 0 as yet.
         return LossFinding(verdict=LossVerdict.EITHER, rule=LossRule.LOCAL_MEAN, is_random=is_random)
-    if scaled <= TOLERANCE:
+    if scaled <= tolerance:
         return LossFinding(verdict=LossVerdict.SCALED, rule=LossRule.SCALED, is_random=is_random)
-    if local <= TOLERANCE and may_divide:
+    if local <= tolerance and may_divide:
         return LossFinding(verdict=LossVerdict.DIVIDED, rule=LossRule.SCALED, is_random=is_random)
-    if local <= TOLERANCE:
+    if local <= tolerance:
         return LossFinding(verdict=LossVerdict.LOCAL_MEAN, rule=LossRule.LOCAL_MEAN, is_random=is_random)
-    if summed <= TOLERANCE:
+    if summed <= tolerance:
         return LossFinding(verdict=LossVerdict.SUM, rule=LossRule.SUM, is_random=is_random)
     verdict = LossVerdict.UNKNOWN if max(scaled, local) >= UNKNOWN else LossVerdict.UNEQUAL
     is_scaled = is_loop or asks_for_replicas if min(scaled, local) > _CLEAR else scaled < local

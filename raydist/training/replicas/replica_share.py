@@ -61,12 +61,15 @@ class _Replica(threading.local):
     rule = LossRule.SCALED
     is_in_step = False
     is_in_model_step = False
+    is_evaluation = False
 
 
 _replica = _Replica()
-# The metrics that are given sums over a replica's examples, with the rule by which the step that does so
-# trains: one that evaluates by another rule may give them something else.
-_takers_of_sums: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
+# The metrics that are given sums over a replica's examples, with the rules by which the steps that do so run,
+# and whether those evaluate: other steps may give the metrics something else.
+_takers_of_sums: weakref.WeakKeyDictionary[Any, frozenset[tuple[LossRule, bool]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def current_share() -> tf.Tensor | None:
@@ -83,15 +86,17 @@ class use_share:
         rule: LossRule = LossRule.SCALED,
         *,
         is_model_step: bool = False,
+        is_evaluation: bool = False,
         amounts: Amounts | None = None,
     ) -> None:
         """Takes what holds inside.
 
         Args:
           is_model_step: Whether it is a Keras model's step, and not a bare loop's.
+          is_evaluation: Whether it is the model's test step.
           amounts: Where the batch is one of several that make an update. `share` is then its part of those.
         """
-        self._inner = share, rule, True, is_model_step, amounts
+        self._inner = share, rule, True, is_model_step, is_evaluation, amounts
         self._outer = self._inner
 
     def __enter__(self) -> None:
@@ -102,11 +107,18 @@ class use_share:
         _set(self._outer)
 
 
-_State = tuple[tf.Tensor | None, LossRule, bool, bool, Amounts | None]
+_State = tuple[tf.Tensor | None, LossRule, bool, bool, bool, Amounts | None]
 
 
 def _get() -> _State:
-    return _replica.share, _replica.rule, _replica.is_in_step, _replica.is_in_model_step, _replica.amounts
+    return (
+        _replica.share,
+        _replica.rule,
+        _replica.is_in_step,
+        _replica.is_in_model_step,
+        _replica.is_evaluation,
+        _replica.amounts,
+    )
 
 
 def _set(state: _State) -> None:
@@ -115,6 +127,7 @@ def _set(state: _State) -> None:
         _replica.rule,
         _replica.is_in_step,
         _replica.is_in_model_step,
+        _replica.is_evaluation,
         _replica.amounts,
     ) = state
 
@@ -170,28 +183,36 @@ def in_proportion(amount: tf.Tensor, num_replicas: int) -> tf.Tensor:
     return total * tf.cast(share, amount.dtype)
 
 
-def of_step(metric: Any, value: Any, num_replicas: int) -> tuple[tf.Tensor, tf.Tensor | None]:
+def of_step(metric: Any, value: Any, weight: Any, num_replicas: int) -> tuple[Any, Any]:
     """Returns what a `Mean` metric takes on this replica for a scalar of the user's step, and its weight.
 
     The mean over the replicas is then that of the global batch, also where the scalar is a sum over the
-    replica's examples.
+    replica's examples. A weight that the step gives is left to it.
     """
+    if weight is not None:
+        if (probe := gradient_probe.active()) is not None:
+            probe.weighted_means.append((metric, tf.convert_to_tensor(value)))
+        return value, weight
     value = tf.convert_to_tensor(value)
     if not value.dtype.is_floating:  # a share of one would be cut off
         value = tf.cast(value, tf.float32)
     if (probe := gradient_probe.active()) is not None:
         probe.means.append((metric, value))
     weight = step_weight(num_replicas, value.dtype)
-    if weight is not None and _takers_of_sums.get(metric) is _replica.rule:
+    if weight is not None and (_replica.rule, _replica.is_evaluation) in _takers_of_sums.get(metric, ()):
         value = tf.math.divide_no_nan(value, weight)
     return value, weight
 
 
-def set_takers_of_sums(metrics: Iterable[Any], rule: LossRule, *, among: Iterable[Any]) -> None:
-    """Says which `Mean` metrics `among` those of a step that trains by a rule are given sums."""
+def set_takers_of_sums(
+    metrics: Iterable[Any], rule: LossRule, *, among: Iterable[Any], is_evaluation: bool = False
+) -> None:
+    """Says which `Mean` metrics `among` those of a step that runs by a rule are given sums."""
+    of_kind = {(one, is_evaluation) for one in LossRule}
     for metric in among:
-        _takers_of_sums.pop(metric, None)
-    _takers_of_sums.update(dict.fromkeys(metrics, rule))
+        _takers_of_sums[metric] = _takers_of_sums.get(metric, frozenset()) - of_kind
+    for metric in metrics:
+        _takers_of_sums[metric] |= {(rule, is_evaluation)}
 
 
 def step_weight(num_replicas: int, dtype: tf.DType) -> tf.Tensor | None:

@@ -46,12 +46,13 @@ def run_slice(
     *,
     rule: LossRule = LossRule.SCALED,
     is_model_step: bool = False,
+    is_evaluation: bool = False,
 ) -> Any:
     """Runs `step_fn` on one replica's batch, with its share known to the losses. Returns what it returns."""
     if not isinstance(element, Slice):
-        with use_share(None, rule, is_model_step=is_model_step):
+        with use_share(None, rule, is_model_step=is_model_step, is_evaluation=is_evaluation):
             return step_fn(element)
-    with use_share(element.share, rule, is_model_step=is_model_step):
+    with use_share(element.share, rule, is_model_step=is_model_step, is_evaluation=is_evaluation):
         return step_fn(element.batch)
 
 

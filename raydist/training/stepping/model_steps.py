@@ -33,14 +33,15 @@ def make_step_function(
       after_step: Called on each replica when the step has run.
     """
     strategy = model.distribute_strategy
-    if is_training:
-        loss_rules.forget(model)
+    loss_rules.forget(model, is_training=is_training)
 
     def replica_step(element: Any) -> Any:
         rule = loss_rules.rule_of(model) if is_training else loss_rules.evaluation_rule_of(model)
 
         def run() -> Any:
-            return slices.run_slice(step, element, rule=rule, is_model_step=True)
+            return slices.run_slice(
+                step, element, rule=rule, is_model_step=True, is_evaluation=not is_training
+            )
 
         outputs = slices.keep_on_padding(metric_variables(), element, run)
         after_step()
@@ -75,11 +76,15 @@ def make_step_function(
         return tf.nest.map_structure(lambda value: own_logs.mean_of_replicas(strategy, value), outputs)
 
     def is_undecided(is_group: bool) -> bool:
-        return is_training and loss_rules.is_undecided(model, strategy, is_group=is_group)
+        if not is_training:
+            return loss_rules.is_evaluation_undecided(model, strategy)
+        return loss_rules.is_undecided(model, strategy, is_group=is_group)
 
     def look_at(element: Any) -> None:
         batches = element.batches if isinstance(element, Group) else (element,)
-        if is_undecided(isinstance(element, Group)):
+        if not is_training and is_undecided(False):
+            loss_rules.decide_evaluation(model, step, batches[0])
+        elif is_undecided(isinstance(element, Group)):
             loss_rules.decide(model, step, batches[0], num_batches=len(batches))
             if isinstance(element, Group):
                 loss_rules.check_rule(model)

@@ -185,8 +185,8 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
         is_static = sys._getframe(1).f_code is of_outputs and replica_share.is_in_model_step()
         if is_static:
             sample_weight = replica_share.step_weight(_num_replicas(), values.dtype)
-        elif sample_weight is None and getattr(values, "shape", None) == ():
-            values, sample_weight = replica_share.of_step(self, values, _num_replicas())
+        elif getattr(values, "shape", None) == ():
+            values, sample_weight = replica_share.of_step(self, values, sample_weight, _num_replicas())
         original(self, values, sample_weight=sample_weight)
 
     return update_state

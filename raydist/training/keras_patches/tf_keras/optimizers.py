@@ -216,9 +216,9 @@ def _make_get_reduction(original: Callable[..., Any]) -> Callable[..., Any]:
 def _make_update_state(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
-        if sample_weight is None and getattr(values, "shape", None) == ():
+        if getattr(values, "shape", None) == ():
             num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            values, sample_weight = replica_share.of_step(self, values, num_replicas)
+            values, sample_weight = replica_share.of_step(self, values, sample_weight, num_replicas)
         return original(self, values, sample_weight=sample_weight)
 
     return update_state
