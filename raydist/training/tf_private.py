@@ -286,6 +286,12 @@ def is_synchronized_on_read(variable: object) -> bool:
     return synchronization == tf.VariableSynchronization.ON_READ
 
 
+def assign_of_first_replica(variable: Any) -> None:
+    """Lets the replicas of central_storage assign a variable that was made without an aggregation."""
+    if getattr(variable, "_aggregation", None) == tf.VariableAggregation.NONE:
+        variable._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
 def local_value(variable: Any) -> tf.Tensor:
     """Returns the value of a `tf.Variable` in this process, whatever the scope.
 

@@ -35,6 +35,9 @@ EXPLAINING = (
 )
 
 
+# Of errors that say what is not supported.
+REFUSALS = ("tf_keras's Nadam trains",)
+
 # What none of these programs gives a reason to say.
 FALSE_ALARMS = ("from the other workers'",)
 
@@ -83,7 +86,7 @@ def compare(names: Sequence[str], *, keras: str, cluster: str) -> list[Result]:
         find="tests.fuzz.training:train_function",
     )
     return [
-        _judge(_of(name), bare[name], shared[name], keras=keras)
+        _judge(_of(name), bare[name], shared[name], keras=keras, cluster=cluster)
         if name in shared
         else Result(program=_of(name), verdict=Verdict.UNUSABLE, details=_end(bare[name]))
         for name in names
@@ -105,8 +108,10 @@ def shrink(program: Program | Loop, *, keras: str, cluster: str, verdict: Verdic
         program = found[0]
 
 
-def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras: str) -> Result:
+def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras: str, cluster: str) -> Result:
     failed = [task for task in tasks if task.error]
+    if failed and any(words in str(failed[0].error) for words in REFUSALS):
+        return Result(program=program, verdict=Verdict.TOLD, details=_end(failed[0]))
     if failed:
         return Result(program=program, verdict=Verdict.FAILED, details=_end(failed[0]))
     differences = [one for task in tasks if (one := difference(program, bare.trained, task.trained))]
@@ -128,7 +133,7 @@ def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras:
     ):
         limit = "tf_keras weighs a replica's sum by its examples"
         return Result(program=program, verdict=Verdict.EXPLAINED, details=limit)
-    if (limit := _limit_of(program, keras=keras)) is not None:
+    if (limit := _limit_of(program, keras=keras, cluster=cluster)) is not None:
         return Result(program=program, verdict=Verdict.EXPLAINED, details=limit)
     return Result(program=program, verdict=Verdict.DIFFERENT, details="\n".join([differences[0], *notes]))
 
@@ -142,7 +147,7 @@ def _without_losses(outcome: Outcome) -> Outcome:
     return dataclasses.replace(outcome, history=shown)
 
 
-def _limit_of(program: Program | Loop, *, keras: str) -> str | None:
+def _limit_of(program: Program | Loop, *, keras: str, cluster: str) -> str | None:
     """Returns the row of limits.md that a program's results may differ by, in short."""
     if isinstance(program, Loop):
         is_nadam = keras == "legacy" and program.program.optimizer == "nadam"
@@ -151,7 +156,10 @@ def _limit_of(program: Program | Loop, *, keras: str) -> str | None:
         return "Keras 3 counts a step too many at the end of data of unknown length"
     if keras == "legacy" and program.data == "filtered" and not program.steps_per_epoch:
         return "tf_keras counts a step too many at the first end of data of unknown length"
-    if keras == "legacy" and program.is_shared and program.optimizer == "nadam":
+    is_central = cluster == "central_storage"
+    if keras == "legacy" and is_central and program.num_examples % program.batch_size == 1:
+        return "a replica without examples counts one under central_storage with tf_keras"
+    if keras == "legacy" and cluster != "one_device" and program.optimizer == "nadam":
         return "tf_keras's Nadam counts updates while they are traced"
     is_part = program.data in ("arrays", "sequence") and program.steps_per_epoch and program.call == "ctx.fit"
     if keras == "3" and is_part:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +15,7 @@ from tf_keras.src.optimizers import optimizer, utils as optimizer_utils
 from tf_keras.src.optimizers.legacy import optimizer_v2
 from tf_keras.src.utils import losses_utils
 
+from raydist.training import tf_private
 from raydist.training.cluster.kinds import is_central
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, all_reduce, gradient_probe, gradients, replica_share
@@ -46,6 +47,13 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self kwargs",
             make=_make_process_kwargs,
             reason="it ignores the learning rate of Adam(lr=0.1), and tells only the task's log",
+        ),
+        Replacement(
+            owner=optimizer.Optimizer,
+            name="_compute_current_learning_rate",
+            parameters="self",
+            make=_make_compute_current_learning_rate,
+            reason="the rate of a schedule cannot be assigned under CentralStorageStrategy",
         ),
         Replacement(
             owner=optimizer_utils,
@@ -110,8 +118,10 @@ def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
         probe, accumulated = gradient_probe.active(), accumulation.active()
         is_scaled, grads_and_vars = hasattr(self, "loss_scale"), list(grads_and_vars)
         if not grads_and_vars or (probe is None and accumulated is None and not is_scaled):
+            _make_assignable(variable for _, variable in grads_and_vars)
             return original(self, grads_and_vars, *args, **kwargs)
         given, variables = zip(*grads_and_vars, strict=True)
+        _make_assignable(variables)
         if probe is None and accumulated is None:
             with accumulation.summing_scaled(given, self.loss_scale):
                 return original(self, grads_and_vars, *args, **kwargs)
@@ -140,6 +150,24 @@ def _make_process_kwargs(original: Callable[..., None]) -> Callable[..., None]:
         original(self, kwargs)
 
     return _process_kwargs
+
+
+def _make_compute_current_learning_rate(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _compute_current_learning_rate(self: Any) -> None:
+        if (rate := getattr(self, "_current_learning_rate", None)) is not None:
+            _make_assignable([rate], is_each=True)
+        original(self)
+
+    return _compute_current_learning_rate
+
+
+def _make_assignable(variables: Iterable[Any], *, is_each: bool = False) -> None:
+    """Lets the replicas of central_storage, which share them, assign all variables or those with constraints."""
+    if is_central(tf.distribute.get_strategy()):
+        for variable in variables:
+            if is_each or getattr(variable, "constraint", None) is not None:
+                tf_private.assign_of_first_replica(variable)
 
 
 def _make_supports_loss_scaling(original: Callable[..., Any]) -> Callable[..., Any]:

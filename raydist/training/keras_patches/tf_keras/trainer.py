@@ -17,6 +17,7 @@ from raydist.training.cluster.kinds import is_central, is_parameter_server
 from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build, metrics
 from raydist.training.replicas import code_names, own_logs, slices, user_batches
+from raydist.training.reporting import reporter
 from raydist.training.stepping import (
     compilation,
     fit_session,
@@ -29,18 +30,27 @@ from raydist.training.stepping.callback_calls import in_run_order
 
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
-    """Raises UnsupportedError for what trains to other weights on several devices.
+    """Raises UnsupportedError for what trains to other weights on several devices, or notes that it may.
 
     Nadam notes in a Python variable which layer's update it is tracing (optimizers/nadam.py,
     `_u_product_counter`), and each device of a mirrored variable traces the updates of sparse gradients anew.
+    What the replicas of central_storage share it assigns once for each.
     """
     is_sparse = any(isinstance(layer, tf_keras.layers.Embedding) for layer in model._flatten_layers())
     num_devices = len(strategy.extended.worker_devices)
-    if is_sparse and num_devices > 1 and isinstance(model.optimizer, tf_keras.optimizers.Nadam):
+    if strategy.num_replicas_in_sync == 1 or not isinstance(model.optimizer, tf_keras.optimizers.Nadam):
+        return
+    if (is_sparse and num_devices > 1) or is_central(strategy):
+        where = "with central_storage" if is_central(strategy) else f"on {num_devices} devices of a task"
+        what = "models" if is_central(strategy) else "embeddings"
         raise UnsupportedError(
-            f"tf_keras's Nadam trains embeddings to wrong weights on {num_devices} devices of a task; use "
-            "Adam, --keras 3, or --workers in place of --devices"
+            f"tf_keras's Nadam trains {what} to wrong weights {where}; use Adam, --keras 3, or --workers in "
+            "place of --devices"
         )
+    reporter.note(
+        "tf_keras's Nadam counts its updates while they are traced, so weights depend on how often a step is "
+        "traced, and may be others than those of one device; use Adam, or --keras 3"
+    )
 
 
 def make_step_function(original: Callable[..., Any], *, kind: str) -> Callable[..., Any]:
