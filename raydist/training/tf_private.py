@@ -292,6 +292,12 @@ def assign_of_first_replica(variable: Any) -> None:
         variable._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
+def is_in_replica() -> bool:
+    """Whether this is called by a strategy's `run`, and neither in its scope alone nor outside of it."""
+    is_outside = is_default(tf.distribute.get_strategy())
+    return not is_outside and tf.distribute.get_replica_context() is not None
+
+
 def local_value(variable: Any) -> tf.Tensor:
     """Returns the value of a `tf.Variable` in this process, whatever the scope.
 

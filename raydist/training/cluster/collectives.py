@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
@@ -27,9 +28,20 @@ def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]
     """Returns the means of some numbers over all workers, the same in each. A collective."""
     if is_alone(strategy):
         return values
-    reduced = _traced_means(strategy)(tf.constant(values, tf.float32))
+    reduced = _traced_means(strategy, tf.float32)(tf.constant(values, tf.float32))
     means: list[float] = strategy.experimental_local_results(reduced)[0].numpy().tolist()
     return means
+
+
+def sums_over_replicas(variables: Sequence[Any], strategy: tf.distribute.Strategy) -> list[np.ndarray]:
+    """Returns what variables that are summed on read hold in all replicas. One collective for all of them."""
+    own = [np.sum([copy.numpy() for copy in one.values], axis=0, dtype="float64") for one in variables]
+    flat = tf.constant(np.concatenate([np.reshape(one, -1) for one in own]))
+    reduced = _traced_means(strategy, tf.float64)(flat)
+    num_workers = strategy.num_replicas_in_sync // len(strategy.extended.worker_devices)
+    total = strategy.experimental_local_results(reduced)[0].numpy() * num_workers
+    parts = np.split(total, np.cumsum([one.size for one in own])[:-1])
+    return [part.reshape(one.shape) for part, one in zip(parts, own, strict=True)]
 
 
 def gather_over_workers(strategy: tf.distribute.Strategy, values: Sequence[int]) -> list[list[int]]:
@@ -51,13 +63,16 @@ def _traced_gather(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], An
     def one(own: tf.Tensor) -> tf.Tensor:
         return tf.distribute.get_replica_context().all_gather(own + 0, axis=0)
 
-    return tf.function(lambda local: strategy.run(one, args=(local,)), autograph=False)
+    signature = [tf.TensorSpec([1, None], tf.int64)]
+    return tf.function(lambda local: strategy.run(one, args=(local,)), signature, autograph=False)
 
 
 @functools.cache  # a process has one such strategy; a trace costs more than many collectives
-def _traced_means(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
+def _traced_means(strategy: tf.distribute.Strategy, dtype: tf.DType) -> Callable[[tf.Tensor], Any]:
     def one(own: tf.Tensor) -> tf.Tensor:
         # In a step the value is made on the replica's device; a captured one has none to reduce to.
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own + 0.0)
+        zero = tf.zeros([], dtype)
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own + zero)
 
-    return tf.function(lambda local: strategy.run(one, args=(local,)), autograph=False)
+    signature = [tf.TensorSpec([None], dtype)]
+    return tf.function(lambda local: strategy.run(one, args=(local,)), signature, autograph=False)

@@ -19,3 +19,16 @@ def is_parameter_server(strategy: tf.distribute.Strategy) -> bool:
 def is_central(strategy: tf.distribute.Strategy) -> bool:
     """Whether the replicas share variables on one device."""
     return isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
+
+
+def only_cpu_replica(strategy: tf.distribute.Strategy) -> int | None:
+    """Returns the number of this worker's replica among all, if it has only one, on its CPU; else None."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return None
+    devices = strategy.extended.worker_devices
+    if len(devices) != 1 or tf.DeviceSpec.from_string(devices[0]).device_type != "CPU":
+        return None
+    number = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(context.replica_id_in_sync_group)
+    )
+    return int(strategy.experimental_local_results(number)[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.cluster import kinds
 from raydist.training.input import own_rows, walk, worker_order
 from raydist.training.replicas import slices
 from raydist.training.reporting import reporter
@@ -27,7 +28,9 @@ def cut_for_replicas(
     The order of examples does not depend on the number of workers: every worker reads the whole pipeline
     and keeps its own slice of each global batch. Where it is the same, it does so before the maps (walk.py).
     Elements are `Slice`s, or bare batches where the batch size is static and the replicas divide it. A
-    pipeline whose options name an auto-shard policy is left to TensorFlow.
+    pipeline whose options name an auto-shard policy is left to TensorFlow. What a worker's only replica reads
+    on a CPU is a plain dataset: the iterator of a distributed one has threads and functions of its own, which
+    copy to devices, and agrees with the other workers where an end may come.
 
     Args:
       endless: Promise that no more elements are taken than there are. TensorFlow then saves the
@@ -39,6 +42,9 @@ def cut_for_replicas(
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
         return strategy.experimental_distribute_dataset(begin(dataset))
     worker_order.check(dataset, strategy, is_compared=is_compared)
+    if endless and (number := kinds.only_cpu_replica(strategy)) is not None:
+        own = own_rows.OwnPart(first=number, num_local=1, num_replicas=strategy.num_replicas_in_sync)
+        return part_of(dataset, own, begin=begin)
 
     def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return part_of(dataset, own_rows.OwnPart.of(context), begin=begin, endless=endless)

@@ -145,6 +145,14 @@ def note_ignored_rate(optimizer: Any, rate: Any) -> None:
     )
 
 
+def note_traced_updates() -> None:
+    """Notes what tf_keras's Nadam does on several replicas."""
+    reporter.note(
+        "tf_keras's Nadam counts its updates while they are traced, so weights depend on how often a step is "
+        "traced, and may be others than those of one device; use Adam, or --keras 3"
+    )
+
+
 def _is_linear(optimizer: Any) -> bool:
     """Whether an update by the sum of some gradients is the sum of the updates by each."""
     clips = (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.losses import loss as loss_module
 from keras.src.metrics import reduction_metrics
@@ -18,9 +19,10 @@ from keras.src.trainers import compile_utils, trainer as base_trainer
 
 from raydist.known_versions import version_of
 from raydist.training import tf_private
+from raydist.training.cluster import collectives
 from raydist.training.keras_patches.keras3 import replica_threads
 from raydist.training.keras_patches.replacement import Replacement
-from raydist.training.replicas import own_logs, replica_share
+from raydist.training.replicas import code_names, own_logs, replica_share
 
 
 def replacements() -> tuple[Replacement, ...]:
@@ -78,6 +80,13 @@ def replacements() -> tuple[Replacement, ...]:
             parameters="self logs",
             make=_make_logs_of_epoch,
             reason="values of a user's own step that are no metrics differ from worker to worker",
+        ),
+        Replacement(
+            owner=base_trainer.Trainer,
+            name="get_metrics_result",
+            parameters="self",
+            make=_make_get_metrics_result,
+            reason="it reads each variable of each metric by a collective of its own",
         ),
         Replacement(
             owner=keras.Layer,
@@ -194,6 +203,36 @@ def _make_update_state(original: Callable[..., None]) -> Callable[..., None]:
 
 def _num_replicas() -> int:
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def _make_get_metrics_result(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_metrics_result(self: Any) -> Any:
+        strategy = self.distribute_strategy
+        if collectives.is_alone(strategy) or not tf.executing_eagerly() or in_stateless_scope():
+            return original(self)
+        summed = [one for one in self.metrics_variables if _is_summed(one.value)]
+        # The user's metrics may assign variables when they are read.
+        if not tf_private.is_in_replica() and summed and all(map(_is_of_keras, self.metrics)):
+            values = collectives.sums_over_replicas([one.value for one in summed], strategy)
+            mapping = [
+                (one, tf.constant(value, one.dtype)) for one, value in zip(summed, values, strict=True)
+            ]
+            with keras.StatelessScope(state_mapping=mapping):
+                return original(self)
+        return original(self)
+
+    return get_metrics_result
+
+
+def _is_summed(variable: Any) -> bool:
+    is_sum = getattr(variable, "aggregation", None) == tf.VariableAggregation.SUM
+    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+    return is_sum and is_distributed and tf_private.is_synchronized_on_read(variable)
+
+
+def _is_of_keras(metric: Any) -> bool:
+    return code_names.is_keras(type(metric))
 
 
 def _make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:

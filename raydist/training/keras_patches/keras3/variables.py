@@ -12,7 +12,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
 from raydist.training.replicas import gradient_probe, replica_share
-from raydist.training.tf_private import is_synchronized_on_read
+from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
 
 
 def make_initialize(original: Callable[..., None]) -> Callable[..., None]:
@@ -65,7 +65,11 @@ def make_atomic(original: Callable[..., Any], *, name: str) -> Callable[..., Any
 
 def make_direct_assign(original: Callable[..., None]) -> Callable[..., None]:
     def _direct_assign(self: Any, value: Any) -> None:
-        is_sum = self._aggregation == "sum" and tf.distribute.get_replica_context() is not None
+        is_sum = self._aggregation == "sum"
+        if is_sum and tf.executing_eagerly() and not is_in_replica():
+            _assign_parts(self._value, value)
+            return
+        is_sum = is_sum and tf.distribute.get_replica_context() is not None
         if not is_sum or not is_central(tf.distribute.get_strategy()):
             original(self, value)
             return
@@ -74,6 +78,17 @@ def make_direct_assign(original: Callable[..., None]) -> Callable[..., None]:
         self._value.assign_add(added if share is None else tf.where(share > 0, added, tf.zeros_like(added)))
 
     return _direct_assign
+
+
+def _assign_parts(variable: Any, value: Any) -> None:
+    """Assigns each replica its part of a sum, as TensorFlow does by a function for each device."""
+    if not (isinstance(variable, tf.distribute.DistributedValues) and is_synchronized_on_read(variable)):
+        variable.assign(value)
+        return
+    num_replicas = variable.distribute_strategy.num_replicas_in_sync
+    part = tf.cast(tf.convert_to_tensor(value) / num_replicas, variable.dtype)
+    for copy in variable.values:
+        copy.assign(part)
 
 
 def make_repr(original: Callable[..., str]) -> Callable[..., str]:

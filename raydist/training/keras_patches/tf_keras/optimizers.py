@@ -163,7 +163,7 @@ def _make_compute_current_learning_rate(original: Callable[..., None]) -> Callab
 
 
 def _make_assignable(variables: Iterable[Any], *, is_each: bool = False) -> None:
-    """Lets the replicas of central_storage, which share them, assign all variables or those with constraints."""
+    """Lets the replicas of central_storage, which share variables, assign all or those with constraints."""
     if is_central(tf.distribute.get_strategy()):
         for variable in variables:
             if is_each or getattr(variable, "constraint", None) is not None:

@@ -16,8 +16,7 @@ from raydist.training import tf_private
 from raydist.training.cluster.kinds import is_central, is_parameter_server
 from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build, metrics
-from raydist.training.replicas import code_names, own_logs, slices, user_batches
-from raydist.training.reporting import reporter
+from raydist.training.replicas import code_names, gradients, own_logs, slices, user_batches
 from raydist.training.stepping import (
     compilation,
     fit_session,
@@ -47,10 +46,7 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
             f"tf_keras's Nadam trains {what} to wrong weights {where}; use Adam, --keras 3, or --workers in "
             "place of --devices"
         )
-    reporter.note(
-        "tf_keras's Nadam counts its updates while they are traced, so weights depend on how often a step is "
-        "traced, and may be others than those of one device; use Adam, or --keras 3"
-    )
+    gradients.note_traced_updates()
 
 
 def make_step_function(original: Callable[..., Any], *, kind: str) -> Callable[..., Any]:
