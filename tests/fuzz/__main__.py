@@ -13,7 +13,7 @@ import click
 
 from tests.fuzz.comparison import CLUSTERS, Result, Verdict, compare, shrink
 from tests.fuzz.loops import PREFIX
-from tests.fuzz.program import SHARED
+from tests.fuzz.program import SHARED, STILL
 
 
 @click.command(help=__doc__)
@@ -31,7 +31,7 @@ from tests.fuzz.program import SHARED
 def main(
     seeds: str, strategy: str, keras: str, loops: bool, dtype: str, is_shrunk: bool, at_once: int
 ) -> None:
-    of_fits = SHARED if strategy == "parameter_server" else ""
+    of_fits = {"parameter_server": SHARED, "parameter_server_3": STILL}.get(strategy, "")
     names = [*_names(seeds, dtype, prefix=PREFIX if loops else of_fits)]
     counts: Counter[str] = Counter()
     for start in range(0, len(names), at_once):

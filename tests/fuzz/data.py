@@ -66,9 +66,8 @@ def training_data(program: Program) -> dict[str, Any]:
         return {"x": _Batches(whole, size), "shuffle": False}
     if program.data == "function":
         # Of what a function returns, parameter servers take as many passes as they need.
-        goes_on = program.steps_per_epoch and not program.is_shared
-        batches = tf.data.Dataset.from_tensor_slices(whole).batch(size)
-        return {"x": lambda: batches.repeat() if goes_on else batches}
+        num_passes = -1 if program.steps_per_epoch and not program.is_shared else 1
+        return {"x": lambda: tf.data.Dataset.from_tensor_slices(whole).batch(size).repeat(num_passes)}
     dataset = tf.data.Dataset.from_tensor_slices(whole)
     if program.data == "shuffled":
         dataset = dataset.shuffle(program.num_examples, seed=program.seed)

@@ -225,9 +225,26 @@ def _metric(program: Program, name: str) -> Any:
         "auc": metrics.AUC,
         "precision": metrics.Precision,
         "sparse_accuracy": (metrics.CategoricalAccuracy if one_hot else metrics.SparseCategoricalAccuracy),
+        "rows": _Rows,
         "iou": lambda: metrics.MeanIoU(CLASSES, sparse_y_true=not one_hot, sparse_y_pred=False),
     }
     return make[name]()
+
+
+class _Rows(keras.metrics.Metric):  # type: ignore[misc]
+    """How many examples there are, and the sum of what is predicted for them."""
+
+    def __init__(self) -> None:
+        super().__init__(name="rows")
+        self.count = self.add_weight(name="count", initializer="zeros")
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.count.assign_add(tf.cast(tf.shape(y_pred)[0], self.count.dtype))
+        self.total.assign_add(tf.cast(tf.reduce_sum(y_pred), self.total.dtype))
+
+    def result(self) -> dict[str, Any]:
+        return {"rows": self.count + 0, "predicted": self.total + 0}
 
 
 def optimizer_of(program: Program) -> Any:
@@ -259,6 +276,8 @@ def optimizer_of(program: Program) -> Any:
 
 
 def _rate(program: Program) -> Any:
+    if program.is_still:
+        return 0.0
     schedules = keras.optimizers.schedules
     if program.optimizer == "nadam":  # tf_keras's takes no schedule
         return 0.02

@@ -32,6 +32,7 @@ OPTIMIZERS = (
 )
 KEEP = "keep"  # of an axis: nothing special
 SHARED = "ps"  # of the name of a program for parameter servers
+STILL = "still"  # of one for several workers of theirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class Program:
       outputs: How many outputs the model has; the second one is a regression.
       after: What happens after the training, in this order.
       is_shared: Whether it is one for parameter servers.
+      is_still: Whether its weights do not change, so that the order in which workers take steps does not
+        matter.
     """
 
     seed: int
@@ -79,17 +82,18 @@ class Program:
     call: str = "ctx.fit"
     after: tuple[str, ...] = ()
     is_shared: bool = False
+    is_still: bool = False
 
     @property
     def name(self) -> str:
         """`17`, or `17~ema~loss` where axes were simplified; `17:float32` for another type."""
         dtype = "" if self.dtype == "float64" else f":{self.dtype}"
-        prefix = SHARED if self.is_shared else ""
+        prefix = SHARED if self.is_shared and not self.is_still else STILL if self.is_still else ""
         return "~".join([f"{prefix}{self.seed}{dtype}", *self.simplified])
 
     def describe(self) -> str:
         """The axes that are not at their simplest value."""
-        left_out = {"seed", "simplified", "is_shared"}
+        left_out = {"seed", "simplified", "is_shared", "is_still"}
         said = [
             f"{one.name}={getattr(self, one.name)}"
             for one in fields(self)
@@ -99,7 +103,8 @@ class Program:
 
     def simpler(self) -> list[Program]:
         """Returns the programs with one axis more at its simplest value."""
-        axes = [one for one in fields(self) if one.name not in ("seed", "dtype", "simplified", "is_shared")]
+        fixed = ("seed", "dtype", "simplified", "is_shared", "is_still")
+        axes = [one for one in fields(self) if one.name not in fixed]
         return [
             program_of(f"{self.name}~{one.name}")
             for one in axes
@@ -110,10 +115,12 @@ class Program:
 def program_of(name: str) -> Program:
     """Returns the program of a name as `Program.name` writes it."""
     start, *simplified = name.split("~")
-    seed, _, dtype = start.removeprefix(SHARED).partition(":")
+    seed, _, dtype = start.removeprefix(SHARED).removeprefix(STILL).partition(":")
     program = draw(int(seed), dtype=dtype or "float64")
-    if name.startswith(SHARED):
+    if name.startswith((SHARED, STILL)):
         program = _for_parameter_servers(program)
+    if name.startswith(STILL):
+        program = _without_changes(program)
     defaults = {one.name: one.default for one in fields(Program)}
     changes: dict[str, Any] = {axis: defaults[axis] for axis in simplified}
     if "inputs" in changes:
@@ -138,6 +145,27 @@ def _for_parameter_servers(program: Program) -> Program:
         validation=KEEP,
         callbacks=(),
         after=tuple(one for one in program.after if one in ("evaluate", "fit")),
+    )
+
+
+def _without_changes(program: Program) -> Program:
+    """Returns a program whose updates change no weight, and that counts examples.
+
+    Its batches are of one size: an epoch has as many of them as are asked for, from any pass over the data.
+    """
+    num_examples, batch_size = 48, 16 if program.batch_size == 16 else 12
+    return replace(
+        program,
+        is_still=True,
+        num_examples=num_examples,
+        batch_size=batch_size,
+        steps_per_epoch=num_examples // batch_size,
+        metrics=(*program.metrics, "rows"),
+        optimizer="sgd",
+        clipping=KEEP,
+        ema=False,
+        decay=False,
+        schedule=KEEP,
     )
 
 

@@ -60,6 +60,14 @@ def test_random_program_trains_what_one_device_trains(name: str, keras: str) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+def test_parameter_servers_count_examples_and_evaluate_each_once_with_three_workers(keras: str) -> None:
+    names = [f"still{seed}" for seed in range(1, 8)]
+    for result in compare(names, keras=keras, cluster="parameter_server_3"):
+        assert not result.verdict.is_defect, f"{result.program.describe()}\n{result.details}"
+
+
+@pytest.mark.slow
 def test_mirrored_steps_of_one_call_look_up_different_numbers_of_rows() -> None:
     name = "7011~task~loss~optimizer~clipping~decay~weights~model~data~after"
     [result] = compare([name], keras="3", cluster="mirrored")

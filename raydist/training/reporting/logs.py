@@ -16,9 +16,15 @@ _MOST_ELEMENTS = 100
 
 
 def numbers(logs: Any) -> dict[str, Any]:
-    """Returns the numbers of Keras's logs: floats, and NumPy arrays of metrics that return several."""
+    """Returns the numbers of Keras's logs: floats, and NumPy arrays of metrics that return several.
+
+    A metric that returns a dict gives its own names, as Keras 3's `pythonify_logs` has it.
+    """
     found: dict[str, Any] = {}
     for name, value in dict(logs or {}).items():
+        if isinstance(value, Mapping):
+            found |= numbers(value)
+            continue
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
         if array.ndim == 0:
             found[name] = float(array)
