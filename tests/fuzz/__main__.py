@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import click
 
-from tests.fuzz.comparison import CLUSTERS, Result, Verdict, compare, shrink
+from tests.fuzz.comparison import CLUSTERS, Result, Verdict, compare, of_name, shrink
 from tests.fuzz.loops import PREFIX
 from tests.fuzz.program import SHARED, STILL
 
@@ -33,6 +33,10 @@ def main(
 ) -> None:
     of_fits = {"parameter_server": SHARED, "parameter_server_3": STILL}.get(strategy, "")
     names = [*_names(seeds, dtype, prefix=PREFIX if loops else of_fits)]
+    try:
+        _ = [of_name(name) for name in names]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--seeds") from error
     counts: Counter[str] = Counter()
     for start in range(0, len(names), at_once):
         for result in compare(names[start : start + at_once], keras=keras, cluster=strategy):

@@ -87,14 +87,15 @@ def compare(names: Sequence[str], *, keras: str, cluster: str) -> list[Result]:
         find="tests.fuzz.training:train_function",
     )
     return [
-        _judge(_of(name), bare[name], shared[name], keras=keras, cluster=cluster)
+        _judge(of_name(name), bare[name], shared[name], keras=keras, cluster=cluster)
         if name in shared
-        else Result(program=_of(name), verdict=Verdict.UNUSABLE, details=_end(bare[name]))
+        else Result(program=of_name(name), verdict=Verdict.UNUSABLE, details=_end(bare[name]))
         for name in names
     ]
 
 
-def _of(name: str) -> Program | Loop:
+def of_name(name: str) -> Program | Loop:
+    """Returns the program or loop of a name; raises ValueError for one that is none."""
     return loop_of(name) if name.startswith(PREFIX) else program_of(name)
 
 
