@@ -173,8 +173,9 @@ def _limit_of(program: Program | Loop, *, keras: str, cluster: str) -> str | Non
         return "Keras 3 counts a step too many at the end of data of unknown length"
     if keras == "legacy" and program.data == "filtered" and not program.steps_per_epoch:
         return "tf_keras counts a step too many at the first end of data of unknown length"
-    is_central = cluster == "central_storage"
-    if keras == "legacy" and is_central and program.num_examples % program.batch_size == 1:
+    is_split = program.data == "arrays" and program.validation == "split"
+    num_examples = program.num_examples * 3 // 4 if is_split else program.num_examples
+    if keras == "legacy" and cluster == "central_storage" and num_examples % program.batch_size == 1:
         return "a replica without examples counts one under central_storage with tf_keras"
     if keras == "legacy" and cluster != "one_device" and program.optimizer == "nadam":
         return "tf_keras's Nadam counts updates while they are traced"
