@@ -28,7 +28,7 @@ def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]
     """Returns the means of some numbers over all workers, the same in each. A collective."""
     if is_alone(strategy):
         return values
-    reduced = _traced_means(strategy, tf.float32)(tf.constant(values, tf.float32))
+    reduced = _traced_means(strategy)(tf.constant(values, tf.float32))
     means: list[float] = strategy.experimental_local_results(reduced)[0].numpy().tolist()
     return means
 
@@ -36,10 +36,14 @@ def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]
 def sums_over_replicas(variables: Sequence[Any], strategy: tf.distribute.Strategy) -> list[np.ndarray]:
     """Returns what variables that are summed on read hold in all replicas. One collective for all of them."""
     own = [np.sum([copy.numpy() for copy in one.values], axis=0, dtype="float64") for one in variables]
-    flat = tf.constant(np.concatenate([np.reshape(one, -1) for one in own]))
-    reduced = _traced_means(strategy, tf.float64)(flat)
-    num_workers = strategy.num_replicas_in_sync // len(strategy.extended.worker_devices)
-    total = strategy.experimental_local_results(reduced)[0].numpy() * num_workers
+    flat = np.concatenate([np.reshape(one, -1) for one in own])
+    # One replica of each worker has it all: counts stay whole numbers.
+    num_local = len(strategy.extended.worker_devices)
+    none = np.zeros_like(flat)
+    values = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(none if context.replica_id_in_sync_group % num_local else flat)
+    )
+    total = strategy.experimental_local_results(_traced_sums(strategy)(values))[0].numpy()
     parts = np.split(total, np.cumsum([one.size for one in own])[:-1])
     return [part.reshape(one.shape) for part, one in zip(parts, own, strict=True)]
 
@@ -68,11 +72,20 @@ def _traced_gather(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], An
 
 
 @functools.cache  # a process has one such strategy; a trace costs more than many collectives
-def _traced_means(strategy: tf.distribute.Strategy, dtype: tf.DType) -> Callable[[tf.Tensor], Any]:
+def _traced_means(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
     def one(own: tf.Tensor) -> tf.Tensor:
         # In a step the value is made on the replica's device; a captured one has none to reduce to.
-        zero = tf.zeros([], dtype)
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own + zero)
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own + 0.0)
 
-    signature = [tf.TensorSpec([None], dtype)]
+    signature = [tf.TensorSpec([None], tf.float32)]
     return tf.function(lambda local: strategy.run(one, args=(local,)), signature, autograph=False)
+
+
+@functools.cache
+def _traced_sums(strategy: tf.distribute.Strategy) -> Callable[[Any], Any]:
+    def one(own: tf.Tensor) -> tf.Tensor:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own + 0.0)
+
+    return tf.function(
+        lambda values: strategy.run(one, args=(values,)), reduce_retracing=True, autograph=False
+    )
