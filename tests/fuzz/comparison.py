@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.fuzz.bare import run_bare
@@ -32,8 +32,9 @@ EXPLAINING = (
     "--sync-batchnorm",
     "could not be shown",
     "compares the examples",
-    "depends on how a batch is divided",
 )
+# Of those that say so of what is shown alone.
+OF_WHAT_IS_SHOWN = ("depends on how a batch is divided", "whether evaluations show")
 
 
 # Of errors that say what is not supported.
@@ -128,14 +129,16 @@ def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras:
     told = [note for note in notes if any(words in note for words in EXPLAINING)]
     if told:
         return Result(program=program, verdict=Verdict.TOLD, details=told[0])
-    if (
-        keras == "legacy"
-        and _is_sum(program)
-        and not any(
-            difference(program, _without_losses(bare.trained), _without_losses(task.trained))
-            for task in tasks
+
+    def is_equal_but_for(kept: Callable[[str], bool]) -> bool:
+        return not any(
+            difference(program, _only(bare.trained, kept), _only(one.trained, kept)) for one in tasks
         )
-    ):
+
+    told = [note for note in notes if any(words in note for words in OF_WHAT_IS_SHOWN)]
+    if told and is_equal_but_for(lambda name: False):
+        return Result(program=program, verdict=Verdict.TOLD, details=told[0])
+    if keras == "legacy" and _is_sum(program) and is_equal_but_for(lambda name: not name.endswith("loss")):
         limit = "tf_keras weighs a replica's sum by its examples"
         return Result(program=program, verdict=Verdict.EXPLAINED, details=limit)
     if (limit := _limit_of(program, keras=keras, cluster=cluster)) is not None:
@@ -159,8 +162,8 @@ def _counted(outcome: Outcome | None) -> Outcome | None:
     return dataclasses.replace(outcome, history=shown)
 
 
-def _without_losses(outcome: Outcome) -> Outcome:
-    shown = {name: one for name, one in outcome.history.items() if not name.endswith("loss")}
+def _only(outcome: Outcome, is_kept: Callable[[str], bool]) -> Outcome:
+    shown = {name: one for name, one in outcome.history.items() if is_kept(name)}
     return dataclasses.replace(outcome, history=shown)
 
 

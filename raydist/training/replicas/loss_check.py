@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.replicas import dependence, slices
+from raydist.training.replicas import dependence, own_logs, slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import is_processed, with_unique_rows
 from raydist.training.replicas.loss_verdict import (
@@ -37,6 +37,8 @@ from raydist.training.replicas.replica_share import use_share
 MOST_MEANS = 16
 # A variable's gradient counts as at least this part of its update's.
 _LEAST_PART = 1e-2
+# Scalars that are smaller may be zero but for rounding.
+_LEAST_SHOWN = 1e-6
 # What calls the user's code, and TensorFlow on its behalf.
 _LIBRARIES = ("keras", "tf_keras", "raydist")
 # Gradients of parts that miss as much of the batch's, whatever they are weighted by, compare examples.
@@ -60,8 +62,8 @@ class StepCheck:
       means: The `Mean` metrics that it gives scalars, in order, MOST_MEANS at most.
       takes_sums: Of each of `means`, by the rules scaled, local mean and sum, whether the scalar of a batch
         is the sum of those of its parts.
-      shows_batch: By the same rules, whether what metrics make of the scalars of parts is what they make of
-        the batch's, those of `takes_sums` included.
+      shows_batch: By the same rules, whether one device's values are shown: what a `Mean` is given for a
+        batch is the mean of what it is given for the parts, or their sum, and what the step returns is the mean.
       tolerance: Relative difference of gradients that are equal up to rounding, in their types.
       drawing: The layers and metrics of the model that draw random numbers.
       drawing_function: A method of the model's that draws some by itself; None where none does.
@@ -97,6 +99,8 @@ class StepCheck:
         self.tolerance = TOLERANCE
         self._tolerances: list[float] = []  # of `means`, and of what has weights
         self._weighted_tolerances: list[float] = []
+        self._returned_tolerances: list[float] = []
+        self._returned: list[tf.Tensor] = []  # of the step that was traced last
         self._step = step
         self.drawing: list[Any] = []
         self.drawing_function: Any = None
@@ -134,19 +138,21 @@ class StepCheck:
         found = []
         self.takes_sums, self.shows_batch = [], []
         for scale, weight in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)):
-            differences, references, of_whole, of_parts, weighted, weighted_parts = (
+            differences, references, *shown = (
                 value.numpy() for value in self._run(tf.constant(scale), tf.constant(weight), *flat)
             )
-            sums, means = (
-                np.abs(of_whole - parts) <= np.abs(of_whole) * self._tolerances
-                for parts in (of_parts, of_parts / 2)
-            )
-            sums &= of_whole != 0  # which shows nothing
+            given, given_parts, weighted, weighted_parts, returned, returned_parts = shown
+            sums = _are_equal(given, given_parts, self._tolerances)
+            sums &= given != 0  # which shows nothing
+            means = _are_equal(given, given_parts / 2, self._tolerances)
             # Keras weighs what it unscales, which makes a sum of it where losses are sums.
             weighted_parts *= 1 if scale == weight else 0.5
-            others = np.abs(weighted - weighted_parts) <= np.abs(weighted) * self._weighted_tolerances
+            others = (
+                _are_equal(weighted, weighted_parts, self._weighted_tolerances),
+                _are_equal(returned, returned_parts / 2, self._returned_tolerances),
+            )
             self.takes_sums.append([*sums])
-            self.shows_batch.append(bool((sums | means).all() and others.all()))
+            self.shows_batch.append(bool((sums | means).all() and all(one.all() for one in others)))
             ratios = differences / np.where(references > 0, references, np.nan)
             # Each variable by itself: a large gradient would hide what is wrong in a small one. An update
             # that is zero, or overflows, shows nothing.
@@ -210,17 +216,18 @@ class StepCheck:
         batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
         if not self._compares:
             self._updates(batch, num_replicas=1, share=None)
-            return [tf.constant([0.0])] * 6
+            return [tf.constant([0.0])] * 8
         # Parts of one size: a loss that divides by the number of replicas is right for them.
         size = slices.num_rows(batch) // 2
         whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
-        of_whole = self._probe
+        of_whole, returned = self._probe, [self._returned]
         self.is_without_updates = not whole
         parts, of_parts = [], []
         for start in (0, size):
             self._probe = Probe(of_whole.strategy)
             parts.append(self._updates(_rows(batch, start, size), num_replicas=2, share=scale))
             of_parts.append(self._probe)
+            returned.append(self._returned)
         is_same = all(len(one.means) == len(of_whole.means) for one in of_parts)
         count = MOST_MEANS if is_same else 0
         self.means = [metric for metric, _ in of_whole.means[:count]]
@@ -230,12 +237,16 @@ class StepCheck:
         self.tolerance = max(map(_tolerance_of, gradients), default=TOLERANCE)
         self._tolerances = [_tolerance_of(value) for _, value in of_whole.means[:count]]
         self._weighted_tolerances = [_tolerance_of(value) for _, value in of_whole.weighted_means]
-        shown = [_scalars(one.means[:count]) for one in (of_whole, *of_parts)]
-        weighted = [_scalars(one.weighted_means) for one in (of_whole, *of_parts)]
+        self._returned_tolerances = [_tolerance_of(value) for value in returned[0]]
+        probes = (of_whole, *of_parts)
+        shown = [
+            [_scalars([value for _, value in one.means[:count]]) for one in probes],
+            [_scalars([value for _, value in one.weighted_means]) for one in probes],
+            [_scalars(values) for values in returned],
+        ]
         return [
             *_squared_difference(whole, parts, weight),
-            *(shown[0], tf.add_n(shown[1:])),
-            *(weighted[0], tf.add_n(weighted[1:])),
+            *(one for values in shown for one in (values[0], tf.add_n(values[1:]))),
         ]
 
     def _updates(self, batch: Any, *, num_replicas: int, share: tf.Tensor | None) -> list[Update]:
@@ -246,7 +257,11 @@ class StepCheck:
             use_share(share, is_model_step=self._model is not None),
             tf_private.constant_draws(self._note_draw),
         ):
-            return self._probe.collect(lambda: self._step(batch))
+            return self._probe.collect(lambda: self._run_step(batch))
+
+    def _run_step(self, batch: Any) -> None:
+        outputs = self._step(batch)
+        self._returned = [] if self._model is None else own_logs.own_scalars(outputs, self._model)
 
     def _note_question(self) -> None:
         self.asks_for_replicas = self.asks_for_replicas or not _is_of_library(sys._getframe(2))
@@ -333,11 +348,28 @@ def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
     )
 
 
-def describe_shown(function: Any, *, num_replicas: int) -> str:
-    """Returns the sentence for losses of a test step that are not those of one device."""
+def describe_evaluation(function: Any, *, num_replicas: int, is_known: bool) -> str:
+    """Returns the sentence for losses of a test step that may not be those of one device.
+
+    Args:
+      is_known: Whether the step could be run on a part of a batch.
+    """
+    if not is_known:
+        return (
+            f"whether evaluations show the losses in {described(function)} as one device does could not be "
+            "shown, because they could not be computed for a part of a batch"
+        )
     return (
         f"what evaluations show of the losses in {described(function)} depends on how a batch is divided "
-        f"over the {num_replicas} replicas, so it differs from what one device shows"
+        f"over the {num_replicas} replicas, so it may differ from what one device shows"
+    )
+
+
+def describe_shown(function: Any, *, parts: str) -> str:
+    """Returns the sentence for a training step whose scalars are not what one device shows."""
+    return (
+        f"what {described(function)} returns, or gives to a Mean metric, depends on how a batch is divided "
+        f"over {parts}, so what is shown of it may differ from one device's; weights do not depend on it"
     )
 
 
@@ -389,9 +421,14 @@ def _package_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
-def _scalars(means: Sequence[tuple[Any, Any]]) -> tf.Tensor:
-    """Returns what metrics were given, as one vector."""
-    return tf.stack([_zero(), *(tf.cast(value, tf.float64) for _, value in means)])[1:]
+def _are_equal(whole: np.ndarray, parts: np.ndarray, tolerances: Sequence[float]) -> np.ndarray:
+    equal: np.ndarray = np.abs(whole - parts) <= np.maximum(np.abs(whole), _LEAST_SHOWN) * tolerances
+    return equal
+
+
+def _scalars(values: Sequence[Any]) -> tf.Tensor:
+    """Returns scalars as one vector."""
+    return tf.stack([_zero(), *(tf.cast(value, tf.float64) for value in values)])[1:]
 
 
 def _tolerance_of(value: Any) -> float:

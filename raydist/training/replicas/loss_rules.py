@@ -44,7 +44,7 @@ class _CheckSettings:
 
 
 _rules: weakref.WeakKeyDictionary[Any, LossRule] = weakref.WeakKeyDictionary()
-# Of models whose test step was looked at; None where that has not shown by which one it shows one device's.
+# Of models whose test step was looked at; None if no rule gives what one device shows.
 _evaluation_rules: weakref.WeakKeyDictionary[Any, LossRule | None] = weakref.WeakKeyDictionary()
 _update_checks: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()
 
@@ -217,18 +217,18 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
 def decide_evaluation(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     """Finds the rule by which a model's `test_step` shows its losses, as `decide` does that of training.
 
-    There are no gradients to compare, but what the `Mean` metrics are given for a batch and for two parts of
-    it. A collective, before the first step is traced.
+    It compares what the step gives to `Mean` metrics for a batch and for the two halves of it. A collective,
+    before the first step is traced.
     """
     strategy = model.distribute_strategy
     step, batch = on_own_rows(strategy, step, element)
     check: loss_check.StepCheck | None = None
     try:
         spec = tf.nest.map_structure(relaxed_spec, batch)
-        if int(slices.num_rows(batch)) > 1:
-            with gradient_probe.counters_kept(model):
-                check = loss_check.StepCheck(step, strategy=strategy, spec=spec, model=model)
-            check.errors(batch)
+        with gradient_probe.counters_kept(model):
+            check = loss_check.StepCheck(step, strategy=strategy, spec=spec, model=model)
+        # A row twice tells a sum from a mean, too.
+        check.errors(batch if int(slices.num_rows(batch)) > 1 else slices.doubled(batch))
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
         check = None
         logger.info("the test step of %s could not be checked: %s", model.name, error, exc_info=True)
@@ -241,16 +241,15 @@ def decide_evaluation(model: Any, step: Callable[[Any], Any], element: Any) -> N
     found = means_over_workers(strategy, [float(check is not None), *shows_batch, *takes_sums.reshape(-1)])
     comparing, shows_batch = found[0], np.array(found[1 : 1 + len(rules)])
     _evaluation_rules[model] = None
-    if check is None or comparing < 1:
-        return
     # Of losses of Keras's own either of the first two is right; what else the step shows is then not scaled.
     by_preference = (LossRule.LOCAL_MEAN, LossRule.SCALED, LossRule.SUM)
     rule = next((one for one in by_preference if shows_batch[rules.index(one)] == 1), None)
-    if rule is None:
+    if rule is None or check is None:
         source = type(model).test_step
         source = next(_own_sources(model)) if is_keras(source) else source
-        num_replicas = strategy.num_replicas_in_sync
-        reporter.note(loss_check.describe_shown(source, num_replicas=num_replicas))
+        is_known, num_replicas = comparing == 1, strategy.num_replicas_in_sync
+        sentence = loss_check.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known)
+        reporter.note(sentence)
         return
     _evaluation_rules[model] = rule
     takes_sums = np.reshape(found[1 + len(rules) :], takes_sums.shape)
@@ -337,19 +336,26 @@ def _find_rule(
     lacks = float(check is not None and check.is_without_updates)
     coarse = float(check is not None and check.tolerance > TOLERANCE_OF_DOUBLES)
     found_sums = np.zeros([len(errors), MOST_MEANS])
+    shows_batch = np.zeros(len(errors))
     has_compared = check is not None and len(check.takes_sums) == len(errors)
     if check is not None and has_compared:
         found_sums[:, : len(check.means)] = check.takes_sums
-    findings = float(has_compared), asks, draws, reduces, again, lacks, coarse
+        shows_batch[:] = check.shows_batch
+    findings = *shows_batch, float(has_compared), asks, draws, reduces, again, lacks, coarse
     *shared, comparing, num_asking, num_drawing, num_reducing, num_again, num_lacking, num_coarse = (
         means_over_workers(strategy, [*own, *is_known, *found_sums.reshape(-1), *findings])
     )
-    values, found_sums = shared[: 2 * len(errors)], np.reshape(shared[2 * len(errors) :], found_sums.shape)
+    values, rest = shared[: 2 * len(errors)], shared[2 * len(errors) :]
+    found_sums = np.reshape(rest[: found_sums.size], found_sums.shape)
+    shows_batch = np.array(rest[found_sums.size :])
 
     def set_takers_of_sums(rule: LossRule) -> None:
         # A worker that could not look does not know the metrics, and all have to treat them alike.
         if check is not None and comparing == 1:
-            _set_takers_of_sums(check.means, found_sums[list(LossRule).index(rule)], rule)
+            takes_sums = found_sums[list(LossRule).index(rule)]
+            _set_takers_of_sums(check.means, takes_sums, rule)
+            # Keras's own test step computes the losses by the same code.
+            _set_takers_of_sums(check.means, takes_sums, rule, is_evaluation=True)
 
     if is_loop and num_lacking > 0:
         set_takers_of_sums(LossRule.SCALED)
@@ -375,6 +381,9 @@ def _find_rule(
     sentence = loss_check.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)
+    is_shown = comparing < 1 or shows_batch[list(LossRule).index(finding.rule)] == 1
+    if not is_shown and not finding.is_random and finding.verdict is not LossVerdict.UNEQUAL:
+        reporter.note(loss_check.describe_shown(source, parts=parts))
     return finding.rule
 
 
@@ -467,7 +476,10 @@ def _own_sources(model: Any) -> Iterator[Any]:
     own = type(model).train_step, type(model).compute_loss
     yield from (function for function in own if not is_keras(function))
     yield from (loss for loss in _compiled_losses(model) if not is_keras(loss))
-    yield from (type(layer) for layer in model._flatten_layers() if _adds_losses(type(layer)))
+    layers = list(model._flatten_layers())
+    yield from (type(layer) for layer in layers if _adds_losses(type(layer)))
+    # What a layer gives to a metric of its own may be a sum over the examples, as a loss may.
+    yield from (type(one) for one in layers if not is_keras(type(one)) and getattr(one, "_metrics", None))
 
 
 def _compiled_losses(model: Any) -> Iterator[Any]:

@@ -23,6 +23,18 @@ def weighted(outputs: Any, element: Any, model: Any, *, num_replicas: int) -> An
     return _weighted(outputs, element.share * num_replicas, _results_in(outputs, model))
 
 
+def own_scalars(outputs: Any, model: Any) -> list[tf.Tensor]:
+    """Returns the numbers that a step of the user's own returned and that are no results of metrics."""
+    if not isinstance(outputs, Mapping):
+        return []
+    names = _results_in(outputs, model)
+    return [
+        value
+        for name, value in _leaves(outputs)
+        if name not in names and tf.is_tensor(value) and _is_number(value)
+    ]
+
+
 def _results_in(outputs: Mapping[str, Any], model: Any) -> set[str]:
     """Returns the names of the values that are results of the model's metrics.
 

@@ -56,6 +56,17 @@ def run_slice(
         return step_fn(element.batch)
 
 
+def doubled(batch: Any) -> Any:
+    """Returns a structure of `[batch, ...]` components with all of its rows twice."""
+
+    def twice(component: Any) -> Any:
+        if isinstance(component, tf.SparseTensor):
+            return tf.sparse.concat(0, [component, component])
+        return tf.concat([component, component], axis=0)
+
+    return tf.nest.map_structure(twice, batch)
+
+
 def drop_padding(outputs: Any, element: Any) -> Any:
     """Cuts the rows that a padding example made off the outputs (a structure of `[batch, ...]` tensors)."""
     if not isinstance(element, Slice):

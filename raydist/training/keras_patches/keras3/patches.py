@@ -14,6 +14,7 @@ import keras
 from keras.src.backend.common import variables as common_variables
 from keras.src.backend.tensorflow import core, trainer as tf_trainer
 from keras.src.random import seed_generator
+from keras.src.trainers import trainer as base_trainer
 
 from raydist.training import tf_private
 from raydist.training.keras_patches import replacement
@@ -55,6 +56,13 @@ def replacements() -> tuple[Replacement, ...]:
     """Returns all that `patch` replaces."""
     model, epoch_iterator = tf_trainer.TensorFlowTrainer, tf_trainer.TFEpochIterator
     return (
+        Replacement(
+            owner=base_trainer.Trainer,
+            name="compile",
+            parameters="self ...",
+            make=trainer.make_compile,
+            reason="outside of the strategy's scope it gives each worker metrics of its own",
+        ),
         Replacement(
             owner=model,
             name="_maybe_symbolic_build",

@@ -13,6 +13,7 @@ from keras.src import tree
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
 from raydist.errors import UnsupportedError
+from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3 import build
 from raydist.training.keras_patches.keras3.statistics import EqualStatistics
@@ -52,6 +53,37 @@ def _check_optimizer(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
             f"which Keras 3 cannot do on {strategy.num_replicas_in_sync} replicas (keras#20582); "
             "set ema_overwrite_frequency=None: the averages are written over the weights at the end of fit"
         )
+
+
+def make_compile(original: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        # As tf_keras does: otherwise each worker has metrics, and an optimizer, of its own.
+        strategy = self.distribute_strategy
+        if not is_distributed(strategy):
+            original(self, *args, **kwargs)
+            return
+        with strategy.scope():
+            original(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs).arguments
+        _check_metrics([given.get("metrics"), given.get("weighted_metrics")], strategy)
+
+    return compile
+
+
+def _check_metrics(given: Any, strategy: tf.distribute.Strategy) -> None:
+    """Raises UnsupportedError for metrics that each worker has one of its own of."""
+    if is_alone(strategy):
+        return
+    for metric in tree.flatten(given):
+        variables = metric.variables if isinstance(metric, keras.metrics.Metric) else ()
+        if any(not isinstance(one.value, tf.distribute.DistributedValues) for one in variables):
+            raise UnsupportedError(
+                f"metric {metric.name} was made outside of the strategy's scope, so each worker would have "
+                "one of its own; make it inside of `with ctx.strategy.scope():`"
+            )
 
 
 def make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,151 @@
+"""Models that show sums, roots or maxima of a batch, in the ways that a user's own code may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.support.inside import forget_notes, progress_of
+
+keras = tf.keras
+
+
+def shown(ctx: Any) -> dict[str, Any]:
+    """Returns by program what `fit` and `evaluate` show, and which program the notes are about."""
+    values: dict[str, Any] = {}
+    notes: dict[str, list[str]] = {}
+    for name, program in PROGRAMS.items():
+        forget_notes(ctx)
+        try:
+            found = program(ctx)
+        except Exception as error:
+            found = {"error": f"{type(error).__name__}: {error}"}
+        values[name] = found
+        notes[name] = list(progress_of(ctx).status().notes)
+    return {"values": values, "notes": notes}
+
+
+def batches(*, salt: int = 0, size: int = 8) -> tf.data.Dataset:
+    rng = np.random.default_rng([7, salt])
+    x, y = rng.normal(size=(21, 4)).astype("float32"), rng.normal(size=(21, 1)).astype("float32")
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
+
+
+def made(ctx: Any, make: Any = keras.Model, *, layers: Any = (), **compiled: Any) -> Any:
+    keras.utils.set_random_seed(3)
+    with ctx.strategy.scope():
+        inputs = keras.Input((4,))
+        hidden = keras.layers.Dense(3, activation="tanh")(inputs)
+        for layer in layers:
+            hidden = layer()(hidden)
+        model = make(inputs, keras.layers.Dense(1)(hidden))
+        if not compiled.pop("outside", False):
+            model.compile(keras.optimizers.SGD(0.05), loss="mse", **compiled)
+    return model
+
+
+def fitted(model: Any) -> dict[str, list[float]]:
+    history = model.fit(batches(), epochs=2, verbose=0, validation_data=batches(salt=1)).history
+    return {name: [float(one) for one in values] for name, values in history.items()}
+
+
+class WithMetrics(keras.Model):  # type: ignore[misc]
+    """Shows what `shown_of` returns for a batch, by name, in a `Mean` of that name."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.means = {name: keras.metrics.Mean(name=name) for name in self.names}
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [*super().metrics, *self.means.values()]
+
+
+class SumInLoss(WithMetrics):
+    names = ("squares",)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **more: Any
+    ) -> Any:
+        self.means["squares"].update_state(tf.reduce_sum(tf.square(y - y_pred)))
+        return super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, **more)
+
+
+class SumInTestStep(WithMetrics):
+    names = ("squares",)
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        self.means["squares"].update_state(tf.reduce_sum(tf.square(y - self(x, training=False))))
+        return {"squares": self.means["squares"].result()}
+
+
+class OwnStep(WithMetrics):
+    """Returns the sum over a batch, and gives `Mean`s its root and its largest error."""
+
+    names = ("root", "largest")
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            error = tf.square(y - self(x, training=True))
+            loss = tf.reduce_mean(error)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.means["root"].update_state(tf.sqrt(loss))
+        self.means["largest"].update_state(tf.reduce_max(error))
+        return {name: mean.result() for name, mean in self.means.items()}
+
+
+class ReturnsSum(keras.Model):  # type: ignore[misc]
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            error = tf.square(y - self(x, training=True))
+            loss = tf.reduce_mean(error)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"own": loss, "sum_of_errors": tf.reduce_sum(error)}
+
+
+class SumInLayer(keras.layers.Layer):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = keras.metrics.Mean(name="activity")
+
+    def call(self, inputs: Any) -> Any:
+        self.mean.update_state(tf.reduce_sum(tf.square(inputs)))
+        return inputs
+
+
+def compiled_outside(ctx: Any) -> Any:
+    model = made(ctx, outside=True)
+    model.compile("adam", loss="mse", metrics=["mae"])
+    return fitted(model)
+
+
+def evaluated(ctx: Any) -> Any:
+    model = made(ctx, SumInTestStep)
+    small = model.evaluate(batches(size=3), verbose=0, return_dict=True)
+    large = model.evaluate(batches(), verbose=0, return_dict=True)
+    return {"small": [float(small["squares"])], "large": [float(large["squares"])]}
+
+
+def metric_from_outside(ctx: Any) -> Any:
+    outside = keras.metrics.MeanAbsoluteError(name="outside")
+    return fitted(made(ctx, metrics=[outside]))
+
+
+PROGRAMS = {
+    "compiled outside": compiled_outside,
+    "sum in compute_loss": lambda ctx: fitted(made(ctx, SumInLoss)),
+    "evaluated": evaluated,
+    "sum in a layer": lambda ctx: fitted(made(ctx, layers=[SumInLayer])),
+    "own step": lambda ctx: fitted(made(ctx, OwnStep)),
+    "returned": lambda ctx: fitted(made(ctx, ReturnsSum)),
+    "metric from outside": metric_from_outside,
+}

@@ -1,0 +1,63 @@
+"""What a user's own code shows of a batch is what one device shows, or is noted."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess, run_function
+
+EQUAL = ("compiled outside", "sum in compute_loss", "evaluated", "sum in a layer")
+# By program the value that cannot be put together from the replicas'.
+NOTED = {"own step": ("root", "largest"), "returned": ("sum_of_errors",)}
+KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
+
+
+@functools.cache
+def run(keras: str, *, workers: int) -> list[TaskProcess]:
+    strategy = "multi_worker_mirrored" if workers > 1 else "one_device"
+    cluster = Cluster(strategy=strategy, workers=workers, keras=keras)
+    return run_function("tests.support.shown_functions:shown", cluster)
+
+
+def shown(name: str, keras: str) -> tuple[Any, list[tuple[Any, list[str]]]]:
+    """Returns what one device shows, and what each of two workers shows and notes."""
+    [one] = run(keras, workers=1)
+    tasks = run(keras, workers=2)
+    return one.values["values"][name], [
+        (task.values["values"][name], task.values["notes"][name]) for task in tasks
+    ]
+
+
+@pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("name", EQUAL)
+def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str) -> None:
+    if (name, keras) == ("sum in a layer", "legacy"):
+        pytest.skip("tf_keras cannot make a functional model of such a layer in a scope")
+    expected, found = shown(name, keras)
+    for values, notes in found:
+        assert values.keys() == expected.keys()
+        for key, value in expected.items():
+            assert values[key] == pytest.approx(value, rel=1e-4), key
+        assert not any("depends on how a batch is divided" in note for note in notes)
+
+
+@pytest.mark.parametrize("keras", KERASES)
+@pytest.mark.parametrize("name", NOTED)
+def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, keras: str) -> None:
+    expected, found = shown(name, keras)
+    for values, notes in found:
+        [note] = [one for one in notes if "depends on how a batch is divided over the 2 replicas" in one]
+        assert "train_step (" in note
+        for key in NOTED[name]:
+            assert values[key] != pytest.approx(expected[key], rel=1e-2)
+
+
+@pytest.mark.parametrize("keras", KERASES)
+def test_metric_that_was_made_outside_of_the_scope_is_refused(keras: str) -> None:
+    expected, found = shown("metric from outside", keras)
+    assert ("error" in expected) is (keras == "legacy")  # tf_keras refuses it on one device, too
+    for values, _ in found:
+        assert "outside" in values["error"]
