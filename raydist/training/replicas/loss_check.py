@@ -63,7 +63,7 @@ class StepCheck:
       takes_sums: Of each of `means`, by the rules scaled, local mean and sum, whether the scalar of a batch
         is the sum of those of its parts.
       shows_batch: By the same rules, whether one device's values are shown: what a `Mean` is given for a
-        batch is the mean of what it is given for the parts, or their sum, and what the step returns is the mean.
+        batch is the mean or the sum of what it is given for the parts, and what the step returns is the mean.
       tolerance: Relative difference of gradients that are equal up to rounding, in their types.
       drawing: The layers and metrics of the model that draw random numbers.
       drawing_function: A method of the model's that draws some by itself; None where none does.
