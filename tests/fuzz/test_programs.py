@@ -23,6 +23,8 @@ FOUND = {
     ),
     "legacy": ("2017~model~after~call~data~clipping~ema~optimizer", "19~after~data~optimizer"),
 }
+# One of them, of which a note says how it differs.
+TOLD = "1033~optimizer~model"
 SEEDS = {
     "3": ("2", "3", "4", "5", "6", "loop10", "loop11"),
     "legacy": ("12", "13", "14", "15", "16", "17", "loop20", "loop21"),
@@ -57,7 +59,8 @@ def of_same_kind(name: str, keras: str) -> tuple[str, ...]:
 def test_random_program_trains_what_one_device_trains(name: str, keras: str) -> None:
     result = results(of_same_kind(name, keras), keras)[name]
     assert not result.verdict.is_defect, f"{result.program.describe()}\n{result.details}"
-    assert name not in FOUND[keras] or result.verdict is Verdict.EQUAL, result.details
+    if name in FOUND[keras]:
+        assert result.verdict is (Verdict.TOLD if name == TOLD else Verdict.EQUAL), result.details
 
 
 @pytest.mark.slow
