@@ -228,25 +228,27 @@ class StepCheck:
             parts.append(self._updates(_rows(batch, start, size), num_replicas=2, share=scale))
             of_parts.append(self._probe)
             returned.append(self._returned)
-        is_same = all(len(one.means) == len(of_whole.means) for one in of_parts)
-        count = MOST_MEANS if is_same else 0
-        self.means = [metric for metric, _ in of_whole.means[:count]]
+        probes = (of_whole, *of_parts)
+        shown = [
+            _in_common([one.means[:MOST_MEANS] for one in probes]),
+            _in_common([one.weighted_means for one in probes]),
+            _in_common([[(None, value) for value in values] for values in returned]),
+        ]
+        self.means = [metric for metric, _ in shown[0][0]]
         self.reduces_itself = any(update.is_reduced for update in whole)
         self.processes_gradients = any(is_processed(one) for update in whole for one in update.gradients)
         gradients = [one for update in whole for one in update.gradients if one is not None]
         self.tolerance = max(map(_tolerance_of, gradients), default=TOLERANCE)
-        self._tolerances = [_tolerance_of(value) for _, value in of_whole.means[:count]]
-        self._weighted_tolerances = [_tolerance_of(value) for _, value in of_whole.weighted_means]
-        self._returned_tolerances = [_tolerance_of(value) for value in returned[0]]
-        probes = (of_whole, *of_parts)
-        shown = [
-            [_scalars([value for _, value in one.means[:count]]) for one in probes],
-            [_scalars([value for _, value in one.weighted_means]) for one in probes],
-            [_scalars(values) for values in returned],
-        ]
+        self._tolerances, self._weighted_tolerances, self._returned_tolerances = (
+            [_tolerance_of(value) for _, value in of_batch] for of_batch, *_ in shown
+        )
         return [
             *_squared_difference(whole, parts, weight),
-            *(one for values in shown for one in (values[0], tf.add_n(values[1:]))),
+            *(
+                one
+                for of_batch, *rest in shown
+                for one in (_scalars(of_batch), tf.add_n([_scalars(of_part) for of_part in rest]))
+            ),
         ]
 
     def _updates(self, batch: Any, *, num_replicas: int, share: tf.Tensor | None) -> list[Update]:
@@ -426,9 +428,15 @@ def _are_equal(whole: np.ndarray, parts: np.ndarray, tolerances: Sequence[float]
     return equal
 
 
-def _scalars(values: Sequence[Any]) -> tf.Tensor:
-    """Returns scalars as one vector."""
-    return tf.stack([_zero(), *(tf.cast(value, tf.float64) for value in values)])[1:]
+def _in_common(shown: list[list[tuple[Any, Any]]]) -> list[list[tuple[Any, Any]]]:
+    """Returns metrics with their scalars for a batch and its parts; none where a part has more, or fewer."""
+    is_same = all(len(one) == len(shown[0]) for one in shown)
+    return shown if is_same else [[] for _ in shown]
+
+
+def _scalars(shown: Sequence[tuple[Any, Any]]) -> tf.Tensor:
+    """Returns the scalars of metrics as one vector."""
+    return tf.stack([_zero(), *(tf.cast(value, tf.float64) for _, value in shown)])[1:]
 
 
 def _tolerance_of(value: Any) -> float:

@@ -382,7 +382,8 @@ def _find_rule(
     if sentence is not None:
         reporter.note(sentence)
     is_shown = comparing < 1 or shows_batch[list(LossRule).index(finding.rule)] == 1
-    if not is_shown and not finding.is_random and finding.verdict is not LossVerdict.UNEQUAL:
+    is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
+    if not is_shown and not is_noted and not finding.is_random:
         reporter.note(loss_check.describe_shown(source, parts=parts))
     return finding.rule
 

@@ -79,7 +79,8 @@ def _check_metrics(given: Any, strategy: tf.distribute.Strategy) -> None:
         return
     for metric in tree.flatten(given):
         variables = metric.variables if isinstance(metric, keras.metrics.Metric) else ()
-        if any(not isinstance(one.value, tf.distribute.DistributedValues) for one in variables):
+        values = [value for one in variables if (value := getattr(one, "_value", None)) is not None]
+        if any(not isinstance(one, tf.distribute.DistributedValues) for one in values):
             raise UnsupportedError(
                 f"metric {metric.name} was made outside of the strategy's scope, so each worker would have "
                 "one of its own; make it inside of `with ctx.strategy.scope():`"
