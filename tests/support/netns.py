@@ -105,7 +105,8 @@ class Machine:
     def popen(self, *command: str | Path, cwd: Path = Path("/"), **options: Any) -> subprocess.Popen[Any]:
         """Starts a process in the machine; `options` are Popen's."""
         enter = ["nsenter", f"--target={self.init_pid}", "--net", "--pid", "--mount", "--uts", "--ipc", "--"]
-        change = ["sh", "-c", 'cd "$0" && exec "$@"', str(cwd)]
+        # Where nft and iptables are, which only root's PATH has.
+        change = ["sh", "-c", 'PATH="$PATH:/usr/sbin:/sbin"; cd "$0" && exec "$@"', str(cwd)]
         process = subprocess.Popen([*enter, *change, *map(str, command)], start_new_session=True, **options)
         self._entered.append(process)
         return process
