@@ -151,7 +151,7 @@ def test_what_is_averaged_on_the_users_behalf_is_told_with_file_and_line(cluster
         told = any("loss_functions.py:" in note and "averaged over the 2 replicas" in note for note in notes)
         assert told is not is_right_in_keras, (kind, notes)
     for kind in SUMMED:
-        assert run(cluster, keras)[kind][0].values["notes"] == []
+        assert about_gradients(run(cluster, keras)[kind][0]) == []
 
 
 @pytest.mark.parametrize(("cluster", "keras"), CASES)
@@ -292,10 +292,15 @@ def test_every_layer_of_keras_that_draws_has_a_note() -> None:
 @pytest.mark.parametrize("cluster", ["2 devices", pytest.param("2 workers", marks=pytest.mark.slow)])
 def test_step_that_sums_its_gradients_itself_has_to_divide_its_losses(cluster: str) -> None:
     for task in check_equal("sums, divided", cluster, "legacy", atol=1e-5):
-        assert task.values["notes"] == []
+        assert about_gradients(task) == []
     for task in run(cluster, "legacy")["sums, not divided"]:
         [note] = task.values["notes"]
         assert "adds them up over the 2 replicas by itself" in note
+
+
+def about_gradients(task: TaskProcess) -> list[str]:
+    """Returns a task's notes without those on what is shown: a loss that is scaled is returned as a part."""
+    return [note for note in task.values["notes"] if "may differ from one device's" not in note]
 
 
 def check_equal(name: str, cluster: str, keras: str, *, atol: float) -> list[TaskProcess]:
