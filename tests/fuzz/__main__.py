@@ -34,7 +34,8 @@ def main(
     of_fits = {"parameter_server": SHARED, "parameter_server_3": STILL}.get(strategy, "")
     names = [*_names(seeds, dtype, prefix=PREFIX if loops else of_fits)]
     try:
-        _ = [of_name(name) for name in names]
+        for name in names:
+            of_name(name)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--seeds") from error
     counts: Counter[str] = Counter()

@@ -116,6 +116,8 @@ def program_of(name: str) -> Program:
     """Returns the program of a name as `Program.name` writes it."""
     start, *simplified = name.split("~")
     seed, _, dtype = start.removeprefix(SHARED).removeprefix(STILL).partition(":")
+    if not seed.isdecimal():
+        raise ValueError(f"{name} does not begin with a seed, such as 17")
     program = draw(int(seed), dtype=dtype or "float64")
     if name.startswith((SHARED, STILL)):
         program = _for_parameter_servers(program)

@@ -13,7 +13,7 @@ keras = tf.keras
 
 
 def shown(ctx: Any) -> dict[str, Any]:
-    """Returns by program what `fit` and `evaluate` show, and which program the notes are about."""
+    """Returns by program what `fit` or `evaluate` shows, or the error, and what the run notes."""
     values: dict[str, Any] = {}
     notes: dict[str, list[str]] = {}
     for name, program in PROGRAMS.items():
@@ -52,7 +52,7 @@ def fitted(model: Any) -> dict[str, list[float]]:
 
 
 class WithMetrics(keras.Model):  # type: ignore[misc]
-    """Shows what `shown_of` returns for a batch, by name, in a `Mean` of that name."""
+    """Has a `Mean` for each of `names`."""
 
     names: tuple[str, ...] = ()
 
@@ -85,17 +85,12 @@ class SumInTestStep(WithMetrics):
 
 
 class OwnStep(WithMetrics):
-    """Returns the sum over a batch, and gives `Mean`s its root and its largest error."""
+    """Gives `Mean`s the root of a batch's loss and the largest error."""
 
     names = ("root", "largest")
 
     def train_step(self, data: Any) -> Any:
-        x, y = data
-        with tf.GradientTape() as tape:
-            error = tf.square(y - self(x, training=True))
-            loss = tf.reduce_mean(error)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        error, loss = trained(self, *data)
         self.means["root"].update_state(tf.sqrt(loss))
         self.means["largest"].update_state(tf.reduce_max(error))
         return {name: mean.result() for name, mean in self.means.items()}
@@ -103,13 +98,18 @@ class OwnStep(WithMetrics):
 
 class ReturnsSum(keras.Model):  # type: ignore[misc]
     def train_step(self, data: Any) -> Any:
-        x, y = data
-        with tf.GradientTape() as tape:
-            error = tf.square(y - self(x, training=True))
-            loss = tf.reduce_mean(error)
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        error, loss = trained(self, *data)
         return {"own": loss, "sum_of_errors": tf.reduce_sum(error)}
+
+
+def trained(model: Any, x: Any, y: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Applies the gradients of a batch; returns its squared errors and their mean, the loss."""
+    with tf.GradientTape() as tape:
+        error = tf.square(y - model(x, training=True))
+        loss = tf.reduce_mean(error)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    return error, loss
 
 
 class SumInLayer(keras.layers.Layer):  # type: ignore[misc]

@@ -37,6 +37,7 @@ def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str) -> None
     if (name, keras) == ("sum in a layer", "legacy"):
         pytest.skip("tf_keras cannot make a functional model of such a layer in a scope")
     expected, found = shown(name, keras)
+    assert "error" not in expected
     for values, notes in found:
         assert values.keys() == expected.keys()
         for key, value in expected.items():

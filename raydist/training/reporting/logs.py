@@ -18,7 +18,7 @@ _MOST_ELEMENTS = 100
 def numbers(logs: Any) -> dict[str, Any]:
     """Returns the numbers of Keras's logs: floats, and NumPy arrays of metrics that return several.
 
-    A metric that returns a dict gives its own names, as Keras 3's `pythonify_logs` has it.
+    The values of a metric that returns a dict have the dict's names, as in Keras 3's history.
     """
     found: dict[str, Any] = {}
     for name, value in dict(logs or {}).items():

@@ -117,11 +117,11 @@ def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         probe, accumulated = gradient_probe.active(), accumulation.active()
         is_scaled, grads_and_vars = hasattr(self, "loss_scale"), list(grads_and_vars)
+        # After an update it assigns them what their constraint makes of them.
+        _make_assignable(one for _, one in grads_and_vars if getattr(one, "constraint", None) is not None)
         if not grads_and_vars or (probe is None and accumulated is None and not is_scaled):
-            _make_assignable(variable for _, variable in grads_and_vars)
             return original(self, grads_and_vars, *args, **kwargs)
         given, variables = zip(*grads_and_vars, strict=True)
-        _make_assignable(variables)
         if probe is None and accumulated is None:
             with accumulation.summing_scaled(given, self.loss_scale):
                 return original(self, grads_and_vars, *args, **kwargs)
@@ -156,18 +156,17 @@ def _make_compute_current_learning_rate(original: Callable[..., None]) -> Callab
     @functools.wraps(original)
     def _compute_current_learning_rate(self: Any) -> None:
         if (rate := getattr(self, "_current_learning_rate", None)) is not None:
-            _make_assignable([rate], is_each=True)
+            _make_assignable([rate])
         original(self)
 
     return _compute_current_learning_rate
 
 
-def _make_assignable(variables: Iterable[Any], *, is_each: bool = False) -> None:
-    """Lets the replicas of central_storage, which share variables, assign all or those with constraints."""
+def _make_assignable(variables: Iterable[Any]) -> None:
+    """Lets the replicas of central_storage assign the variables that they share."""
     if is_central(tf.distribute.get_strategy()):
         for variable in variables:
-            if is_each or getattr(variable, "constraint", None) is not None:
-                tf_private.assign_of_first_replica(variable)
+            tf_private.assign_of_first_replica(variable)
 
 
 def _make_supports_loss_scaling(original: Callable[..., Any]) -> Callable[..., Any]:
