@@ -10,11 +10,10 @@ parts of it, both ways.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,9 +26,6 @@ from raydist.training.replicas.loss_verdict import (
     TOLERANCE,
     TOLERANCE_OF_DOUBLES,
     UNKNOWN,
-    LossFinding,
-    LossRule,
-    LossVerdict,
 )
 from raydist.training.replicas.replica_share import use_share
 
@@ -43,6 +39,26 @@ _LEAST_SHOWN = 1e-6
 _LIBRARIES = ("keras", "tf_keras", "raydist")
 # Gradients of parts that miss as much of the batch's, whatever they are weighted by, compare examples.
 _MISSED_PART = 1e-2
+
+
+class _Outputs(NamedTuple):
+    """What a step is traced to, under a rule: of a batch, and added up over its two halves.
+
+    Attributes:
+      differences, references: Squared norms by variable, see `_squared_difference`.
+      given, given_parts: What `Mean`s are given without a weight.
+      weighted, weighted_parts: What they are given with one.
+      returned, returned_parts: What the step returns.
+    """
+
+    differences: Any
+    references: Any
+    given: Any
+    given_parts: Any
+    weighted: Any
+    weighted_parts: Any
+    returned: Any
+    returned_parts: Any
 
 
 class StepCheck:
@@ -135,30 +151,28 @@ class StepCheck:
     def errors(self, batch: Any) -> list[float]:
         """Returns the relative difference to one device under each rule: scaled, local mean, sum."""
         flat = tf.nest.flatten(batch, expand_composites=True)
-        found = []
+        errors = []
         self.takes_sums, self.shows_batch = [], []
         for scale, weight in ((0.5, 1.0), (1.0, 0.5), (1.0, 1.0)):
-            differences, references, *shown = (
-                value.numpy() for value in self._run(tf.constant(scale), tf.constant(weight), *flat)
-            )
-            given, given_parts, weighted, weighted_parts, returned, returned_parts = shown
-            sums = _are_equal(given, given_parts, self._tolerances)
-            sums &= given != 0  # which shows nothing
-            means = _are_equal(given, given_parts / 2, self._tolerances)
+            run = self._run(tf.constant(scale), tf.constant(weight), *flat)
+            found = _Outputs(*(value.numpy() for value in run))
+            sums = _are_equal(found.given, found.given_parts, self._tolerances)
+            sums &= found.given != 0  # which shows nothing
+            means = _are_equal(found.given, found.given_parts / 2, self._tolerances)
             # Keras weighs what it unscales, which makes a sum of it where losses are sums.
-            weighted_parts *= 1 if scale == weight else 0.5
+            weighted_parts = found.weighted_parts * (1 if scale == weight else 0.5)
             others = (
-                _are_equal(weighted, weighted_parts, self._weighted_tolerances),
-                _are_equal(returned, returned_parts / 2, self._returned_tolerances),
+                _are_equal(found.weighted, weighted_parts, self._weighted_tolerances),
+                _are_equal(found.returned, found.returned_parts / 2, self._returned_tolerances),
             )
             self.takes_sums.append([*sums])
             self.shows_batch.append(bool((sums | means).all() and all(one.all() for one in others)))
-            ratios = differences / np.where(references > 0, references, np.nan)
+            ratios = found.differences / np.where(found.references > 0, found.references, np.nan)
             # Each variable by itself: a large gradient would hide what is wrong in a small one. An update
             # that is zero, or overflows, shows nothing.
             is_known = np.isfinite(ratios).any()
-            found.append(float(np.nanmax(ratios[np.isfinite(ratios)])) ** 0.5 if is_known else UNKNOWN)
-        return found
+            errors.append(float(np.nanmax(ratios[np.isfinite(ratios)])) ** 0.5 if is_known else UNKNOWN)
+        return errors
 
     def compares_examples(self, batch: Any) -> bool:
         """Returns whether it matters which examples of a batch are together, and no weights make up for it.
@@ -216,7 +230,7 @@ class StepCheck:
         batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
         if not self._compares:
             self._updates(batch, num_replicas=1, share=None)
-            return [tf.constant([0.0])] * 8
+            return [tf.constant([0.0])] * len(_Outputs._fields)
         # Parts of one size: a loss that divides by the number of replicas is right for them.
         size = slices.num_rows(batch) // 2
         whole = self._updates(_rows(batch, 0, 2 * size), num_replicas=1, share=None)
@@ -288,125 +302,6 @@ class StepCheck:
         else:
             return False
         return True
-
-
-def described(function: Any) -> str:
-    """Returns the name of a function or class, and where it is."""
-    return f"{function.__qualname__} ({location_of(function)})"
-
-
-def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
-    """Returns the sentence for the run's notes; None where the step is right as it is written.
-
-    Args:
-      function: The user's function or class that the loss comes from.
-      parts: Of what gradients are summed: `the 2 replicas`.
-    """
-    where = described(function)
-    if finding.verdict in (LossVerdict.EITHER, LossVerdict.SCALED, LossVerdict.SUM):
-        return None
-    averaged = (
-        f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "
-        f"{parts} by their number of examples, as one device does; if they are divided "
-        "by a number of replicas that was read outside of it, use --no-check-equality"
-    )
-    if finding.verdict is LossVerdict.LOCAL_MEAN:
-        return averaged
-    if finding.verdict is LossVerdict.DIVIDED:
-        return (
-            f"the losses in {where} are means over a replica's part of the batch, and gradients are summed "
-            f"over {parts}, which is right only if the losses are divided by the number of replicas. The "
-            "function has that number from outside; divide by ctx.strategy.num_replicas_in_sync inside of "
-            "it, or do not divide"
-        )
-    if finding.reduces_itself:
-        return (
-            f"whether {where} gives the gradients of one device could not be shown, because it adds them up "
-            f"over {parts} by itself; if its losses are means over a replica's part, "
-            "divide them by the number of replicas; an optimizer adds gradients up by itself, unless it is "
-            "one of tf_keras with skip_gradients_aggregation=True"
-        )
-    is_averaged = finding.rule is LossRule.LOCAL_MEAN
-    done = "averaged over" if is_averaged else "summed over"
-    remedy = (
-        "if it divides by the number of replicas or by the global batch size, use --no-check-equality"
-        if is_averaged
-        else "if its losses are means over a replica's part, divide them by the number of replicas"
-    )
-    if finding.compares_examples:
-        return (
-            f"{where} compares the examples of a batch, each replica those of its own part alone, so "
-            f"results depend on the number of replicas; gradients are {done} {parts}: {remedy}"
-        )
-    if finding.verdict is LossVerdict.UNKNOWN:
-        cause = "it could not be run on a part of a batch, or its first gradients are zero or not finite"
-    elif finding.is_random:
-        cause = "the step draws random numbers"
-    else:
-        cause = "its losses depend on how a batch is divided"
-    return (
-        f"whether {where} gives the gradients of one device could not be shown, because {cause}; gradients "
-        f"are {done} {parts}: {remedy}"
-    )
-
-
-def describe_evaluation(function: Any, *, num_replicas: int, is_known: bool) -> str:
-    """Returns the sentence for losses of a test step that may not be those of one device.
-
-    Args:
-      is_known: Whether the step could be run on a part of a batch.
-    """
-    if not is_known:
-        return (
-            f"whether evaluations show the losses in {described(function)} as one device does could not be "
-            "shown, because they could not be computed for a part of a batch"
-        )
-    return (
-        f"what evaluations show of the losses in {described(function)} depends on how a batch is divided "
-        f"over the {num_replicas} replicas, so it may differ from what one device shows"
-    )
-
-
-def describe_shown(function: Any, *, parts: str) -> str:
-    """Returns the sentence for a training step whose scalars are not what one device shows."""
-    return (
-        f"what {described(function)} returns, or gives to a Mean metric, depends on how a batch is divided "
-        f"over {parts}, so what is shown of it may differ from one device's; weights do not depend on it"
-    )
-
-
-def describe_draws(function: Any) -> str:
-    """Returns the sentence for a loss or a step that draws random numbers."""
-    return (
-        f"{described(function)} draws random numbers, so results repeat only with the same number of replicas"
-    )
-
-
-def describe_processing(function: Any) -> str:
-    """Returns the sentence for a step that clips its gradients."""
-    return (
-        f"{described(function)} clips or rescales its gradients by itself, each "
-        "replica its own part before they are summed, so results depend on the number of replicas; give the "
-        "optimizer clipnorm, global_clipnorm or clipvalue, which apply to the sum"
-    )
-
-
-def describe_assignments(function: Any, variables: Sequence[Any]) -> str:
-    """Returns the sentence for a step that assigns to variables, on each replica what that one has."""
-    names = ", ".join(str(variable.name) for variable in variables)
-    return (
-        f"{described(function)} assigns to {names} on each replica, from its own "
-        "part of the batch, so the replicas' values differ and results depend on their number; make them "
-        "with aggregation=tf.VariableAggregation.MEAN or SUM"
-    )
-
-
-def location_of(thing: Any) -> str:
-    """Returns `file:line` of a function or class; the file alone where there is no source to look into."""
-    try:
-        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
-    except (OSError, TypeError):
-        return str(getattr(thing, "__module__", "unknown file"))
 
 
 def _is_of_library(frame: FrameType | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import logging
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,6 +19,8 @@ from raydist.training.replicas import (
     gradient_probe,
     layer_notes,
     loss_check,
+    loss_sentences,
+    loss_sources,
     loss_verdict,
     replica_share,
     slices,
@@ -100,7 +101,7 @@ def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool
     if not _CheckSettings.checks or model in _rules:
         return False
     has_replicas = strategy.num_replicas_in_sync > 1
-    has_losses = (is_group or has_replicas) and has_own_losses(model)
+    has_losses = (is_group or has_replicas) and loss_sources.has_own_losses(model)
     may_differ = has_replicas and (layer_notes.with_own_state(model) or layer_notes.may_compare(model))
     return has_losses or bool(may_differ)
 
@@ -110,7 +111,7 @@ def is_evaluation_undecided(model: Any, strategy: tf.distribute.Strategy) -> boo
     if not _CheckSettings.checks or strategy.num_replicas_in_sync == 1 or model in _evaluation_rules:
         return False
     is_own = not is_keras(type(model).test_step)
-    return is_own or (model not in _rules and has_own_losses(model))
+    return is_own or (model not in _rules and loss_sources.has_own_losses(model))
 
 
 def update_check_of(model: Any) -> UpdateCheck:
@@ -131,9 +132,9 @@ def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> N
     strategy = model.distribute_strategy
     # A distributed dataset's spec holds one for each local replica.
     own = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], element_spec)
-    where = loss_check.described(type(model).train_step)
+    where = loss_sentences.described(type(model).train_step)
     try:
-        spec = tf.nest.map_structure(relaxed_spec, _own_rows(own))
+        spec = tf.nest.map_structure(slices.relaxed_spec, slices.own_rows_of(own))
         with gradient_probe.counters_kept(model):
             check = UpdateCheck(step, strategy=strategy, spec=spec)
     except Exception as error:  # the user's code
@@ -158,10 +159,11 @@ def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> N
 
 def check_rule(model: Any) -> None:
     """Raises UnsupportedError for losses of a model's own that no batch's share can weight."""
-    if rule_of(model) is not LossRule.SCALED or not has_own_losses(model):
+    if rule_of(model) is not LossRule.SCALED or not loss_sources.has_own_losses(model):
         return
+    source = loss_sentences.described(next(loss_sources.own_sources(model)))
     raise UnsupportedError(
-        f"ctx.fit got accumulate, and the losses in {loss_check.described(next(_own_sources(model)))} are "
+        f"ctx.fit got accumulate, and the losses in {source} are "
         "scaled for several replicas, or could not be checked, so raydist cannot weight each batch by its "
         "examples; let them be means over the batch, and leave --no-check-equality out"
     )
@@ -188,13 +190,13 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
       num_batches: Batches of an update.
     """
     strategy = model.distribute_strategy
-    given = _own_rows(strategy.experimental_local_results(element)[0])
-    step, batch = on_own_rows(strategy, step, element)
-    has_losses = has_own_losses(model)
+    given = slices.own_rows_of(strategy.experimental_local_results(element)[0])
+    step, batch = slices.on_own_rows(strategy, step, element)
+    has_losses = loss_sources.has_own_losses(model)
     check: loss_check.StepCheck | None = None
     errors = [UNKNOWN] * 3
     try:
-        spec = tf.nest.map_structure(relaxed_spec, batch)
+        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         if not has_losses or int(slices.num_rows(batch)) > 1:
             with gradient_probe.counters_kept(model):
                 check = loss_check.StepCheck(
@@ -206,7 +208,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
     if check is not None or has_losses:  # else what the traced step shows is all that is known
         _rules[model] = LossRule.SCALED
     if has_losses:
-        source = next(_own_sources(model))
+        source = next(loss_sources.own_sources(model))
         _rules[model] = _find_rule(source, check, errors, batch, strategy=strategy, num_batches=num_batches)
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
@@ -221,10 +223,10 @@ def decide_evaluation(model: Any, step: Callable[[Any], Any], element: Any) -> N
     before the first step is traced.
     """
     strategy = model.distribute_strategy
-    step, batch = on_own_rows(strategy, step, element)
+    step, batch = slices.on_own_rows(strategy, step, element)
     check: loss_check.StepCheck | None = None
     try:
-        spec = tf.nest.map_structure(relaxed_spec, batch)
+        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         with gradient_probe.counters_kept(model):
             check = loss_check.StepCheck(step, strategy=strategy, spec=spec, model=model)
         # A row twice tells a sum from a mean, too.
@@ -246,9 +248,9 @@ def decide_evaluation(model: Any, step: Callable[[Any], Any], element: Any) -> N
     rule = next((one for one in by_preference if shows_batch[rules.index(one)] == 1), None)
     if rule is None or check is None:
         source = type(model).test_step
-        source = next(_own_sources(model)) if is_keras(source) else source
+        source = next(loss_sources.own_sources(model)) if is_keras(source) else source
         is_known, num_replicas = comparing == 1, strategy.num_replicas_in_sync
-        sentence = loss_check.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known)
+        sentence = loss_sentences.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known)
         reporter.note(sentence)
         return
     _evaluation_rules[model] = rule
@@ -269,7 +271,7 @@ def _comparing_layers(model: Any, check: loss_check.StepCheck | None, given: Any
         return []
     inputs = given[0] if isinstance(given, tuple) else given
     try:
-        spec = tf.nest.map_structure(relaxed_spec, inputs)
+        spec = tf.nest.map_structure(slices.relaxed_spec, inputs)
         with gradient_probe.counters_kept(model):
             found, is_sure = forward_check.mixing_layers(model, inputs, spec, suspects)
             return found if is_sure or _compares_examples(check, batch) else []
@@ -294,11 +296,11 @@ def rule_of_loop(
     num_replicas = strategy.num_replicas_in_sync
     if num_replicas == 1 or not _CheckSettings.checks:
         return LossRule.SCALED
-    step, batch = on_own_rows(strategy, step_fn, element)
+    step, batch = slices.on_own_rows(strategy, step_fn, element)
     check: loss_check.StepCheck | None = None
     errors = [UNKNOWN] * 3
     try:
-        spec = tf.nest.map_structure(relaxed_spec, batch)
+        spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         if int(slices.num_rows(batch)) > 1:
             check = loss_check.StepCheck(step, strategy=strategy, spec=spec)
             errors = check.errors(batch)
@@ -307,9 +309,9 @@ def rule_of_loop(
     may_divide = any(np.isclose(one, (num_replicas, 1 / num_replicas)).any() for one in numbers)
     rule = _find_rule(step_fn, check, errors, batch, strategy=strategy, is_loop=True, may_divide=may_divide)
     if check is not None and check.draws_elsewhere:
-        reporter.note(loss_check.describe_draws(step_fn))
+        reporter.note(loss_sentences.describe_draws(step_fn))
     if check is not None and check.processes_gradients:
-        reporter.note(loss_check.describe_processing(step_fn))
+        reporter.note(loss_sentences.describe_processing(step_fn))
     return rule
 
 
@@ -378,13 +380,13 @@ def _find_rule(
     logger.info("%s: %s, errors %s", source, finding, means)
     set_takers_of_sums(finding.rule)
     parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
-    sentence = loss_check.describe(finding, function=source, parts=parts)
+    sentence = loss_sentences.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)
     is_shown = comparing < 1 or shows_batch[list(LossRule).index(finding.rule)] == 1
     is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
     if not is_shown and not is_noted and not finding.is_random:
-        reporter.note(loss_check.describe_shown(source, parts=parts))
+        reporter.note(loss_sentences.describe_shown(source, parts=parts))
     return finding.rule
 
 
@@ -422,11 +424,11 @@ def _notes_on_step(model: Any, check: loss_check.StepCheck | None) -> Iterator[s
         yield layer_notes.describe_state(stateful, is_sure=True)
     if has_replicas:
         yield from _notes_on_draws(model, check)
-    source = next(_own_sources(model), None)
+    source = next(loss_sources.own_sources(model), None)
     if check.processes_gradients:
-        yield loss_check.describe_processing(source)
+        yield loss_sentences.describe_processing(source)
     if source is not None and (drifting := _drifting(model, fed)):
-        yield loss_check.describe_assignments(source, drifting)
+        yield loss_sentences.describe_assignments(source, drifting)
 
 
 def _notes_on_draws(model: Any, check: loss_check.StepCheck) -> Iterator[str]:
@@ -436,8 +438,8 @@ def _notes_on_draws(model: Any, check: loss_check.StepCheck) -> Iterator[str]:
         yield layer_notes.describe_draws(drawing)
     functions = [check.drawing_function]
     if check.draws_elsewhere:
-        functions.append(next(_own_sources(model), None))
-    yield from (loss_check.describe_draws(one) for one in functions if one is not None)
+        functions.append(next(loss_sources.own_sources(model), None))
+    yield from (loss_sentences.describe_draws(one) for one in functions if one is not None)
 
 
 def _is_noted_to_draw(operation: Any) -> bool:
@@ -465,71 +467,3 @@ def _ids(variables: Sequence[Any]) -> set[int]:
     # A variable of Keras 3 wraps a tf.Variable.
     plain = (one if isinstance(one, tf.Variable) else one.value for one in variables)
     return {id(tf_private.distributed(one)) for one in plain if isinstance(one, tf.Variable)}
-
-
-def has_own_losses(model: Any) -> bool:
-    """Whether some of the arithmetic of a model's loss is the user's and not Keras's."""
-    return next(_own_sources(model), None) is not None
-
-
-def _own_sources(model: Any) -> Iterator[Any]:
-    """Yields the functions and classes of the user's that a model's loss comes from."""
-    own = type(model).train_step, type(model).compute_loss
-    yield from (function for function in own if not is_keras(function))
-    yield from (loss for loss in _compiled_losses(model) if not is_keras(loss))
-    layers = list(model._flatten_layers())
-    yield from (type(layer) for layer in layers if _adds_losses(type(layer)))
-    # What a layer gives to a metric of its own may be a sum over the examples, as a loss may.
-    yield from (type(one) for one in layers if not is_keras(type(one)) and getattr(one, "_metrics", None))
-
-
-def _compiled_losses(model: Any) -> Iterator[Any]:
-    for loss in tf.nest.flatten(model.loss if not inspect.ismethod(model.loss) else None):
-        if loss is None or isinstance(loss, str):
-            continue
-        yield loss if inspect.isroutine(loss) else type(loss)
-
-
-def _adds_losses(cls: type) -> bool:
-    """Whether a layer's class that is not Keras's calls `add_loss`."""
-    return any(
-        "add_loss" in code.co_names
-        for base in cls.__mro__
-        if not is_keras(base)
-        for member in vars(base).values()
-        if (code := getattr(member, "__code__", None)) is not None
-    )
-
-
-def _own_rows(element: Any) -> Any:
-    """Returns a replica's batch. A padding example has something to compute on, too."""
-    return element.batch if isinstance(element, slices.Slice) else element
-
-
-def on_own_rows(
-    strategy: tf.distribute.Strategy, step: Callable[[Any], Any], element: Any
-) -> tuple[Callable[[Any], Any], Any]:
-    """Returns the batch of this worker's first replica, and `step` for what of it is there."""
-    return _without_none(step, _own_rows(strategy.experimental_local_results(element)[0]))
-
-
-def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], Any]:
-    """Returns a step on the components that are there, and these; `train_on_batch` has None for weights."""
-    components = tf.nest.flatten(batch)
-    given = [tf.convert_to_tensor(one) if isinstance(one, np.ndarray) else one for one in components]
-
-    def on_given(present: Any) -> Any:
-        left = iter(present)
-        return step(
-            tf.nest.pack_sequence_as(batch, [None if one is None else next(left) for one in components])
-        )
-
-    return on_given, [one for one in given if one is not None]
-
-
-def relaxed_spec(component: Any) -> Any:
-    """Returns the type of a component, which may be a type already, with any number of rows."""
-    spec = component if isinstance(component, tf.TypeSpec) else tf.type_spec_from_value(component)
-    if isinstance(spec, tf.TensorSpec):
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec

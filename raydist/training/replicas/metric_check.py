@@ -19,7 +19,14 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.replicas import code_names, gradient_probe, loss_check, loss_rules, metric_cells, slices
+from raydist.training.replicas import (
+    code_names,
+    gradient_probe,
+    loss_rules,
+    loss_sentences,
+    metric_cells,
+    slices,
+)
 from raydist.training.replicas.replica_share import use_share
 from raydist.training.reporting import reporter
 
@@ -48,14 +55,14 @@ def check(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     strategy = model.distribute_strategy
     metrics = _unknown(model)
     _looked_at.update(metrics)
-    step, batch = loss_rules.on_own_rows(strategy, step, element)
+    step, batch = slices.on_own_rows(strategy, step, element)
     found: Sequence[tuple[float, float]] = [(0.0, 0.0)] * len(metrics)
     if int(slices.num_rows(batch)) > 1:
         found = _differences(metrics, model, step, batch)
     # One decision for all: each worker has looked at other examples.
     flat = means_over_workers(strategy, [value for one in found for value in one])
     for metric, is_wrong, is_unknown in zip(metrics, flat[::2], flat[1::2], strict=True):
-        where = loss_check.described(_source(metric))
+        where = loss_sentences.described(_source(metric))
         if is_wrong:
             reporter.note(
                 f"metric {metric.name} from {where} is no sum or mean over examples: several replicas' "
@@ -73,7 +80,7 @@ def note_sums(model: Any) -> None:
     """Notes what the metrics of the user's own have to be where no batch is at hand to try them on."""
     if metrics := _unknown(model):
         _looked_at.update(metrics)
-        named = ", ".join(f"{one.name} from {loss_check.described(_source(one))}" for one in metrics)
+        named = ", ".join(f"{one.name} from {loss_sentences.described(_source(one))}" for one in metrics)
         reporter.note(
             f"what the workers have of the metrics {named} is added up, which is right for sums and means "
             "over examples alone"
@@ -96,7 +103,7 @@ def _differences(
     metrics: Sequence[Any], model: Any, step: Callable[[Any], Any], batch: Any
 ) -> list[tuple[float, float]]:
     """Returns of each metric whether it is wrong, and whether that is unknown, as 0.0 or 1.0."""
-    spec = tf.nest.map_structure(loss_rules.relaxed_spec, batch)
+    spec = tf.nest.map_structure(slices.relaxed_spec, batch)
     signature = [tf.TensorSpec(one.shape, one.dtype) for one in tf.nest.flatten(spec, expand_composites=True)]
     probe = gradient_probe.Probe(model.distribute_strategy)
     failed: set[int] = set()

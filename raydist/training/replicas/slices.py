@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
@@ -209,3 +210,37 @@ def rows(component: Any, start: Any, size: Any) -> Any:
         extent = tf.concat([[tf.cast(size, tf.int64)], component.dense_shape[1:]], axis=0)
         return tf.sparse.slice(component, begin, extent)
     return component[start : start + size]
+
+
+def own_rows_of(element: Any) -> Any:
+    """Returns a replica's batch. A padding example has something to compute on, too."""
+    return element.batch if isinstance(element, Slice) else element
+
+
+def on_own_rows(
+    strategy: tf.distribute.Strategy, step: Callable[[Any], Any], element: Any
+) -> tuple[Callable[[Any], Any], Any]:
+    """Returns the batch of this worker's first replica, and `step` for what of it is there."""
+    return _without_none(step, own_rows_of(strategy.experimental_local_results(element)[0]))
+
+
+def _without_none(step: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], Any]:
+    """Returns a step on the components that are there, and these; `train_on_batch` has None for weights."""
+    components = tf.nest.flatten(batch)
+    given = [tf.convert_to_tensor(one) if isinstance(one, np.ndarray) else one for one in components]
+
+    def on_given(present: Any) -> Any:
+        left = iter(present)
+        return step(
+            tf.nest.pack_sequence_as(batch, [None if one is None else next(left) for one in components])
+        )
+
+    return on_given, [one for one in given if one is not None]
+
+
+def relaxed_spec(component: Any) -> Any:
+    """Returns the type of a component, which may be a type already, with any number of rows."""
+    spec = component if isinstance(component, tf.TypeSpec) else tf.type_spec_from_value(component)
+    if isinstance(spec, tf.TensorSpec):
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec
