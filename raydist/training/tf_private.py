@@ -499,6 +499,36 @@ def reads_any(tensor: tf.Tensor, variables: Sequence[Any]) -> bool:
     return False
 
 
+def computes_same(one: tf.Tensor, other: tf.Tensor) -> bool:
+    """Whether two tensors of a graph are computed alike from the same variables and inputs.
+
+    Functions that operations call, such as the branches of a condition, are not looked into.
+    """
+    ahead, seen = [(one, other)], set[tuple[int, int]]()
+    while ahead:
+        first, second = ahead.pop()
+        if first is second or (id(first), id(second)) in seen:
+            continue
+        seen.add((id(first), id(second)))
+        if not _are_alike(first, second):
+            return False
+        ahead += zip(first.op.inputs, second.op.inputs, strict=True)
+    return True
+
+
+def _are_alike(one: tf.Tensor, other: tf.Tensor) -> bool:
+    """Whether two tensors are the same output of operations that differ in nothing but their inputs."""
+    first, second = ((each.op.type, each.value_index, len(each.op.inputs)) for each in (one, other))
+    if first != second or one.op.type == "Placeholder":
+        return False
+    attributes, others = one.op.node_def.attr, other.op.node_def.attr
+    return all(
+        name in others and (value.HasField("func") or value == others[name])
+        for name, value in attributes.items()
+        if name != "_class"
+    )
+
+
 def without_effects(
     function: Callable[..., Sequence[tf.Tensor]], signature: Sequence[tf.TensorSpec]
 ) -> tuple[Any, tf.Graph]:

@@ -40,6 +40,10 @@ OF_WHAT_IS_SHOWN = ("depends on how a batch is divided", "whether evaluations sh
 # Of errors that say what is not supported.
 REFUSALS = ("tf_keras's Nadam trains",)
 
+# Of errors of Keras's own, with metrics that plain tf_keras leaves out where a step of the user's own is all
+# there is: R2Score in float64.
+OF_KERAS = ("Input 'e' of 'SelectV2' Op has type float64",)
+
 # What none of these programs gives a reason to say.
 FALSE_ALARMS = ("from the other workers'",)
 
@@ -116,6 +120,8 @@ def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras:
         shown = [dataclasses.replace(one, outcome=_counted(one.outcome)) for one in (bare, *tasks)]
         bare, tasks = shown[0], shown[1:]
     failed = [task for task in tasks if task.error]
+    if failed and any(words in str(failed[0].error) for words in OF_KERAS):
+        return Result(program=program, verdict=Verdict.UNUSABLE, details=_end(failed[0]))
     if failed and any(words in str(failed[0].error) for words in REFUSALS):
         return Result(program=program, verdict=Verdict.TOLD, details=_end(failed[0]))
     if failed:
@@ -138,7 +144,7 @@ def _judge(program: Program | Loop, bare: Done, tasks: Sequence[Done], *, keras:
     told = [note for note in notes if any(words in note for words in OF_WHAT_IS_SHOWN)]
     if told and is_equal_but_for(lambda name: False):
         return Result(program=program, verdict=Verdict.TOLD, details=told[0])
-    if keras == "legacy" and _is_sum(program) and is_equal_but_for(lambda name: not name.endswith("loss")):
+    if keras == "legacy" and _is_sum(program) and is_equal_but_for(lambda name: "loss" not in name):
         limit = "tf_keras weighs a replica's sum by its examples"
         return Result(program=program, verdict=Verdict.EXPLAINED, details=limit)
     if (limit := _limit_of(program, keras=keras, cluster=cluster)) is not None:

@@ -34,7 +34,10 @@ def build(program: Program) -> Any:
         "add_loss": AddLoss,
         "compute_loss": OwnComputeLoss,
     }.get(program.model)
-    return functional if make is None else make(functional)
+    model = functional if make is None else make(functional)
+    if program.model == "own_train_step":
+        model.shows_again = program.logs == "again"
+    return model
 
 
 def compiled(program: Program) -> Any:
@@ -83,6 +86,8 @@ class OwnComputeLoss(Wrapped):
 
 
 class OwnTrainStep(Wrapped):
+    shows_again = False
+
     def train_step(self, data: Any) -> Any:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
@@ -104,7 +109,10 @@ class OwnTrainStep(Wrapped):
                 metric.update_state(loss)
             elif not metric.name.endswith("_loss"):  # compute_loss has updated those of outputs
                 metric.update_state(y, y_pred, sample_weight=sample_weight)
-        return {metric.name: metric.result() for metric in self.metrics}
+        logs = {metric.name: metric.result() for metric in self.metrics}
+        if self.shows_again and "loss" in logs:
+            logs["loss_again"] = logs["loss"]
+        return logs
 
 
 def _inputs(program: Program) -> Any:
@@ -187,6 +195,11 @@ def _own_loss(y_true: Any, y_pred: Any) -> Any:
     return tf.reduce_mean(tf.abs(y_true - y_pred) ** 1.5, axis=-1)
 
 
+class _OwnFunction(keras.losses.Loss):  # type: ignore[misc]
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return _own_loss(y_true, y_pred)
+
+
 class _OwnLoss(keras.losses.Loss):  # type: ignore[misc]
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_sum(tf.square(y_true - y_pred), axis=-1)
@@ -203,6 +216,7 @@ def loss_of(program: Program, *, reduction: str) -> Any:
         "huber": losses.Huber,
         "log_cosh": losses.LogCosh,
         "own_class": _OwnLoss,
+        "own_function": _OwnFunction,
         "binary_crossentropy": losses.BinaryCrossentropy,
         "hinge": losses.Hinge,
         "focal": losses.BinaryFocalCrossentropy,

@@ -46,6 +46,7 @@ class Program:
       layers: Names of hidden layers.
       loss: One of LOSSES[task].
       shuffle: Whether `model.fit` shuffles arrays.
+      logs: Whether steps of the model's own show its loss by another name, too.
       outputs: How many outputs the model has; the second one is a regression.
       after: What happens after the training, in this order.
       is_shared: Whether it is one for parameter servers.
@@ -70,6 +71,7 @@ class Program:
     schedule: str = KEEP
     weights: str = KEEP
     model: str = "functional"
+    logs: str = KEEP
     data: str = "arrays"
     shuffle: bool = False
     num_examples: int = 48
@@ -206,6 +208,7 @@ def draw(seed: int, *, dtype: str = "float64") -> Program:
         model=choose(
             "model", "functional", "subclassed", "own_train_step", "add_loss", "compute_loss", "functional"
         ),
+        logs=choose("logs", KEEP, "again"),
         data="dataset" if call == "model.fit" and data == "function" else data,
         shuffle=data == "arrays" and call == "model.fit" and choose("shuffle", False, True),
         num_examples=choose("num_examples", 48, 50, 61, 37),

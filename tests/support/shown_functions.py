@@ -96,6 +96,29 @@ class OwnStep(WithMetrics):
         return {name: mean.result() for name, mean in self.means.items()}
 
 
+class ShowsMetrics(WithMetrics):
+    """Shows its metrics by names of its own, as keras-io's VAE does, and what it works out from one."""
+
+    names = ("total",)
+
+    def train_step(self, data: Any) -> Any:
+        _, loss = trained(self, *data)
+        return self.logs(loss)
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        return self.logs(tf.reduce_mean(tf.square(y - self(x, training=False))))
+
+    def logs(self, loss: Any) -> Any:
+        self.means["total"].update_state(loss)
+        return {"loss": self.means["total"].result()}
+
+
+class WorksOut(ShowsMetrics):
+    def logs(self, loss: Any) -> Any:
+        return {**super().logs(loss), "perplexity": tf.exp(self.means["total"].result())}
+
+
 class ReturnsSum(keras.Model):  # type: ignore[misc]
     def train_step(self, data: Any) -> Any:
         error, loss = trained(self, *data)
@@ -146,6 +169,8 @@ PROGRAMS = {
     "evaluated": evaluated,
     "sum in a layer": lambda ctx: fitted(made(ctx, layers=[SumInLayer])),
     "own step": lambda ctx: fitted(made(ctx, OwnStep)),
+    "renamed": lambda ctx: fitted(made(ctx, ShowsMetrics)),
+    "worked out": lambda ctx: fitted(made(ctx, WorksOut)),
     "returned": lambda ctx: fitted(made(ctx, ReturnsSum)),
     "metric from outside": metric_from_outside,
 }

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
 
-EQUAL = ("compiled outside", "sum in compute_loss", "evaluated", "sum in a layer")
+EQUAL = ("compiled outside", "sum in compute_loss", "evaluated", "sum in a layer", "renamed")
 # By program the value that cannot be put together from the replicas'.
 NOTED = {"own step": ("root", "largest"), "returned": ("sum_of_errors",)}
 KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]
@@ -41,7 +41,7 @@ def test_sums_and_metrics_are_those_of_one_device(name: str, keras: str) -> None
     for values, notes in found:
         assert values.keys() == expected.keys()
         for key, value in expected.items():
-            assert values[key] == pytest.approx(value, rel=1e-4), key
+            assert values[key] == pytest.approx(value, rel=1e-5), key
         assert not any("depends on how a batch is divided" in note for note in notes)
 
 
@@ -54,6 +54,22 @@ def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, keras
         assert "train_step (" in note
         for key in NOTED[name]:
             assert values[key] != pytest.approx(expected[key], rel=1e-2)
+
+
+@pytest.mark.parametrize("keras", KERASES)
+def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those_of_one_device(
+    keras: str,
+) -> None:
+    expected, found = shown("worked out", keras)
+    for values, notes in found:
+        assert [one.partition(" (")[0] for one in notes if "works out perplexity from" in one] == [
+            "ShowsMetrics.train_step",
+            "ShowsMetrics.test_step",
+        ]
+        for key in ("loss", "val_loss"):
+            assert values[key] == pytest.approx(expected[key], rel=1e-5)
+        for key in ("perplexity", "val_perplexity"):
+            assert values[key] != pytest.approx(expected[key], rel=1e-5)
 
 
 @pytest.mark.parametrize("keras", KERASES)

@@ -66,9 +66,10 @@ class WorkerEvaluation:
             adapter_of(model).build(model, self._element_spec())
         self._metrics = metrics or LocalMetrics(model)
         # What the user's own test_step returns beside the metrics.
-        self._returned = ReturnedScalars(self._strategy, self._test_step)
+        self._returned = ReturnedScalars(self._strategy, self._test_step, model=model)
         if adapters.has_own(model, "test_step"):
             self._returned.probe(self._element_spec())
+            self._returned.shown.note_derived(type(model).test_step)
 
     def _element_spec(self) -> Any:
         if isinstance(self._data, Batches):
@@ -92,7 +93,7 @@ class WorkerEvaluation:
             returned += sums
         *sums, num_examples = returned
         means = dict(zip(self._returned.names, np.divide(sums, num_examples), strict=True))
-        return own_logs.joined(means, self._metrics.results(tally))
+        return own_logs.joined(means, self._metrics.results(tally), self._returned.shown.metrics)
 
     def _make_shards(self) -> list[tuple[Any, tuple[tf.Tensor, ...]]]:
         num_shards, data = self._num_shards, self._data

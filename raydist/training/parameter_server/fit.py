@@ -194,8 +194,9 @@ class _Training:
 
     def _probe(self, feed: Feed) -> ReturnedScalars | None:
         """Traces the train step for what it returns; None if it returns nothing."""
-        returned = ReturnedScalars(self._run.strategy, self._train_step)
+        returned = ReturnedScalars(self._run.strategy, self._train_step, model=self._model)
         returned.probe(feed.element_spec)
+        returned.shown.note_derived(type(self._model).train_step)
         return returned if returned.names else None
 
     def run_epoch(self, epoch: int, num_steps: int) -> dict[str, Any]:
@@ -233,7 +234,8 @@ class _Training:
         return self._logs(tally, means)
 
     def _logs(self, tally: Tally, means: _Means) -> dict[str, Any]:
-        return own_logs.joined(means.result(), self._metrics.results(tally))
+        shown = {} if self._returned is None else self._returned.shown.metrics
+        return own_logs.joined(means.result(), self._metrics.results(tally), shown)
 
     @property
     def num_repeated(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
+from raydist.training.replicas import own_logs
 
 
 class ReturnedScalars:
@@ -15,13 +16,23 @@ class ReturnedScalars:
 
     Attributes:
       names: Their names, sorted; known once the step is probed.
+      shown: Which of them are results of metrics; known once the step is probed.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy, step: Callable[[Any], Any]) -> None:
-        """Takes `step(element) -> dict of scalars`, converted to a graph's terms already."""
+    def __init__(
+        self, strategy: tf.distribute.Strategy, step: Callable[[Any], Any], *, model: Any = None
+    ) -> None:
+        """Takes `step(element) -> dict of scalars`, converted to a graph's terms already.
+
+        Args:
+          model: Whose step it is; None for that of a loop.
+        """
         self._strategy = strategy
         self._step = step
         self.names: tuple[str, ...] = ()
+        self.shown = own_logs.Results(model)
+        # Looked at in the first trace only: in others a metric's variables may have stand-ins.
+        self._is_seen = model is None
 
     def probe(self, element_spec: Any) -> tf.Graph:
         """Traces one step for its names, and for the variables that an optimizer makes in it.
@@ -42,6 +53,9 @@ class ReturnedScalars:
 
     def _packed_step(self, batch: Any) -> tf.Tensor:
         scalars = self._step(batch)
+        if not self._is_seen:
+            self.shown.look_at(scalars)
+            self._is_seen = True
         self.names = tuple(sorted(scalars)) if isinstance(scalars, Mapping) else ()
         if not self.names:
             return tf.zeros([0])

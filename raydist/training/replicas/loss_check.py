@@ -93,12 +93,14 @@ class StepCheck:
         strategy: tf.distribute.Strategy,
         spec: Any,
         model: Any = None,
+        shown: own_logs.Results | None = None,
         compares: bool = True,
     ) -> None:
         """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
 
         Args:
           model: Whose step it is; None for that of a loop.
+          shown: What its logs show of metrics, which the step itself notes.
           compares: Whether the gradients are wanted; without them the step is traced once.
 
         Raises:
@@ -122,6 +124,7 @@ class StepCheck:
         self.drawing_function: Any = None
         self.draws_elsewhere = False
         self._model = model
+        self._shown = shown
         self._owners: set[int] = set()
         if model is not None:
             operations = getattr(model, "operations", ())  # of a functional one of Keras 3
@@ -277,7 +280,7 @@ class StepCheck:
 
     def _run_step(self, batch: Any) -> None:
         outputs = self._step(batch)
-        self._returned = [] if self._model is None else own_logs.own_scalars(outputs, self._model)
+        self._returned = [] if self._shown is None else self._shown.own_scalars(outputs)
 
     def _note_question(self) -> None:
         self.asks_for_replicas = self.asks_for_replicas or not _is_of_library(sys._getframe(2))

@@ -22,6 +22,7 @@ from raydist.training.replicas import (
     loss_sentences,
     loss_sources,
     loss_verdict,
+    own_logs,
     replica_share,
     slices,
 )
@@ -179,7 +180,14 @@ def _seeds_of(layer: Any) -> list[Any]:
     return [one.state for one in getattr(layer, "_seed_generators", ())]
 
 
-def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches: int = 1) -> None:
+def decide(
+    model: Any,
+    step: Callable[[Any], Any],
+    element: Any,
+    *,
+    shown: own_logs.Results | None = None,
+    num_batches: int = 1,
+) -> None:
     """Finds the model's rule by its first batch, and reports that and what else its step does.
 
     A collective, before the first step is traced.
@@ -187,6 +195,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
     Args:
       step: The model's `train_step` as its Keras traces it, for one replica's batch.
       element: The first element of the distributed data.
+      shown: What of metrics the step shows in its logs; None for Keras's own.
       num_batches: Batches of an update.
     """
     strategy = model.distribute_strategy
@@ -200,7 +209,7 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
         if not has_losses or int(slices.num_rows(batch)) > 1:
             with gradient_probe.counters_kept(model):
                 check = loss_check.StepCheck(
-                    step, strategy=strategy, spec=spec, model=model, compares=has_losses
+                    step, strategy=strategy, spec=spec, model=model, shown=shown, compares=has_losses
                 )
             errors = check.errors(batch) if has_losses else errors
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong
@@ -216,7 +225,9 @@ def decide(model: Any, step: Callable[[Any], Any], element: Any, *, num_batches:
         reporter.note(layer_notes.describe_comparing(layers))
 
 
-def decide_evaluation(model: Any, step: Callable[[Any], Any], element: Any) -> None:
+def decide_evaluation(
+    model: Any, step: Callable[[Any], Any], element: Any, *, shown: own_logs.Results | None = None
+) -> None:
     """Finds the rule by which a model's `test_step` shows its losses, as `decide` does that of training.
 
     It compares what the step gives to `Mean` metrics for a batch and for the two halves of it. A collective,
@@ -228,7 +239,7 @@ def decide_evaluation(model: Any, step: Callable[[Any], Any], element: Any) -> N
     try:
         spec = tf.nest.map_structure(slices.relaxed_spec, batch)
         with gradient_probe.counters_kept(model):
-            check = loss_check.StepCheck(step, strategy=strategy, spec=spec, model=model)
+            check = loss_check.StepCheck(step, strategy=strategy, spec=spec, model=model, shown=shown)
         # A row twice tells a sum from a mean, too.
         check.errors(batch if int(slices.num_rows(batch)) > 1 else slices.doubled(batch))
     except Exception as error:  # the user's code, on a part of a batch; the step itself shows what is wrong

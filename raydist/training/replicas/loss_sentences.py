@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from raydist.training.replicas.loss_verdict import LossFinding, LossRule, LossVerdict
@@ -91,6 +91,15 @@ def describe_shown(function: Any, *, parts: str) -> str:
     return (
         f"what {described(function)} returns, or gives to a Mean metric, depends on how a batch is divided "
         f"over {parts}, so what is shown of it may differ from one device's; weights do not depend on it"
+    )
+
+
+def describe_derived(function: Any, names: Collection[str]) -> str:
+    """Returns the sentence for a step that returns what it works out from the results of metrics."""
+    return (
+        f"{described(function)} works out {', '.join(sorted(names))} from results of metrics, on each "
+        "replica from its own, so what is shown is the replicas' mean and may differ from one device's; let "
+        "it be the result of a metric of your own"
     )
 
 

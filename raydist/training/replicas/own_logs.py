@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,48 +11,102 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.replicas import slices
+from raydist.training.replicas import loss_sentences, slices
+from raydist.training.reporting import reporter
+
+# What the step of a model shows that runs, or ran last.
+_shown: weakref.WeakKeyDictionary[Any, Results | None] = weakref.WeakKeyDictionary()
 
 
-def weighted(outputs: Any, element: Any, model: Any, *, num_replicas: int) -> Any:
-    """Returns what a user's own step returned for one replica's slice, weighted by its number of examples.
+class Results:
+    """Which values in the logs of a step are results of the model's metrics.
 
-    The mean over replicas is then that over all examples. Metrics know their examples, and are left alone.
+    A step may show a metric by another name, such as `{"loss": self.total.result()}`, and a value of its own
+    by the name of a metric that it does not update: Keras 3 has a metric `loss` whether a loss was compiled
+    or not.
+
+    Attributes:
+      metrics: The name of the metric by the name of the value.
+      derived: Names of the values that are worked out from metrics, such as `tf.exp(self.total.result())`.
     """
-    if not isinstance(outputs, Mapping) or not isinstance(element, slices.Slice):
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.metrics: dict[str, str] = {}
+        self.derived: set[str] = set()
+
+    def noted(self, outputs: Any) -> Any:
+        """Returns the logs of a step, which it looks at in the step's trace."""
+        self.look_at(outputs)
         return outputs
-    return _weighted(outputs, element.share * num_replicas, _results_in(outputs, model))
+
+    def look_at(self, outputs: Any) -> None:
+        """Finds what the logs of a step show, in its trace. Of values without a graph names alone tell."""
+        self.metrics, self.derived = {}, set()
+        if not isinstance(outputs, Mapping):
+            return
+        metrics = {
+            one.name: one
+            for metric in self._model.metrics
+            for one in (metric, *getattr(metric, "metrics", ()))
+        }
+        for name, value in _leaves(outputs):
+            read = [one for one in metrics.values() if _may_show(name, value, one)]
+            shown = [one.name for one in read if not _differs(value, one)]
+            if shown:
+                self.metrics[name] = name if name in shown else shown[0]
+            elif read:
+                self.derived.add(name)
+
+    def note_derived(self, function: Any) -> None:
+        """Notes the values of `function`, the step, that are worked out from metrics, if there are any."""
+        if self.derived:
+            reporter.note(loss_sentences.describe_derived(function, self.derived))
+
+    def own_scalars(self, outputs: Any) -> list[tf.Tensor]:
+        """Returns the numbers in logs that do not depend on metrics."""
+        if not isinstance(outputs, Mapping):
+            return []
+        return [
+            value
+            for name, value in _leaves(outputs)
+            if name not in self.metrics
+            and name not in self.derived
+            and tf.is_tensor(value)
+            and _is_number(value)
+        ]
+
+    def weighted(self, outputs: Any, element: Any, *, num_replicas: int) -> Any:
+        """Returns the logs of one replica's slice, weighted by its number of examples.
+
+        The mean over replicas is then that over all examples. Metrics know their examples, and are left
+        alone.
+        """
+        if not isinstance(outputs, Mapping) or not isinstance(element, slices.Slice):
+            return outputs
+        return _weighted(outputs, element.share * num_replicas, self.metrics)
 
 
-def own_scalars(outputs: Any, model: Any) -> list[tf.Tensor]:
-    """Returns the numbers that a step of the user's own returned and that are no results of metrics."""
-    if not isinstance(outputs, Mapping):
-        return []
-    names = _results_in(outputs, model)
-    return [
-        value
-        for name, value in _leaves(outputs)
-        if name not in names and tf.is_tensor(value) and _is_number(value)
-    ]
+def set_shown(model: Any, results: Results | None) -> None:
+    """Notes what the step that is to run shows, for `of_all_replicas`; None for a step of Keras's own."""
+    _shown[model] = results
 
 
-def _results_in(outputs: Mapping[str, Any], model: Any) -> set[str]:
-    """Returns the names of the values that are results of the model's metrics.
-
-    A step may return a value of its own by the name of a metric that it does not update: Keras 3 has a metric
-    `loss` whether a loss was compiled or not.
-    """
-    metrics = {one.name: one for metric in model.metrics for one in (metric, *getattr(metric, "metrics", ()))}
-    known = [(name, value, metrics[name]) for name, value in _leaves(outputs) if name in metrics]
-    return {name for name, value, metric in known if _is_result(value, metric.variables)}
-
-
-def _is_result(value: Any, variables: Sequence[Any]) -> bool:
+def _may_show(name: str, value: Any, metric: Any) -> bool:
+    """Whether a value in the logs depends on what a metric has counted."""
     # Keras 3 wraps its variables.
-    inner = [one if isinstance(one, tf.Variable) else one.value for one in variables]
+    variables = [one if isinstance(one, tf.Variable) else one.value for one in metric.variables]
     if isinstance(value, tf.Tensor) and hasattr(value, "graph"):
-        return tf_private.reads_any(value, inner)
-    return any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in inner)
+        return tf_private.reads_any(value, variables)
+    return name == metric.name and any(bool(tf.reduce_any(tf.cast(one, tf.bool))) for one in variables)
+
+
+def _differs(value: Any, metric: Any) -> bool:
+    """Whether a value is worked out in another way than the metric's result."""
+    if not isinstance(value, tf.Tensor) or not hasattr(value, "graph"):
+        return False
+    result = metric.result()
+    return isinstance(result, tf.Tensor) and not tf_private.computes_same(value, result)
 
 
 def _weighted(logs: Mapping[str, Any], factor: Any, names: Collection[str]) -> dict[str, Any]:
@@ -66,7 +121,7 @@ def _weighted(logs: Mapping[str, Any], factor: Any, names: Collection[str]) -> d
     return found
 
 
-def of_update(outputs: Sequence[Any], shares: Sequence[Any], model: Any, *, num_replicas: int) -> Any:
+def of_update(outputs: Sequence[Any], shares: Sequence[Any], shown: Results, *, num_replicas: int) -> Any:
     """Returns what a user's own step returned for the batches of an update, as of all of their examples.
 
     Metrics have their last values.
@@ -74,12 +129,15 @@ def of_update(outputs: Sequence[Any], shares: Sequence[Any], model: Any, *, num_
     Args:
       outputs: Of each batch.
       shares: The part that each batch has of all examples of the update.
+      shown: What the step shows of metrics.
     """
     if not isinstance(outputs[-1], Mapping):
         return outputs[-1]
-    names = _results_in(outputs[-1], model)
-    parts = [_weighted(one, share * num_replicas, names) for one, share in zip(outputs, shares, strict=True)]
-    return _summed(parts, names)
+    metrics = shown.metrics
+    parts = [
+        _weighted(one, share * num_replicas, metrics) for one, share in zip(outputs, shares, strict=True)
+    ]
+    return _summed(parts, metrics)
 
 
 def _summed(parts: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, Any]:
@@ -103,19 +161,24 @@ def mean_of_replicas(strategy: tf.distribute.Strategy, value: Any) -> Any:
 
 
 def of_all_replicas(
-    strategy: tf.distribute.Strategy, logs: Mapping[str, Any], metrics: Mapping[str, Any]
+    model: Any, logs: Mapping[str, Any], metrics: Mapping[str, Any], *, are_same_names: bool
 ) -> dict[str, Any]:
-    """Returns the last step's logs alike on all workers: a collective.
+    """Returns the logs of a model's last step alike on all workers: a collective.
 
     A callback such as EarlyStopping decides by them, and workers that decide differently would wait for
     each other without end.
 
     Args:
-      metrics: The values of the model's metrics over all replicas, which take the place of a replica's own,
-        unless the step has not updated the metric.
+      metrics: The values of the model's metrics over all replicas, which take the place of a replica's own.
+      are_same_names: Whether the logs have the names of the metrics. Keras then shows these, but for one that
+        the step has not updated; else what the step has returned.
     """
-    metrics = {name: value for name, value in metrics.items() if _is_updated(value)}
+    if are_same_names:
+        metrics = {name: value for name, value in metrics.items() if _is_updated(value)}
+    elif (shown := _shown.get(model)) is not None:
+        metrics = _by_shown_name(metrics, shown.metrics)
     own = [value for name, value in _leaves(logs) if name not in metrics and _is_number(value)]
+    strategy = model.distribute_strategy
     means = iter(means_over_workers(strategy, [float(value) for value in own]) if own else [])
 
     def reduced(name: str, value: Any) -> Any:
@@ -129,12 +192,25 @@ def of_all_replicas(
     return {name: reduced(name, value) for name, value in logs.items()}
 
 
-def joined(returned: Mapping[str, float], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the logs of steps that returned means of their own, and updated some of the metrics."""
+def _by_shown_name(metrics: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the values of the metrics that a step shows, by their names in its logs."""
+    # A metric whose result is a dict has no value by its own name.
+    found = {name: metrics.get(metric, metrics.get(name)) for name, metric in shown.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def joined(
+    returned: Mapping[str, float], metrics: Mapping[str, Any], shown: Mapping[str, str]
+) -> dict[str, Any]:
+    """Returns the logs of steps that returned means of their own, and updated some of the metrics.
+
+    Args:
+      shown: `Results.metrics` of the step.
+    """
     if not returned:
         return dict(metrics)
     results = {name: value for name, value in metrics.items() if name in returned and _is_updated(value)}
-    return {**returned, **results}
+    return {**returned, **results, **_by_shown_name(metrics, shown)}
 
 
 def returns_more_than(metrics: Mapping[str, Any], logs: Any) -> bool:

@@ -18,18 +18,20 @@ def make_step_function(
     step: Callable[[Any], Any],
     *,
     is_training: bool,
-    is_own: bool,
+    shown: own_logs.Results | None,
     metric_variables: Callable[[], Sequence[tf.Variable]],
     finish: Callable[[Any], Any],
+    before_check: Callable[[Any], object] = lambda batch: None,
     after_step: Callable[[], object] = lambda: None,
 ) -> Callable[[Any], Any]:
     """Returns a function of a `step_calls.StepCall` that returns the logs of its last step.
 
     Args:
       step: The model's `train_step` or `test_step` as its Keras traces it, on one replica's batch.
-      is_own: Whether that step is the user's.
+      shown: What the logs of a step of the user's show, found when it is traced; None for Keras's own.
       metric_variables: Returns the variables that a padding example must not change.
       finish: Takes logs of a batch that was passed by hand, see `user_batches.step_of`.
+      before_check: Called with one replica's batch, to make what the step would make in its first trace.
       after_step: Called on each replica when the step has run.
     """
     strategy = model.distribute_strategy
@@ -54,7 +56,7 @@ def make_step_function(
             model=model,
             rule=loss_rules.rule_of(model),
             check=loss_rules.update_check_of(model),
-            is_own=is_own,
+            shown=shown,
             metric_variables=metric_variables(),
         )
         after_step()
@@ -62,14 +64,16 @@ def make_step_function(
 
     def logged_step(element: Any) -> Any:
         outputs = replica_step(element)
-        return own_logs.weighted(outputs, element, model, num_replicas=strategy.num_replicas_in_sync)
+        if shown is None:
+            return outputs
+        return shown.weighted(outputs, element, num_replicas=strategy.num_replicas_in_sync)
 
     @tf.autograph.experimental.do_not_convert
     def one_step(element: Any) -> Any:
         if isinstance(element, Group):
             outputs = strategy.run(replica_update, args=(element,))
         else:
-            outputs = strategy.run(logged_step if is_own else replica_step, args=(element,))
+            outputs = strategy.run(logged_step, args=(element,))
         # The logs of a batch are those of the local replicas: reducing them would cost an all-reduce
         # per metric and step, and halve the step rate. The logs of an epoch are read from
         # the metrics, whose variables are summed over all replicas.
@@ -82,10 +86,11 @@ def make_step_function(
 
     def look_at(element: Any) -> None:
         batches = element.batches if isinstance(element, Group) else (element,)
+        before_check(slices.own_rows_of(strategy.experimental_local_results(batches[0])[0]))
         if not is_training and is_undecided(False):
-            loss_rules.decide_evaluation(model, step, batches[0])
+            loss_rules.decide_evaluation(model, step, batches[0], shown=shown)
         elif is_undecided(isinstance(element, Group)):
-            loss_rules.decide(model, step, batches[0], num_batches=len(batches))
+            loss_rules.decide(model, step, batches[0], shown=shown, num_batches=len(batches))
             if isinstance(element, Group):
                 loss_rules.check_rule(model)
         if metric_check.is_wanted(model, strategy):
@@ -107,7 +112,7 @@ def make_step_function(
         at_element=look_at,
         at_groups=look_at_groups,
     )
-    return step_calls.call_of_steps(
+    function = step_calls.call_of_steps(
         one_step,
         run_eagerly=model.run_eagerly,
         jit_compile=compilation.is_compiled(model, strategy),
@@ -115,3 +120,15 @@ def make_step_function(
         first_look=first_look,
         on_graph=note_draws if is_training else None,
     )
+
+    unnoted = [] if shown is None or strategy.num_replicas_in_sync == 1 else [shown]
+
+    def call(elements: Any) -> Any:
+        own_logs.set_shown(model, shown)
+        outputs = function(elements)
+        while unnoted:
+            own_step = type(model).train_step if is_training else type(model).test_step
+            unnoted.pop().note_derived(own_step)
+        return outputs
+
+    return call

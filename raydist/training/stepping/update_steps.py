@@ -20,7 +20,7 @@ def run(
     model: Any,
     rule: LossRule,
     check: UpdateCheck,
-    is_own: bool,
+    shown: own_logs.Results | None,
     metric_variables: Sequence[tf.Variable],
 ) -> Any:
     """Runs `step` on each of a replica's batches, and updates the weights once, by all of them.
@@ -29,7 +29,7 @@ def run(
 
     Args:
       check: What is known of the step.
-      is_own: Whether the step is the user's, whose outputs may be others than metrics.
+      shown: What of metrics a step of the user's shows; None for one of Keras's, which shows nothing else.
       metric_variables: Variables that a padding example must not change.
 
     Returns:
@@ -54,9 +54,9 @@ def run(
             slices.keep_on_padding(metric_variables, element, lambda: run_batch(element, share))  # noqa: B023
         )
     accumulated.apply()
-    if not is_own:
+    if shown is None:
         return outputs[-1]
-    return own_logs.of_update(outputs, shares, model, num_replicas=num_replicas)
+    return own_logs.of_update(outputs, shares, shown, num_replicas=num_replicas)
 
 
 def _totals(

@@ -243,9 +243,10 @@ def _make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
         strategy = self.distribute_strategy
         if not isinstance(logs, dict) or tf_private.is_default(strategy):
             return results
-        metrics = self.get_metrics_result() if results is logs else results
-        if results is logs or own_logs.returns_more_than(metrics, logs):
-            return own_logs.of_all_replicas(strategy, logs, metrics)
+        are_same_names = results is not logs
+        metrics = results if are_same_names else self.get_metrics_result()
+        if not are_same_names or own_logs.returns_more_than(metrics, logs):
+            return own_logs.of_all_replicas(self, logs, metrics, are_same_names=are_same_names)
         return results
 
     return _get_metrics_result_or_logs

@@ -17,7 +17,7 @@ from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
 from raydist.training.keras_patches.keras3 import build
 from raydist.training.keras_patches.keras3.statistics import EqualStatistics
-from raydist.training.replicas import code_names, slices, user_batches
+from raydist.training.replicas import code_names, own_logs, slices, user_batches
 from raydist.training.stepping import compilation, fit_session, model_steps, plain_fit, worker_callbacks
 from raydist.training.stepping.callback_calls import in_run_order
 
@@ -92,11 +92,13 @@ def make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
         strategy = self.distribute_strategy
         if not is_distributed(strategy):
             return original(self, step_function)
+        converted, shown = build.converted(self, step_function), own_logs.Results(self)
+        is_own = not code_names.is_keras(step_function)
         return model_steps.make_step_function(
             self,
-            build.converted(self, step_function),
+            (lambda batch: shown.noted(converted(batch))) if is_own else converted,
             is_training=step_function == self.train_step,
-            is_own=not code_names.is_keras(step_function),
+            shown=shown if is_own else None,
             metric_variables=lambda: (
                 [] if is_central(strategy) else [variable.value for variable in self.metrics_variables]
             ),

@@ -67,6 +67,21 @@ def build(model: Any, element_spec: Any) -> None:
         step_trace.trace_step(model, step, element_spec, build=optimizers.build)
 
 
+def build_losses(model: Any, batch: Any) -> None:
+    """Builds the losses of a compiled and built model from one replica's batch, as its first step would.
+
+    They make metrics of their own where there are several, which only the strategy's scope allows.
+    """
+    if model.compiled_loss.built or not all(layer.built for layer in model._flatten_layers()):
+        return
+    try:
+        with model.distribute_strategy.scope(), counters_kept(model):
+            inputs, _, _ = data_adapter.unpack_x_y_sample_weight(batch)
+            model.compiled_loss.build(model(inputs))
+    except Exception as error:  # a step of the user's may call the model in another way, or not at all
+        logger.info("the losses of %s are built by its step: %s", model.name, error)
+
+
 def converted(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns a model's step as tf_keras traces it: users write `if tensor:` in their own."""
     return tf.__internal__.autograph.tf_convert(step, tf.__internal__.autograph.control_status_ctx())

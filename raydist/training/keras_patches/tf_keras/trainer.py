@@ -67,20 +67,23 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     # There the replicas share a metric's variables; a padding example counts, as one example more.
     is_shared = is_central(model.distribute_strategy)
 
+    shown = own_logs.Results(model)
+
     def local_step(batch: Any) -> Any:
         with metrics.local_metric_results():
-            return converted(batch)
+            return shown.noted(converted(batch))
 
     return model_steps.make_step_function(
         model,
         local_step,
         is_training=kind == "train",
-        is_own=not code_names.is_keras(step),
+        shown=None if code_names.is_keras(step) else shown,
         # tf_keras aggregates metrics when they are read.
         metric_variables=lambda: (
             [] if is_shared else [variable for one in model.metrics for variable in one.variables]
         ),
         finish=model._validate_and_get_metrics_result,
+        before_check=lambda batch: build.build_losses(model, batch),
         after_step=lambda: counter.assign_add(1),
     )
 
@@ -186,9 +189,10 @@ def make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
         is_stock = self._cluster_coordinator or tf_private.is_default(strategy)
         if is_stock or not isinstance(logs, dict):
             return results
-        metrics = self.get_metrics_result() if results is logs else results
-        if results is logs or own_logs.returns_more_than(metrics, logs):
-            return own_logs.of_all_replicas(strategy, logs, metrics)
+        are_same_names = results is not logs
+        metrics = results if are_same_names else self.get_metrics_result()
+        if not are_same_names or own_logs.returns_more_than(metrics, logs):
+            return own_logs.of_all_replicas(self, logs, metrics, are_same_names=are_same_names)
         return results
 
     return _validate_and_get_metrics_result
