@@ -107,7 +107,8 @@ class OwnTrainStep(Wrapped):
         for metric in self.metrics:
             if metric.name == "loss":
                 metric.update_state(loss)
-            elif not metric.name.endswith("_loss"):  # compute_loss has updated those of outputs
+            # compute_loss has updated those of outputs. Plain tf_keras has no compiled ones here.
+            elif not metric.name.endswith("_loss") and not (isinstance(y, tuple) and not IS_KERAS_3):
                 metric.update_state(y, y_pred, sample_weight=sample_weight)
         logs = {metric.name: metric.result() for metric in self.metrics}
         if self.shows_again and "loss" in logs:

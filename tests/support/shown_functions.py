@@ -174,3 +174,16 @@ PROGRAMS = {
     "returned": lambda ctx: fitted(made(ctx, ReturnsSum)),
     "metric from outside": metric_from_outside,
 }
+
+
+def on_servers(ctx: Any) -> dict[str, Any]:
+    """Returns what `ctx.fit` shows of two models of `ShowsMetrics`, and what the run notes."""
+    found: dict[str, Any] = {}
+    for make in (ShowsMetrics, WorksOut):
+        model = made(ctx, make)
+        history = ctx.fit(
+            model, lambda: batches(), epochs=2, steps_per_epoch=3, validation_data=lambda: batches(salt=1)
+        )
+        shown = history.history.items()
+        found[make.__name__] = {name: [float(one) for one in values] for name, values in shown}
+    return {"values": found, "notes": list(progress_of(ctx).status().notes)}

@@ -73,6 +73,17 @@ def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those
 
 
 @pytest.mark.parametrize("keras", KERASES)
+def test_parameter_servers_show_results_of_metrics_by_other_names(keras: str) -> None:
+    clusters = (Cluster(strategy="parameter_server", workers=1, ps=1, keras=keras), Cluster(keras=keras))
+    [servers], [one] = (run_function("tests.support.shown_functions:on_servers", each) for each in clusters)
+    for name, expected in one.values["values"].items():
+        values = servers.values["values"][name]
+        for key in ("loss", "val_loss"):
+            assert values[key] == pytest.approx(expected[key], rel=1e-5)
+    assert len([note for note in servers.values["notes"] if "works out perplexity from" in note]) == 2
+
+
+@pytest.mark.parametrize("keras", KERASES)
 def test_metric_that_was_made_outside_of_the_scope_is_refused(keras: str) -> None:
     expected, found = shown("metric from outside", keras)
     assert ("error" in expected) is (keras == "legacy")  # tf_keras refuses it on one device, too
