@@ -46,6 +46,12 @@ from raydist.training.reporting.progress import TaskProgress
 logger = logging.getLogger(__name__)
 
 NO_SECRETS = Secrets()
+_PRELOADED = (
+    "raydist.training.session",
+    "raydist.training.parameter_server.server",
+    "raydist.training.cluster.data_service",
+    "raydist.runtime.task.child",
+)
 
 
 class Lease(Protocol):
@@ -66,6 +72,15 @@ class Files(Protocol):
     def store_output(self, *, on_file: Callable[[], None]) -> None: ...
 
     def keep_working_files(self) -> str | None: ...
+
+
+def preload() -> None:
+    """Imports what any task needs, for processes that are forked from this one."""
+    with uncollected(), executed_on_first_use(*KERAS_EXTRAS), told_if_newer():
+        for module in _PRELOADED:
+            importlib.import_module(module)
+        if os.environ.get("TF_USE_LEGACY_KERAS") == "1":
+            importlib.import_module("tf_keras")
 
 
 class TrainingRunner:

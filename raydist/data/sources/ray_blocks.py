@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,16 @@ from raydist.data.sources.selection import Selection
 from raydist.errors import DataError
 
 _CHECKED_ROWS = 8
+
+
+def join_ray() -> None:
+    """Connects this process to the run's Ray, whose address and namespace are in a task's environment."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(
+            namespace=os.environ.get("RAY_NAMESPACE"), log_to_driver=False, logging_level=logging.WARNING
+        )
 
 
 class RayBlockSource(ArrowSource):
@@ -44,6 +56,7 @@ class RayBlockSource(ArrowSource):
     def __setstate__(self, state: dict[str, Any]) -> None:
         from ray import cloudpickle
 
+        join_ray()
         self.__dict__.update(state, _refs=cloudpickle.loads(state["_refs"]))
 
     def fingerprint(self) -> int:

@@ -11,7 +11,7 @@ from raydist.errors import ClusterError
 from raydist.runtime.cluster.connection import connect
 
 # What Ray names the process of a raydist task.
-_TASK_PROCESS = b"ray::TaskActor"
+_TASK_PROCESSES = (b"ray::TaskActor", b"raydist::")  # an agent, and the process that trains
 
 
 def signal_task(pid: int, number: int, *, host: str, address: str | None) -> None:
@@ -32,7 +32,7 @@ def signal_task(pid: int, number: int, *, host: str, address: str | None) -> Non
 def _signal(pid: int, number: int) -> bool:
     """Returns whether the process was a task, and got the signal."""
     try:
-        if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(_TASK_PROCESS):
+        if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(_TASK_PROCESSES):
             return False
         if number in (signal.SIGUSR1, signal.SIGUSR2) and not _catches(pid, number):
             return False  # it would die of it: a task that has just begun, or of an older raydist

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 from dataclasses import dataclass
@@ -19,21 +20,12 @@ MAX_LINES = 20
 _TAIL_BYTES = 128 << 10
 _LINES_BEFORE_CRASH = 6
 
-# Ray's handler of fatal signals (absl), then Python's faulthandler, which Ray enables in its workers.
-_SIGNAL_LINE = re.compile(r"\*\*\* (SIG[A-Z]+) received at time=")
+# Python's faulthandler, which a task's process has enabled.
 _FAULT_LINE = re.compile(
     r"Fatal Python error: (Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction)"
 )
-_FAULTS = {
-    "Segmentation fault": "SIGSEGV",
-    "Aborted": "SIGABRT",
-    "Bus error": "SIGBUS",
-    "Floating point exception": "SIGFPE",
-    "Illegal instruction": "SIGILL",
-}
 MORE_MEMORY = "(take smaller batches, fewer tasks per host or hosts with more memory)"
-EXIT_MARK = "raydist: os._exit was called with "
-_EXIT_LINE = re.compile(re.escape(EXIT_MARK) + r"(-?\d+)")
+_EXIT_NOTE = "exit"
 # The native stack, twice, the names of all extension modules, and TensorFlow's INFO lines: in the log only.
 _NOISE = re.compile(r"logging\.cc:\d+: |^ *@ +0x[0-9a-f]+ |^PC: @|^Extension modules: |^I\d{4} \d\d:\d\d:")
 
@@ -53,15 +45,21 @@ class Finding:
     is_out_of_memory: bool = False
 
 
+def note_exit(scratch_path: Path, code: int) -> None:
+    """Notes how a task's process has ended, for who looks at its folder when its agent is gone, too."""
+    with contextlib.suppress(OSError):  # a full disk
+        (scratch_path / _EXIT_NOTE).write_text(str(code))
+
+
 def examine(scratch_path: Path, *, code: int | None, oom: OomCounter | None) -> Finding:
     """Looks at what a dead process of this host has left; needs its scratch folder.
 
     Args:
-      code: What `PidFd.exit_code` returned.
+      code: What `PidFd.exit_code` returned of its agent, which counts if that has noted none.
       oom: The OOM killer's counter when the process started; None where there is none.
     """
     text = _tail(spool_path(scratch_path))
-    code = _code_in(text) if code is None else code
+    code = code if (noted := _noted_exit(scratch_path)) is None else noted
     if code is None or code == -signal.SIGKILL:
         how = _without_a_trace(code, oom)
         is_out_of_memory = bool(oom is not None and oom.num_killed())
@@ -96,13 +94,11 @@ def _tail(spool: Path) -> str:
         return ""
 
 
-def _code_in(text: str) -> int | None:
-    """Returns what the process wrote into its log of how it ended, in the form of `PidFd.exit_code`."""
-    named = [*_SIGNAL_LINE.findall(text), *(_FAULTS[fault] for fault in _FAULT_LINE.findall(text))]
-    if named:
-        return -signal.Signals[named[-1]].value if named[-1] in signal.Signals.__members__ else None
-    exits = _EXIT_LINE.findall(text)
-    return int(exits[-1]) & 0xFF if exits else None
+def _noted_exit(scratch_path: Path) -> int | None:
+    try:
+        return int((scratch_path / _EXIT_NOTE).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _last_lines(text: str, *, is_crash: bool) -> str:

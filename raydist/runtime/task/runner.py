@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import time
+import traceback
 from pathlib import Path
 from typing import Protocol
 
+from raydist.errors import RaydistError
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.job import JobSpec, RunOn, Strategy
-from raydist.spec.status import Command, TaskStatus
+from raydist.spec.status import Command, FailureKind, TaskFailure, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
+from raydist.storage.files.redaction import Secrets
+
+logger = logging.getLogger(__name__)
 
 TRAINING_RUNNER = "raydist.task:TrainingRunner"
 SERVER_RUNNER = "raydist.task:ServerRunner"
@@ -51,6 +58,22 @@ class TaskRunner(Protocol):
 
     def handle(self, command: Command) -> None:
         """Takes a command other than STOP and DUMP_STACKS; called by another thread, returns at once."""
+
+
+def describe_failure(
+    task: TaskId, error: BaseException, *, kind: FailureKind, runner: str, secrets: Secrets
+) -> TaskFailure:
+    """Describes what no runner has described, and shows it in the task's log."""
+    text = secrets.hide("".join(traceback.format_exception(error)))
+    logger.error("%s: %s failed\n%s", task, runner, text)
+    return TaskFailure(
+        task=task,
+        kind=kind,
+        error_type=type(error).__name__,
+        message=secrets.hide(f"{error}") or type(error).__name__,
+        traceback=None if isinstance(error, RaydistError) else text,
+        at_s=time.time(),
+    )
 
 
 def load_runner(entry_point: str) -> type[TaskRunner]:

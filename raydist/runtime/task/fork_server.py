@@ -1,0 +1,330 @@
+"""The fork server of a host: it has imported what tasks need, and forks a task's process in milliseconds.
+
+It is single-threaded, touches no device and executes nothing of the user's. It ends with Ray's daemon on its
+host, and its processes end with it, or with the agent that each was forked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+# What begins the command line of a task's process, where others would show the server's.
+TITLE = "raydist::"
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LENGTH = struct.Struct("<Q")
+_CHUNK = 1 << 16
+# Link, standard output and standard error of the process.
+_NUM_FDS = 3
+# Why a server that has begun anew imports nothing.
+_PROBLEM = "RAYDIST_FORK_PROBLEM"
+# The request of a client that has connected is on its way.
+_REQUEST_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkRequest:
+    """What a forked process is to be.
+
+    Attributes:
+      title: What its command line shows, after TITLE.
+      environ: The whole environment.
+      sys_path: Where it imports from.
+    """
+
+    title: str
+    environ: Mapping[str, str] = field(repr=False)  # may hold secrets
+    sys_path: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forked:
+    """Says that a process was forked, and why it has to import by itself, if so."""
+
+    pid: int
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exited:
+    """Says how the process has ended: its exit code, or minus the signal that killed it."""
+
+    code: int
+
+
+def send(connection: socket.socket, message: Any, fds: Sequence[int] = ()) -> None:
+    """Sends a message, and descriptors with its first bytes."""
+    content = pickle.dumps(message)
+    socket.send_fds(connection, [_LENGTH.pack(len(content))], list(fds))
+    connection.sendall(content)
+
+
+def receive(connection: socket.socket) -> tuple[Any, list[int]]:
+    """Waits for a message; returns it with its descriptors.
+
+    Raises:
+      EOFError: The other side has closed the connection.
+    """
+    head, fds, _, _ = socket.recv_fds(connection, _LENGTH.size, _NUM_FDS)
+    try:
+        if len(head) < _LENGTH.size:
+            raise EOFError
+        left, parts = _LENGTH.unpack(head)[0], []
+        while left:
+            part = connection.recv(min(left, _CHUNK))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            left -= len(part)
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return pickle.loads(b"".join(parts)), fds
+
+
+class _Server:
+    """Forks a process for each connection, and kills it where the connection ends before it."""
+
+    def __init__(
+        self, listener: socket.socket, *, parent: int | None, linger_s: float, problem: str | None
+    ) -> None:
+        self._listener = listener
+        self._parent = parent
+        self._linger_s = linger_s
+        self._problem = problem
+        self._pids: dict[socket.socket, int] = {}
+        self._idle_since_s = time.monotonic()
+
+    def serve(self) -> tuple[ForkRequest, list[int]]:
+        """Returns in the forked processes alone, with what was asked for and the descriptors."""
+        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        while True:
+            watched = [woken, self._listener.fileno(), *(one.fileno() for one in self._pids)]
+            if self._parent is not None:
+                watched.append(self._parent)
+            ready, _, _ = select.select(watched, [], [], self._patience_s())
+            if self._parent in ready:
+                sys.exit()
+            if woken in ready:
+                os.read(woken, _CHUNK)
+                self._reap()
+            for connection in [one for one in self._pids if one.fileno() in ready]:
+                self._forget(connection)  # an agent says nothing more
+            if self._listener.fileno() in ready and (asked := self._take()) is not None:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.close(woken)
+                os.close(wake)
+                return asked
+            if not self._pids and time.monotonic() >= self._idle_since_s + self._linger_s:
+                sys.exit()  # a task that connects just now finds the connection closed, and asks again
+
+    def _patience_s(self) -> float | None:
+        if self._pids:
+            return None
+        return max(0.0, self._idle_since_s + self._linger_s - time.monotonic())
+
+    def _take(self) -> tuple[ForkRequest, list[int]] | None:
+        """Forks for a new connection; returns its request in the forked process."""
+        connection, _ = self._listener.accept()
+        connection.settimeout(_REQUEST_TIMEOUT_S)
+        try:
+            if user_of(connection) != os.getuid():
+                raise PermissionError
+            request, fds = receive(connection)
+        except (EOFError, OSError):
+            connection.close()
+            return None
+        pid = os.fork()
+        if pid == 0:
+            _die_with_parent()
+            os.setsid()
+            for one in (connection, self._listener, *self._pids):
+                one.close()
+            if self._parent is not None:
+                os.close(self._parent)
+            return request, fds
+        for fd in fds:
+            os.close(fd)
+        self._pids[connection] = pid
+        with contextlib.suppress(OSError):  # an agent that is gone, whose connection shows it
+            send(connection, Forked(pid=pid, problem=self._problem))
+        return None
+
+    def _reap(self) -> None:
+        """Tells the agents of the processes that have ended. What these have left running is killed."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for connection in [one for one, owned in self._pids.items() if owned == pid]:
+                _kill_group(pid)
+                with contextlib.suppress(OSError):
+                    send(connection, Exited(code=os.waitstatus_to_exitcode(status)))
+                self._drop(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        pid = self._pids[connection]
+        for child in _children_of(pid):  # such as those with a session of their own
+            _kill(child)
+        _kill(pid)
+        _kill_group(pid)
+        self._drop(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        del self._pids[connection]
+        connection.close()
+        self._idle_since_s = time.monotonic()
+
+
+def user_of(connection: socket.socket) -> int:
+    """Returns the user id of the process on the other side."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
+
+
+def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:
+    """Runs the server of this process; returns in those that it forks."""
+    listener_fd, parent_pid, linger_s, preload, _ = arguments
+    if _PROBLEM not in os.environ and os.fork() > 0:
+        os._exit(0)
+    set_title(f"{TITLE}fork-server")
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a process leaves running is to be ended, too
+    problem = _import(preload)
+    parent = _pidfd_of(int(parent_pid))
+    listener = socket.socket(fileno=int(listener_fd))
+    if threads_here() > 1:  # what was imported is left behind: a new program in the same process
+        os.set_inheritable(int(listener_fd), True)
+        os.environ[_PROBLEM] = problem or ""
+        again = [listener_fd, parent_pid, linger_s, "", arguments[-1]]
+        os.execv(sys.executable, [sys.executable, "-m", "raydist.runtime.task.fork_server", *again])
+    with open(os.devnull, "wb") as nothing:  # what it has printed so far is in the first task's log
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+    return _Server(listener, parent=parent, linger_s=float(linger_s), problem=problem).serve()
+
+
+def _import(preload: str) -> str | None:
+    """Imports the modules; returns why tasks have to do so by themselves, or None."""
+    known = os.environ.pop(_PROBLEM, None)
+    try:
+        if preload:
+            module, _, function = preload.partition(":")
+            getattr(importlib.import_module(module), function)()
+    except BaseException as error:
+        # A task imports it again, and shows the error to the user.
+        return f"the import failed ({type(error).__name__}: {error})"
+    if threads_here() > 1:
+        count = threads_here()
+        return f"{count} threads run once TensorFlow is imported, and a fork would have only one of them"
+    gc.collect()
+    gc.freeze()  # so that the processes share what is there
+    return known
+
+
+def threads_here() -> int:
+    """Returns how many threads this process has, those of native code included."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def _die_with_parent() -> None:
+    parent = os.getppid()
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _pidfd_of(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        sys.exit()
+    except (OSError, AttributeError):  # an old kernel
+        return None
+
+
+def _children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, children.read_text().split())
+    return found
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def set_title(title: str) -> None:
+    """Writes what `ps` shows over the arguments of this process; cuts it off where these were shorter."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # proc(5): arg_start, arg_end
+    content = title.encode()[: end - start - 1]
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, content, len(content))
+
+
+def become(request: ForkRequest, fds: Sequence[int]) -> int:
+    """Makes a forked process what was asked for; returns the descriptor of its link to the agent."""
+    link, output, errors = fds
+    with open(os.devnull, "rb") as nothing:
+        for source, target in ((nothing.fileno(), 0), (output, 1), (errors, 2)):
+            os.dup2(source, target)
+    os.close(output)
+    os.close(errors)
+    set_title(f"{TITLE}{request.title}")
+    os.environ.clear()
+    os.environ.update(request.environ)
+    sys.path[:] = request.sys_path
+    sys.argv[:] = [""]
+    tempfile.tempdir = None
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # Python's own generator does so by itself
+    return link
+
+
+def run_process(arguments: Sequence[str]) -> NoReturn:
+    """The program of the server, and of each process that it forks."""
+    request, fds = main(arguments)
+    link = become(request, fds)
+    from raydist.runtime.task.child import run_task
+
+    run_task(link)
+
+
+if __name__ == "__main__":
+    # What is sent is of the module that the agents have imported, not of this one.
+    from raydist.runtime.task import fork_server
+
+    fork_server.run_process(sys.argv[1:])

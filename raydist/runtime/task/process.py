@@ -1,0 +1,269 @@
+"""TaskProcess: the process that a task trains in, as its agent sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Failed, Run, Stored, Warm
+from raydist.runtime.task.fork_server import Exited, Forked, ForkRequest, receive, send, user_of
+from raydist.spec.status import Command, TaskFailure, TaskStatus
+
+logger = logging.getLogger(__name__)
+
+# What the processes of one environment may differ in: no import looks at it.
+_OF_A_PROCESS = frozenset(("CUDA_VISIBLE_DEVICES", "TMPDIR", "TF_CONFIG", "PWD", "OLDPWD", "SHLVL", "_"))
+_PREFIXES_OF_A_PROCESS = ("RAY_", "RAYDIST_")
+# OpenBLAS and pyarrow's allocator would each start a thread, which a fork would not have.
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+# How long a server stays without a process.
+_LINGER_S = 120.0
+_BACKLOG = 128
+_ATTEMPTS = 3
+# Room in the server's command line for what `ps` shows of its processes.
+_TITLE_ROOM = "-" * 64
+# What a process has said is read to the end once it is gone; its own children may hold the link open.
+_LAST_WORDS_S = 1.0
+
+
+class ProcessDiedError(Exception):
+    """The process has ended, and has not said how the task has.
+
+    Attributes:
+      code: Its exit code, or minus the signal that killed it.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the task's process ended with {code}")
+        self.code = code
+
+
+class TaskProcess:
+    """Starts a task's process, and talks to it. Every method may be called from any thread.
+
+    Attributes:
+      pid: None until it is forked.
+      problem: Why it imports by itself what its server should have; None if it does not.
+    """
+
+    def __init__(self, begin: Begin, *, environ: Mapping[str, str], held: Any) -> None:
+        """Asks for the process, and returns at once.
+
+        Args:
+          environ: Its whole environment.
+          held: Has the methods that the process may call, see `child.Ask`.
+        """
+        self.pid: int | None = None
+        self.problem: str | None = None
+        self._held = held
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._is_warm = False
+        self._code: int | None = None
+        self._failure: TaskFailure | None = None
+        self._status: TaskStatus | None = None
+        self._ended: TaskStatus | None = None
+        self._stored: Stored | None = None
+        own, others = socket.socketpair()
+        self._link = Connection(own.detach())
+        self._link.send(begin)
+        request = ForkRequest(title=str(begin.task), environ=dict(environ), sys_path=tuple(sys.path))
+        self._server: socket.socket | None = None
+        threading.Thread(
+            target=self._start, args=(begin.runner, request, others), name="raydist-fork", daemon=True
+        ).start()
+        threading.Thread(target=self._listen, name="raydist-link", daemon=True).start()
+
+    def wait_warm(self) -> None:
+        """Waits until the process has imported what it needs, or failed to.
+
+        Raises:
+          ProcessDiedError: It has died.
+        """
+        self._wait(lambda: self._is_warm or self._failure is not None)
+
+    def run(self, run: Run) -> TaskStatus | TaskFailure:
+        """Has the process train; returns the task's last status, or what has failed without one.
+
+        Raises:
+          ProcessDiedError: It has died.
+        """
+        self._send(run)
+        self._wait(lambda: self._ended is not None or self._failure is not None)
+        if self._ended is not None:
+            return self._ended
+        assert self._failure is not None
+        return self._failure
+
+    @property
+    def status(self) -> TaskStatus | None:
+        """The newest status; None before the first."""
+        return self._ended or self._status
+
+    def command(self, command: Command) -> None:
+        """Sends a command."""
+        self._send(command)
+
+    def store_rest(self, *, timeout_s: float) -> str | None:
+        """Has the process store what its job has written; returns a sentence about that, if any."""
+        self._send(Command.STOP)
+        with self._changed:
+            self._changed.wait_for(lambda: self._stored is not None or self._code is not None, timeout_s)
+            return None if self._stored is None else self._stored.sentence
+
+    def kill(self) -> None:
+        """Kills the process, and all that it has started. Idempotent."""
+        server = self._server
+        if server is not None:
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+
+    def _wait(self, is_there: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: is_there() or self._code is not None)
+            if is_there():
+                return
+            self._changed.wait_for(is_there, _LAST_WORDS_S)
+            if not is_there():
+                assert self._code is not None
+                raise ProcessDiedError(self._code)
+
+    def _note(self, **found: Any) -> None:
+        with self._changed:
+            for name, value in found.items():
+                setattr(self, name, value)
+            self._changed.notify_all()
+
+    def _start(self, runner: str, request: ForkRequest, link: socket.socket) -> None:
+        preload = _PRELOADS.get(runner.partition(":")[0], "")
+        try:
+            with link:
+                forked = self._fork(preload, request, link)
+        except (OSError, EOFError, subprocess.CalledProcessError) as error:
+            print(f"raydist: no process could be forked: {type(error).__name__}: {error}", flush=True)
+            self._note(_code=1)
+            return
+        server = self._server
+        assert server is not None
+        self._note(pid=forked.pid, problem=forked.problem)
+        try:
+            exited, _ = receive(server)
+        except (OSError, EOFError):  # the server has died, and killed the process
+            exited = Exited(code=-9)
+        self._note(_code=exited.code)
+
+    def _fork(self, preload: str, request: ForkRequest, link: socket.socket) -> Forked:
+        for left in reversed(range(_ATTEMPTS)):
+            self._server = _connect(preload, request.environ)
+            try:
+                send(self._server, request, [link.fileno(), 1, 2])
+                forked, _ = receive(self._server)
+            except (OSError, EOFError):
+                if not left:
+                    raise
+                continue  # it has just ended, as nobody had asked it for long
+            assert isinstance(forked, Forked)
+            return forked
+        raise AssertionError("unreachable")
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self._link.recv()
+            except (EOFError, OSError):
+                return
+            match message:
+                case Warm():
+                    self._note(_is_warm=True)
+                case Failed(failure=failure):
+                    self._note(_failure=failure)
+                case TaskStatus():
+                    self._note(_status=message)
+                case Ended(status=status):
+                    self._note(_ended=status)
+                case Stored():
+                    self._note(_stored=message)
+                case Ask():
+                    threading.Thread(
+                        target=self._answer, args=(message,), name="raydist-ask", daemon=True
+                    ).start()
+
+    def _answer(self, ask: Ask) -> None:
+        try:
+            answer = Answer(number=ask.number, value=getattr(self._held, ask.name)(*ask.args))
+        except Exception as error:  # which the process raises
+            answer = Answer(number=ask.number, error=error)
+        self._send(answer)
+
+    def _send(self, message: object) -> None:
+        with self._sending, contextlib.suppress(OSError):  # it is gone, which its code says
+            self._link.send(message)
+
+
+# What a server imports for the runners of a module; nothing for those of tests.
+_PRELOADS = {"raydist.task": "raydist.task:preload"}
+
+
+def _connect(preload: str, environ: Mapping[str, str]) -> socket.socket:
+    """Returns a connection to the fork server of this host and environment, started where there is none."""
+    # In no file system, and in the network namespace of this host; the other side's user is looked at.
+    address = f"\0raydist-fork-{_key(preload, environ)}"
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(address)
+        except ConnectionRefusedError:
+            connection.close()
+            _start_server(address, preload, environ)
+            continue
+        if user_of(connection) != os.getuid():
+            connection.close()
+            raise PermissionError(f"{address[1:]} belongs to another user")
+        return connection
+
+
+def _start_server(address: str, preload: str, environ: Mapping[str, str]) -> None:
+    """Starts a server, to which one can connect from now on; returns if another task has been faster."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        try:
+            listener.bind(address)
+        except OSError:
+            return
+        listener.listen(_BACKLOG)
+        path = [*filter(None, sys.path)]
+        environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(path)}
+        environ.pop("TMPDIR", None)  # of the task, which it outlives
+        arguments = [listener.fileno(), os.getppid(), _LINGER_S, preload, _TITLE_ROOM]
+        # It goes on in a process of its own: Ray kills the children of an actor with it.
+        subprocess.run(
+            [sys.executable, "-m", "raydist.runtime.task.fork_server", *map(str, arguments)],
+            env=environ,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+            check=True,
+        )
+
+
+def _key(preload: str, environ: Mapping[str, str]) -> str:
+    """Returns what tasks that share a server have in common: host, container, Ray and environment."""
+    places = [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "mnt", "pid", "user")]
+    places.append(Path("/proc/self/cgroup").read_text())
+    kept = sorted(
+        (name, value)
+        for name, value in environ.items()
+        if name not in _OF_A_PROCESS and not name.startswith(_PREFIXES_OF_A_PROCESS)
+    )
+    parts = (sys.executable, sys.path, os.getppid(), preload, places, kept)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
