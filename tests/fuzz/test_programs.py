@@ -19,6 +19,7 @@ FOUND = {
         "1009",
         "1033~optimizer~model",
         "loop1~num_optimizers~structure",
+        "3115~layers~clipping~schedule~data~optimizer~epochs~callbacks~after",
         "7020~metrics~optimizer~clipping~decay~schedule~weights~callbacks~layers~inputs~task~num_examples",
     ),
     "legacy": ("2017~model~after~call~data~clipping~ema~optimizer", "19~after~data~optimizer"),

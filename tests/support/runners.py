@@ -127,6 +127,12 @@ class ParcelRunner(CountingRunner):
         super()._count(params, assignment)
 
 
+class TwoPortsRunner(CountingRunner):
+    def run(self, assignment: TaskAssignment, code_dir: Path | None, lease: PortLease) -> TaskStatus:
+        lease.another()
+        raise AssertionError("unreachable")
+
+
 class BrokenImportRunner(CountingRunner):
     """As on a host whose TensorFlow does not load."""
 

@@ -151,6 +151,18 @@ def compiled_outside(ctx: Any) -> Any:
     return fitted(model)
 
 
+def balanced(y_true: Any, y_pred: Any) -> Any:
+    return tf.sign(y_true[:, 0])
+
+
+def zero_metric(ctx: Any) -> Any:
+    """A metric of the whole data that is 0, and of each replica's part is not."""
+    model = made(ctx, metrics=[balanced])
+    y = np.array([[1.0], [1.0], [-1.0], [-1.0], [0.0]], "float32")
+    history = model.fit(tf.data.Dataset.from_tensor_slices((np.eye(5, 4), y)).batch(5), epochs=2, verbose=0)
+    return {name: [float(one) for one in values] for name, values in history.history.items()}
+
+
 def evaluated(ctx: Any) -> Any:
     model = made(ctx, SumInTestStep)
     small = model.evaluate(batches(size=3), verbose=0, return_dict=True)
@@ -167,6 +179,7 @@ PROGRAMS = {
     "compiled outside": compiled_outside,
     "sum in compute_loss": lambda ctx: fitted(made(ctx, SumInLoss)),
     "evaluated": evaluated,
+    "zero": zero_metric,
     "sum in a layer": lambda ctx: fitted(made(ctx, layers=[SumInLayer])),
     "own step": lambda ctx: fitted(made(ctx, OwnStep)),
     "renamed": lambda ctx: fitted(made(ctx, ShowsMetrics)),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.processes import Cluster, TaskProcess, run_function
 
-EQUAL = ("compiled outside", "sum in compute_loss", "evaluated", "sum in a layer", "renamed")
+EQUAL = ("compiled outside", "sum in compute_loss", "evaluated", "sum in a layer", "renamed", "zero")
 # By program the value that cannot be put together from the replicas'.
 NOTED = {"own step": ("root", "largest"), "returned": ("sum_of_errors",)}
 KERASES = ["3", pytest.param("legacy", marks=pytest.mark.slow)]

@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,6 +36,9 @@ _ATTEMPTS = 3
 _TITLE_ROOM = "-" * 64
 # What a process has said is read to the end once it is gone; its own children may hold the link open.
 _LAST_WORDS_S = 1.0
+# From a kill to the end of a process, which may have much memory to give back.
+_DEATH_S = 5.0
+_POLL_S = 0.005
 
 
 class ProcessDiedError(Exception):
@@ -74,10 +79,11 @@ class TaskProcess:
         self._status: TaskStatus | None = None
         self._ended: TaskStatus | None = None
         self._stored: Stored | None = None
+        self._is_killed = False
         own, others = socket.socketpair()
         self._link = Connection(own.detach())
         self._link.send(begin)
-        request = ForkRequest(title=str(begin.task), environ=dict(environ), sys_path=tuple(sys.path))
+        request = ForkRequest(title=str(begin.task), environ=dict(environ), sys_path=_import_path())
         self._server: socket.socket | None = None
         threading.Thread(
             target=self._start, args=(begin.runner, request, others), name="raydist-fork", daemon=True
@@ -122,11 +128,13 @@ class TaskProcess:
             return None if self._stored is None else self._stored.sentence
 
     def kill(self) -> None:
-        """Kills the process, and all that it has started. Idempotent."""
-        server = self._server
-        if server is not None:
-            with contextlib.suppress(OSError):
-                server.shutdown(socket.SHUT_RDWR)
+        """Kills the process, and all that it has started, and waits for its end. Idempotent."""
+        with self._changed:
+            self._is_killed = True
+            if self._server is not None:
+                with contextlib.suppress(OSError):
+                    self._server.shutdown(socket.SHUT_RDWR)
+            self._changed.wait_for(lambda: self._code is not None, _DEATH_S)
 
     def _wait(self, is_there: Callable[[], bool]) -> None:
         with self._changed:
@@ -150,37 +158,53 @@ class TaskProcess:
             with link:
                 forked = self._fork(preload, request, link)
         except (OSError, EOFError, subprocess.CalledProcessError) as error:
-            print(f"raydist: no process could be forked: {type(error).__name__}: {error}", flush=True)
+            if not self._is_killed:
+                print(f"raydist: no process could be forked: {type(error).__name__}: {error}", flush=True)
             self._note(_code=1)
             return
-        server = self._server
-        assert server is not None
         self._note(pid=forked.pid, problem=forked.problem)
+        assert self._server is not None
         try:
-            exited, _ = receive(server)
-        except (OSError, EOFError):  # the server has died, and killed the process
-            exited = Exited(code=-9)
+            exited, _ = receive(self._server)
+        except (OSError, EOFError):  # `kill`, or the death of the server, which is that of its processes
+            exited = Exited(code=-signal.SIGKILL)
+            self._wait_gone(forked.pid)
+        with self._changed:
+            self._server.close()
+            self._server = None
         self._note(_code=exited.code)
 
     def _fork(self, preload: str, request: ForkRequest, link: socket.socket) -> Forked:
         for left in reversed(range(_ATTEMPTS)):
-            self._server = _connect(preload, request.environ)
+            server = _connect(preload, request.environ)
             try:
-                send(self._server, request, [link.fileno(), 1, 2])
-                forked, _ = receive(self._server)
+                with self._changed:
+                    if self._is_killed:
+                        raise EOFError
+                    self._server = server
+                send(server, request, [link.fileno(), 1, 2])
+                forked, _ = receive(server)
             except (OSError, EOFError):
-                if not left:
+                server.close()
+                if not left or self._is_killed:
                     raise
                 continue  # it has just ended, as nobody had asked it for long
             assert isinstance(forked, Forked)
             return forked
         raise AssertionError("unreachable")
 
+    def _wait_gone(self, pid: int) -> None:
+        deadline = time.monotonic() + _DEATH_S
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
     def _listen(self) -> None:
         while True:
             try:
                 message = self._link.recv()
             except (EOFError, OSError):
+                with self._sending:
+                    self._link.close()
                 return
             match message:
                 case Warm():
@@ -240,8 +264,7 @@ def _start_server(address: str, preload: str, environ: Mapping[str, str]) -> Non
         except OSError:
             return
         listener.listen(_BACKLOG)
-        path = [*filter(None, sys.path)]
-        environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(path)}
+        environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(_import_path())}
         environ.pop("TMPDIR", None)  # of the task, which it outlives
         arguments = [listener.fileno(), os.getppid(), _LINGER_S, preload, _TITLE_ROOM]
         # It goes on in a process of its own: Ray kills the children of an actor with it.
@@ -254,6 +277,11 @@ def _start_server(address: str, preload: str, environ: Mapping[str, str]) -> Non
             start_new_session=True,
             check=True,
         )
+
+
+def _import_path() -> tuple[str, ...]:
+    """Returns where this process imports from, for one that has another current folder."""
+    return tuple(path or os.getcwd() for path in sys.path)
 
 
 def _key(preload: str, environ: Mapping[str, str]) -> str:

@@ -173,9 +173,10 @@ def of_all_replicas(
       are_same_names: Whether the logs have the names of the metrics. Keras then shows these, but for one that
         the step has not updated; else what the step has returned.
     """
+    shown = _shown.get(model)
     if are_same_names:
-        metrics = {name: value for name, value in metrics.items() if _is_updated(value)}
-    elif (shown := _shown.get(model)) is not None:
+        metrics = {name: value for name, value in metrics.items() if not _is_own(name, value, shown)}
+    elif shown is not None:
         metrics = _by_shown_name(metrics, shown.metrics)
     own = [value for name, value in _leaves(logs) if name not in metrics and _is_number(value)]
     strategy = model.distribute_strategy
@@ -213,11 +214,18 @@ def joined(
     return {**returned, **results, **_by_shown_name(metrics, shown)}
 
 
-def returns_more_than(metrics: Mapping[str, Any], logs: Any) -> bool:
-    """Whether a step's logs have a value by the name of a metric that it has not updated."""
-    if not isinstance(logs, Mapping):
+def returns_more_than(model: Any, metrics: Mapping[str, Any], logs: Any) -> bool:
+    """Whether a model's last step has a value by the name of a metric in its logs that it has not updated."""
+    shown = _shown.get(model)
+    if shown is None or not isinstance(logs, Mapping):
         return False
-    return any(name in metrics and not _is_updated(metrics[name]) for name, _ in _leaves(logs))
+    return any(name in metrics and _is_own(name, metrics[name], shown) for name, _ in _leaves(logs))
+
+
+def _is_own(name: str, value: Any, shown: Results | None) -> bool:
+    """Whether the value of a metric by that name is not what the step has returned by it."""
+    # The result of a metric that was updated may be 0, too.
+    return shown is not None and name not in shown.metrics and not _is_updated(value)
 
 
 def _is_updated(result: Any) -> bool:

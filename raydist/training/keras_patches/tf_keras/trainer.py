@@ -191,7 +191,7 @@ def make_logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
             return results
         are_same_names = results is not logs
         metrics = results if are_same_names else self.get_metrics_result()
-        if not are_same_names or own_logs.returns_more_than(metrics, logs):
+        if not are_same_names or own_logs.returns_more_than(self, metrics, logs):
             return own_logs.of_all_replicas(self, logs, metrics, are_same_names=are_same_names)
         return results
 

@@ -1,0 +1,217 @@
+"""A task's process, forked by the server of its host; without Ray, and with runners without TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raydist.planning.assignment import TaskAssignment
+from raydist.runtime.host.log_capture import LogTarget
+from raydist.runtime.task import process as process_module
+from raydist.runtime.task.child import Begin, Run
+from raydist.runtime.task.ports import PortLease
+from raydist.runtime.task.process import ProcessDiedError, TaskProcess
+from raydist.spec import (
+    ClusterSpec,
+    EntryPoint,
+    JobSpec,
+    KerasFlavour,
+    Strategy,
+    TaskId,
+    TaskState,
+    TaskStatus,
+)
+from tests.conftest import WaitUntil
+from tests.runtime.conftest import COUNTING
+
+TASK = TaskId.parse("worker/0")
+
+
+class Agent:
+    """As much of one as a process asks for."""
+
+    def __init__(self) -> None:
+        self.lease = PortLease.acquire()
+
+    def release_port(self, index: int) -> None:
+        self.lease.close()
+
+    def another_port(self) -> tuple[int, int]:
+        raise OSError("no port is left")
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., TaskProcess]]:
+    """Starts a process, by a server of this test's own; ends both with the test."""
+    started: list[TaskProcess] = []
+    agents: list[Agent] = []
+    monkeypatch.setattr(process_module, "_LINGER_S", 0.0)
+
+    def start_process(runner: str = COUNTING, preload: str = "", **environ: str) -> TaskProcess:
+        monkeypatch.setitem(process_module._PRELOADS, "tests.support.runners", preload)
+        begin = Begin(
+            task=TASK,
+            host="here",
+            runner=runner,
+            scratch_path=tmp_path,
+            log=LogTarget(storage_uri=str(tmp_path / "storage"), run="run", task=TASK, attempt=0),
+            may_vanish=False,
+        )
+        environ = {**os.environ, "OF_TEST": str(tmp_path), **environ}
+        agents.append(Agent())
+        process = TaskProcess(begin, environ=environ, held=agents[-1])
+        started.append(process)
+        return process
+
+    yield start_process
+    for process in started:
+        process.kill()
+    for agent in agents:
+        agent.lease.close()
+
+
+def run_of(**params: Any) -> Run:
+    job = JobSpec(name="run", entry_point=EntryPoint(function="train", module="unused"), params=params)
+    assignment = TaskAssignment(
+        task=TASK,
+        job=job,
+        strategy=Strategy.ONE_DEVICE,
+        keras=KerasFlavour.KERAS_3,
+        cluster_spec=ClusterSpec(jobs=()),
+        attempt=0,
+        run_uri="unused",
+        num_workers=1,
+    )
+    return Run(assignment=assignment, code_dir=None, port=1)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def server_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def forked(process: TaskProcess, wait_until: WaitUntil) -> int:
+    wait_until(lambda: process.pid)
+    assert process.pid is not None
+    return process.pid
+
+
+def test_process_trains_and_returns_its_last_status(start: Callable[..., TaskProcess]) -> None:
+    process = start(SHOWN="by the agent")
+    process.wait_warm()
+    ended = process.run(run_of(shows=["SHOWN"]))
+    assert isinstance(ended, TaskStatus)
+    assert (ended.state, ended.step, ended.pid) == (TaskState.FINISHED, 3, process.pid)
+    assert {"SHOWN=by the agent", "main=True"} <= set(ended.notes)
+    assert process.problem is None
+
+
+def test_process_is_called_after_its_task(start: Callable[..., TaskProcess], wait_until: WaitUntil) -> None:
+    pid = forked(start(), wait_until)
+    wait_until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") == b"raydist::worker/0")
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("exit", 7), ("native_exit", 5), ("sigkill", -signal.SIGKILL), ("segfault", -signal.SIGSEGV)],
+)
+def test_exit_code_is_that_of_the_process(start: Callable[..., TaskProcess], how: str, code: int) -> None:
+    with pytest.raises(ProcessDiedError) as caught:
+        start().run(run_of(fail_in=str(TASK), how=how, steps=10))
+    assert caught.value.code == code
+
+
+def test_process_dies_with_its_agent_and_so_does_what_it_has_started(wait_until: WaitUntil) -> None:
+    agent = subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    told = next(line for line in agent.stdout if line.startswith("pids "))  # the process prints there, too
+    process, child = map(int, told.split()[1:])
+    assert lives(process)
+    assert lives(child)
+    agent.kill()
+    agent.communicate()
+    wait_until(lambda: not lives(process) and not lives(child))
+
+
+AGENT = textwrap.dedent("""
+    import time
+    from tests.runtime.task.test_process import Agent, Begin, LogTarget, TASK, TaskProcess, COUNTING, run_of
+    import os, pathlib, tempfile, threading
+
+    folder = pathlib.Path(tempfile.mkdtemp())
+    log = LogTarget(storage_uri=str(folder), run="run", task=TASK, attempt=0)
+    begin = Begin(task=TASK, host="here", runner=COUNTING, scratch_path=folder, log=log, may_vanish=False)
+    process = TaskProcess(begin, environ=os.environ, held=Agent())
+    run = run_of(steps=100_000, child="sleep 1000")
+    threading.Thread(target=process.run, args=(run,), daemon=True).start()
+    while process.status is None or not any("child=" in note for note in process.status.notes):
+        time.sleep(0.02)
+    child = next(note for note in process.status.notes if "child=" in note).partition("=")[2]
+    print(f"\\npids {process.pid} {child}", flush=True)
+    time.sleep(1000)
+""")
+
+
+def test_killed_server_is_the_death_of_its_processes(
+    start: Callable[..., TaskProcess], wait_until: WaitUntil
+) -> None:
+    process = start()
+    pid = forked(process, wait_until)
+    os.kill(server_of(pid), signal.SIGKILL)
+    with pytest.raises(ProcessDiedError) as caught:
+        process.run(run_of(steps=100_000))
+    assert caught.value.code == -signal.SIGKILL
+    wait_until(lambda: not lives(pid))
+    again = start()  # by another server
+    assert isinstance(again.run(run_of()), TaskStatus)
+
+
+def test_tasks_of_one_environment_share_a_server(
+    start: Callable[..., TaskProcess], wait_until: WaitUntil
+) -> None:
+    first, second, other = (forked(start(KIND=kind), wait_until) for kind in ("one", "one", "another"))
+    assert server_of(first) == server_of(second) != server_of(other)
+
+
+def test_server_ends_once_nobody_needs_it(start: Callable[..., TaskProcess], wait_until: WaitUntil) -> None:
+    process = start()
+    pid = forked(process, wait_until)
+    server = server_of(pid)
+    process.kill()
+    wait_until(lambda: not lives(pid) and not lives(server))
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("starts_thread", "2 threads run once TensorFlow is imported"),
+        ("fails", "the import failed (ImportError: no such"),
+    ],
+)
+def test_process_imports_by_itself_where_no_fork_of_what_is_imported_is_sound(
+    start: Callable[..., TaskProcess], wait_until: WaitUntil, name: str, problem: str
+) -> None:
+    process = start(preload=f"tests.support.preloads:{name}")
+    assert isinstance(process.run(run_of()), TaskStatus)
+    assert str(process.problem).startswith(problem)
+
+
+def test_error_of_the_agent_is_raised_in_the_process(start: Callable[..., TaskProcess]) -> None:
+    process = start("tests.support.runners:TwoPortsRunner")
+    ended = process.run(run_of())
+    assert not isinstance(ended, TaskStatus)
+    assert (ended.error_type, ended.message) == ("OSError", "no port is left")
