@@ -232,6 +232,8 @@ class JobSpec:
       timeout: Limit for the whole run in seconds; None sets none.
       start_timeout: Limit for an attempt's start in seconds.
       stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
+      keep_warm: Seconds that each host of an existing Ray keeps a process which has imported TensorFlow, for
+        the next run or attempt.
       stop_on_nan: Whether the run ends once a reported value is NaN or infinite.
       resume: Whether to continue the run of that name; `auto` continues it if it has not succeeded, and
         starts it if there is none.
@@ -315,6 +317,7 @@ class JobSpec:
     timeout: float | None = None
     start_timeout: float = 300.0
     stall_timeout: float = 600.0
+    keep_warm: float = 300.0
     stop_on_nan: bool = False
     resume: Resume = False
     checkpoint_every: CheckpointEvery = CheckpointEvery()
@@ -346,6 +349,7 @@ _LOWEST: Mapping[str, int] = {
     "ps": 0,
     "data_workers": 0,
     "max_failures": 0,
+    "keep_warm": 0,
     "seed": 0,
     "gpus_per_worker": 0,
     "gpus_per_evaluator": 0,

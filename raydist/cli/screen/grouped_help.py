@@ -26,7 +26,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "keep_runs",
         "detach",
     ),
-    "Cluster": ("address", "ports", "allow_public_ports", "fence"),
+    "Cluster": ("address", "ports", "allow_public_ports", "fence", "keep_warm"),
     "Environment of the tasks": ("env", "env_file", "runtime_env"),
     "Strategy and roles": (
         *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker"),

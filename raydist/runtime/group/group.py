@@ -130,6 +130,7 @@ class RayTaskGroup:
                 may_vanish=outlives_death_of(task, plan.strategy),
                 proof=proof,
                 env=plan.job.env,
+                keep_warm_s=plan.job.keep_warm,
                 tells_packages=task == chief,
                 log=LogTarget(storage_uri=storage_uri, run=plan.job.name, task=task, attempt=attempt),
                 scratch_prefix=f"{plan.job.name}-{attempt}-{task.path_name}-{owner}",

@@ -139,7 +139,8 @@ class TaskActor:
             may_vanish=setup.may_vanish,
         )
         self._held = _Held(self._lease)
-        return TaskProcess(begin, environ={**os.environ, **of_ray}, held=self._held)
+        environ = {**os.environ, **of_ray}
+        return TaskProcess(begin, environ=environ, held=self._held, keep_warm_s=setup.keep_warm_s)
 
     def _lease_port(self) -> PortLease:
         setup = self._setup

@@ -33,6 +33,8 @@ _CHUNK = 1 << 16
 _NUM_FDS = 3
 # Why a server that has begun anew imports nothing.
 _PROBLEM = "RAYDIST_FORK_PROBLEM"
+# From the start of a server to the request that it was started for.
+_FIRST_REQUEST_S = 60.0
 # The request of a client that has connected is on its way.
 _REQUEST_TIMEOUT_S = 5.0
 
@@ -45,11 +47,13 @@ class ForkRequest:
       title: What its command line shows, after TITLE.
       environ: The whole environment.
       sys_path: Where it imports from.
+      keep_warm_s: How long the server stays after its last process; what was asked for last counts.
     """
 
     title: str
     environ: Mapping[str, str] = field(repr=False)  # may hold secrets
     sys_path: Sequence[str]
+    keep_warm_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +105,10 @@ def receive(connection: socket.socket) -> tuple[Any, list[int]]:
 class _Server:
     """Forks a process for each connection, and kills it where the connection ends before it."""
 
-    def __init__(
-        self, listener: socket.socket, *, parent: int | None, linger_s: float, problem: str | None
-    ) -> None:
+    def __init__(self, listener: socket.socket, *, parent: int | None, problem: str | None) -> None:
         self._listener = listener
         self._parent = parent
-        self._linger_s = linger_s
+        self._keep_warm_s = _FIRST_REQUEST_S
         self._problem = problem
         self._pids: dict[socket.socket, int] = {}
         self._idle_since_s = time.monotonic()
@@ -134,13 +136,13 @@ class _Server:
                 os.close(woken)
                 os.close(wake)
                 return asked
-            if not self._pids and time.monotonic() >= self._idle_since_s + self._linger_s:
+            if not self._pids and time.monotonic() >= self._idle_since_s + self._keep_warm_s:
                 sys.exit()  # a task that connects just now finds the connection closed, and asks again
 
     def _patience_s(self) -> float | None:
         if self._pids:
             return None
-        return max(0.0, self._idle_since_s + self._linger_s - time.monotonic())
+        return max(0.0, self._idle_since_s + self._keep_warm_s - time.monotonic())
 
     def _take(self) -> tuple[ForkRequest, list[int]] | None:
         """Forks for a new connection; returns its request in the forked process."""
@@ -165,6 +167,7 @@ class _Server:
         for fd in fds:
             os.close(fd)
         self._pids[connection] = pid
+        self._keep_warm_s = request.keep_warm_s
         with contextlib.suppress(OSError):  # an agent that is gone, whose connection shows it
             send(connection, Forked(pid=pid, problem=self._problem))
         return None
@@ -206,7 +209,7 @@ def user_of(connection: socket.socket) -> int:
 
 def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:
     """Runs the server of this process; returns in those that it forks."""
-    listener_fd, parent_pid, linger_s, preload, _ = arguments
+    listener_fd, parent_pid, preload, _ = arguments
     if _PROBLEM not in os.environ and os.fork() > 0:
         os._exit(0)
     set_title(f"{TITLE}fork-server")
@@ -217,12 +220,12 @@ def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:
     if threads_here() > 1:  # what was imported is left behind: a new program in the same process
         os.set_inheritable(int(listener_fd), True)
         os.environ[_PROBLEM] = problem or ""
-        again = [listener_fd, parent_pid, linger_s, "", arguments[-1]]
+        again = [listener_fd, parent_pid, "", arguments[-1]]
         os.execv(sys.executable, [sys.executable, "-m", "raydist.runtime.task.fork_server", *again])
     with open(os.devnull, "wb") as nothing:  # what it has printed so far is in the first task's log
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
-    return _Server(listener, parent=parent, linger_s=float(linger_s), problem=problem).serve()
+    return _Server(listener, parent=parent, problem=problem).serve()
 
 
 def _import(preload: str) -> str | None:

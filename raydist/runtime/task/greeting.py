@@ -28,6 +28,7 @@ class TaskSetup:
       address: `ip:port` that the task's peers connect to already, since this process takes the place of a
         dead one; None where any will do.
       env: The job's own variables.
+      keep_warm_s: How long the host keeps what the task has imported.
       tells_packages: Whether its hello has what is installed on its host; one task does it for all.
     """
 
@@ -43,6 +44,7 @@ class TaskSetup:
     proof: StorageProof | None = None
     address: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+    keep_warm_s: float = 0.0
     tells_packages: bool = False
 
     @property

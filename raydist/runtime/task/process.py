@@ -28,8 +28,6 @@ _OF_A_PROCESS = frozenset(("CUDA_VISIBLE_DEVICES", "TMPDIR", "TF_CONFIG", "PWD",
 _PREFIXES_OF_A_PROCESS = ("RAY_", "RAYDIST_")
 # OpenBLAS and pyarrow's allocator would each start a thread, which a fork would not have.
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-# How long a server stays without a process.
-_LINGER_S = 120.0
 _BACKLOG = 128
 _ATTEMPTS = 3
 # Room in the server's command line for what `ps` shows of its processes.
@@ -61,12 +59,13 @@ class TaskProcess:
       problem: Why it imports by itself what its server should have; None if it does not.
     """
 
-    def __init__(self, begin: Begin, *, environ: Mapping[str, str], held: Any) -> None:
+    def __init__(self, begin: Begin, *, environ: Mapping[str, str], held: Any, keep_warm_s: float) -> None:
         """Asks for the process, and returns at once.
 
         Args:
           environ: Its whole environment.
           held: Has the methods that the process may call, see `child.Ask`.
+          keep_warm_s: How long its server stays after it, if no other process needs it.
         """
         self.pid: int | None = None
         self.problem: str | None = None
@@ -83,7 +82,9 @@ class TaskProcess:
         own, others = socket.socketpair()
         self._link = Connection(own.detach())
         self._link.send(begin)
-        request = ForkRequest(title=str(begin.task), environ=dict(environ), sys_path=_import_path())
+        request = ForkRequest(
+            title=str(begin.task), environ=dict(environ), sys_path=_import_path(), keep_warm_s=keep_warm_s
+        )
         self._server: socket.socket | None = None
         threading.Thread(
             target=self._start, args=(begin.runner, request, others), name="raydist-fork", daemon=True
@@ -266,7 +267,7 @@ def _start_server(address: str, preload: str, environ: Mapping[str, str]) -> Non
         listener.listen(_BACKLOG)
         environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(_import_path())}
         environ.pop("TMPDIR", None)  # of the task, which it outlives
-        arguments = [listener.fileno(), os.getppid(), _LINGER_S, preload, _TITLE_ROOM]
+        arguments = [listener.fileno(), os.getppid(), preload, _TITLE_ROOM]
         # It goes on in a process of its own: Ray kills the children of an actor with it.
         subprocess.run(
             [sys.executable, "-m", "raydist.runtime.task.fork_server", *map(str, arguments)],

@@ -273,6 +273,12 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.duration,
     ),
     Option(
+        name="keep_warm",
+        metavar="DURATION",
+        summary="Time that hosts keep TensorFlow imported for the next run; 0 ends that with the run.",
+        parser=values.duration,
+    ),
+    Option(
         name="stop_on_nan",
         metavar="",
         summary="End the run once a reported value is NaN or infinite.",

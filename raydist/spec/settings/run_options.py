@@ -81,6 +81,7 @@ class RunOptions(TypedDict, total=False):
     timeout: Duration | None
     start_timeout: Duration
     stall_timeout: Duration
+    keep_warm: Duration
     stop_on_nan: bool
     resume: bool | Literal["auto"]
     checkpoint_every: CheckpointEvery | str | int

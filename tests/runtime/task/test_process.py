@@ -53,7 +53,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Starts a process, by a server of this test's own; ends both with the test."""
     started: list[TaskProcess] = []
     agents: list[Agent] = []
-    monkeypatch.setattr(process_module, "_LINGER_S", 0.0)
 
     def start_process(runner: str = COUNTING, preload: str = "", **environ: str) -> TaskProcess:
         monkeypatch.setitem(process_module._PRELOADS, "tests.support.runners", preload)
@@ -67,7 +66,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         )
         environ = {**os.environ, "OF_TEST": str(tmp_path), **environ}
         agents.append(Agent())
-        process = TaskProcess(begin, environ=environ, held=agents[-1])
+        process = TaskProcess(begin, environ=environ, held=agents[-1], keep_warm_s=0.0)
         started.append(process)
         return process
 
@@ -155,7 +154,7 @@ AGENT = textwrap.dedent("""
     folder = pathlib.Path(tempfile.mkdtemp())
     log = LogTarget(storage_uri=str(folder), run="run", task=TASK, attempt=0)
     begin = Begin(task=TASK, host="here", runner=COUNTING, scratch_path=folder, log=log, may_vanish=False)
-    process = TaskProcess(begin, environ=os.environ, held=Agent())
+    process = TaskProcess(begin, environ=os.environ, held=Agent(), keep_warm_s=0.0)
     run = run_of(steps=100_000, child="sleep 1000")
     threading.Thread(target=process.run, args=(run,), daemon=True).start()
     while process.status is None or not any("child=" in note for note in process.status.notes):
