@@ -198,6 +198,8 @@ LATE: dict[str, str] = {
 # Who unpickles, and what. Nothing of it has been on storage: whoever writes there could have it run code.
 UNPICKLING: dict[str, str] = {
     "data.sources.ray_blocks": "ObjectRefs of a recipe, which came as the next one says",
+    "runtime.task.child": "shares of datasets, which came to the agent through Ray; its link is a socketpair",
+    "runtime.task.fork_server": "requests of agents, whose user the kernel has named",
     "training.parameter_server.sources": "recipes, which come from the chief through Ray",
     "runs.detached": "the launch, which comes from the submitter through Ray",
     "spec.entry.entry_point": "a function from a notebook, which comes from the driver through Ray",

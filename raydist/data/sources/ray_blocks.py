@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,16 +14,6 @@ from raydist.data.sources.selection import Selection
 from raydist.errors import DataError
 
 _CHECKED_ROWS = 8
-
-
-def join_ray() -> None:
-    """Connects this process to the run's Ray, whose address and namespace are in a task's environment."""
-    import ray
-
-    if not ray.is_initialized():
-        ray.init(
-            namespace=os.environ.get("RAY_NAMESPACE"), log_to_driver=False, logging_level=logging.WARNING
-        )
 
 
 class RayBlockSource(ArrowSource):
@@ -54,9 +42,11 @@ class RayBlockSource(ArrowSource):
         return {**self.__dict__, "_refs": cloudpickle.dumps(self._refs)}  # type: ignore[no-untyped-call]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        import ray
         from ray import cloudpickle
 
-        join_ray()
+        if not ray.is_initialized():
+            ray.init()  # in a task, whose environment says where
         self.__dict__.update(state, _refs=cloudpickle.loads(state["_refs"]))
 
     def fingerprint(self) -> int:

@@ -27,6 +27,7 @@ from raydist.planning.environment import assignment_environment
 from raydist.runtime.host.hardware import peak_memory_bytes
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.task_files import TaskFiles
+from raydist.runtime.task.joined_ray import JoinedRay
 from raydist.runtime.task.runner import TaskRunner, describe_failure, load_runner
 from raydist.runtime.task.stacks import dump_stacks, place_in_code
 from raydist.spec.status import CodePlace, Command, FailureKind, TaskFailure, TaskStatus
@@ -148,6 +149,7 @@ class _Task:
         # A host that is about to be taken away says so, to this process, its agent, or both.
         signal.signal(signal.SIGTERM, signal.SIG_DFL if self._begin.may_vanish else self._note_sigterm)
         signal.siginterrupt(signal.SIGTERM, False)
+        sys.meta_path.insert(0, JoinedRay())
         faulthandler.enable()
         # `raydist stacks` sends it. In C, so that also a process shows its stacks that holds Python's lock.
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
@@ -315,8 +317,8 @@ def _loaded(datasets: bytes) -> Mapping[str, Any]:
     """Returns the task's shares of datasets, for which this process joins the run's Ray."""
     if not datasets:
         return {}
-    from raydist.data.sources.ray_blocks import join_ray
+    import ray
 
-    join_ray()
+    ray.init()
     shares: Mapping[str, Any] = pickle.loads(datasets)
     return shares

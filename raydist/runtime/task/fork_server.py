@@ -208,8 +208,13 @@ def user_of(connection: socket.socket) -> int:
 
 
 def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:
-    """Runs the server of this process; returns in those that it forks."""
-    listener_fd, parent_pid, preload, _ = arguments
+    """Runs the server of this process; returns in those that it forks.
+
+    Args:
+      arguments: The descriptor of the listening socket, the pid of Ray's daemon, and what to import:
+        `module:function`, or nothing.
+    """
+    listener_fd, parent_pid, preload = arguments
     if _PROBLEM not in os.environ and os.fork() > 0:
         os._exit(0)
     set_title(f"{TITLE}fork-server")
@@ -220,8 +225,7 @@ def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:
     if threads_here() > 1:  # what was imported is left behind: a new program in the same process
         os.set_inheritable(int(listener_fd), True)
         os.environ[_PROBLEM] = problem or ""
-        again = [listener_fd, parent_pid, "", arguments[-1]]
-        os.execv(sys.executable, [sys.executable, "-m", "raydist.runtime.task.fork_server", *again])
+        os.execv(sys.executable, command(listener_fd, parent_pid, ""))
     with open(os.devnull, "wb") as nothing:  # what it has printed so far is in the first task's log
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
@@ -244,6 +248,15 @@ def _import(preload: str) -> str | None:
     gc.collect()
     gc.freeze()  # so that the processes share what is there
     return known
+
+
+def command(*arguments: object) -> list[str]:
+    """Returns the command of a server; see `main` for its arguments."""
+    # Not with -m: what it sends has to be of the module that others import, not of `__main__`.
+    program = (
+        "import sys; from raydist.runtime.task.fork_server import run_process; run_process(sys.argv[1:])"
+    )
+    return [sys.executable, "-c", program, *map(str, arguments)]
 
 
 def threads_here() -> int:
@@ -324,10 +337,3 @@ def run_process(arguments: Sequence[str]) -> NoReturn:
     from raydist.runtime.task.child import run_task
 
     run_task(link)
-
-
-if __name__ == "__main__":
-    # What is sent is of the module that the agents have imported, not of this one.
-    from raydist.runtime.task import fork_server
-
-    fork_server.run_process(sys.argv[1:])

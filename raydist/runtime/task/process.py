@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Failed, Run, Stored, Warm
-from raydist.runtime.task.fork_server import Exited, Forked, ForkRequest, receive, send, user_of
+from raydist.runtime.task.fork_server import Exited, Forked, ForkRequest, command, receive, send, user_of
 from raydist.spec.status import Command, TaskFailure, TaskStatus
 
 logger = logging.getLogger(__name__)
@@ -30,8 +30,6 @@ _PREFIXES_OF_A_PROCESS = ("RAY_", "RAYDIST_")
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 _BACKLOG = 128
 _ATTEMPTS = 3
-# Room in the server's command line for what `ps` shows of its processes.
-_TITLE_ROOM = "-" * 64
 # What a process has said is read to the end once it is gone; its own children may hold the link open.
 _LAST_WORDS_S = 1.0
 # From a kill to the end of a process, which may have much memory to give back.
@@ -267,10 +265,9 @@ def _start_server(address: str, preload: str, environ: Mapping[str, str]) -> Non
         listener.listen(_BACKLOG)
         environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(_import_path())}
         environ.pop("TMPDIR", None)  # of the task, which it outlives
-        arguments = [listener.fileno(), os.getppid(), preload, _TITLE_ROOM]
         # It goes on in a process of its own: Ray kills the children of an actor with it.
         subprocess.run(
-            [sys.executable, "-m", "raydist.runtime.task.fork_server", *map(str, arguments)],
+            command(listener.fileno(), os.getppid(), preload),
             env=environ,
             cwd="/",
             stdin=subprocess.DEVNULL,
