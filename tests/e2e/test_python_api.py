@@ -32,10 +32,20 @@ def train(ctx):
     with ctx.strategy.scope():
         weight = tf.Variable(0.0)
     total = ctx.strategy.reduce("SUM", ctx.strategy.run(lambda: tf.ones(())), axis=None)
-    ctx.report({"replicas": float(total), "sibling": sibling.VALUE}, step=1)
+    import ray  # in the script's namespace
+
+    shared = ray.get(ray.get_actor("shared").value.remote())
+    ctx.report({"replicas": float(total), "sibling": sibling.VALUE, "shared": shared}, step=1)
+
+
+@ray.remote(num_cpus=0)
+class Shared:
+    def value(self):
+        return 5.0
 
 
 ray.init(address=address, namespace="mine", log_to_driver=False)
+shared = Shared.options(name="shared").remote()
 told = {}
 result = raydist.run(train, workers=2, storage=storage, name="in-driver")
 told["driver"] = {"metrics": dict(result.metrics), "still_connected": ray.is_initialized()}
@@ -71,9 +81,10 @@ def test_run_works_where_ray_was_initialised(running_ray: RunningRay, tmp_path: 
     )
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout.splitlines()[-1])
-    assert told["driver"] == {"metrics": {"replicas": 2.0, "sibling": 7.0}, "still_connected": True}
-    assert told["task"] == {"replicas": 2.0, "sibling": 7.0}
-    assert told["handle"] == {"replicas": 1.0, "sibling": 7.0}
+    others = {"sibling": 7.0, "shared": 5.0}
+    assert told["driver"] == {"metrics": {"replicas": 2.0, **others}, "still_connected": True}
+    assert told["task"] == {"replicas": 2.0, **others}
+    assert told["handle"] == {"replicas": 1.0, **others}
     assert "in-driver" in told["error"]
 
 
