@@ -27,6 +27,7 @@ from raydist.runtime.cluster.datasets import check_datasets, check_resumed, seri
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.leftovers import new_owner
 from raydist.runtime.task.code_archive import pack, size_note
+from raydist.runtime.task.fork_client import started_ahead
 from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
@@ -243,6 +244,8 @@ def _prepare(
     folder = _open_folder(request)
     if not folder.was_detached:
         _claim(folder, stack)
+    if early_plan is not None:
+        stack.enter_context(started_ahead(early_plan))  # TensorFlow is imported while Ray starts
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     trace = stack.enter_context(traced_code(code, job))
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail

@@ -284,7 +284,11 @@ class RayTaskGroup:
         for task, loss in self._reach.look(self._ledger.suspects(silence_s=_SILENCE_S)).items():
             hello = self._ledger.hellos[task]
             describe = functools.partial(
-                unreachable_task, hello, loss, peak=self._ledger.peak_memory_bytes(task)
+                unreachable_task,
+                hello,
+                loss,
+                pid=self._ledger.pid_of(task),
+                peak=self._ledger.peak_memory_bytes(task),
             )
             self._ledger.failed(describe() if loss is Loss.HOST else self._witness.describe(hello, describe))
 
@@ -392,7 +396,7 @@ class RayTaskGroup:
 
     def _take_result(self, ref: Any, task: TaskId) -> None:
         hello = self._ledger.hellos.get(task)
-        pid, host = (hello.pid, hello.host) if hello else (None, None)
+        pid, host = (self._ledger.pid_of(task), hello.host) if hello else (None, None)
         try:
             self._ledger.received(ray.get(ref))
         except RayTaskError as error:

@@ -62,6 +62,11 @@ class Ledger:
         status = self._statuses.get(task)
         return None if status is None else status.peak_memory_bytes
 
+    def pid_of(self, task: TaskId) -> int | None:
+        """Returns the task's process, by its last status; before it has sent one, its agent's."""
+        status = self._statuses.get(task)
+        return None if status is None else status.pid or None
+
     def placed(self) -> None:
         self._mark("placement")
 

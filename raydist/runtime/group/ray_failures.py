@@ -75,15 +75,20 @@ def lost_task(
 
 
 def unreachable_task(
-    hello: Hello, loss: Loss, *, peak: int | None = None, finding: Finding | None = None
+    hello: Hello,
+    loss: Loss,
+    *,
+    pid: int | None = None,
+    peak: int | None = None,
+    finding: Finding | None = None,
 ) -> TaskFailure:
-    """Describes a process, or a host, that went away without Ray's knowing of it yet."""
+    """Describes a process, or a host, that went away without Ray's knowing of it yet; see `lost_task`."""
     is_out_of_memory = finding is not None and finding.is_out_of_memory
     if loss is Loss.HOST:
         kind, what = "HostUnreachable", f"its host {hello.host} does not answer any more"
     else:
         how = f"died: nothing listens at {hello.address} any more" if finding is None else finding.how
-        kind, what = "ProcessGone", f"its process {hello.pid} on {hello.host} {how}"
+        kind, what = "ProcessGone", f"its process {pid or hello.pid} on {hello.host} {how}"
     return TaskFailure(
         task=hello.task,
         kind=FailureKind.LOST,

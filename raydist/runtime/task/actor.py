@@ -99,14 +99,17 @@ class TaskActor:
         threading.Thread(target=self._end_with_node, name="raydist-node", daemon=True).start()
         try:
             self._lease = self._lease_port()
+            self._address = join_address(self._host, self._lease.port)
+            if self._is_in_place:
+                self._process = self._start_process()  # its import goes on beside the rest
             self._check_storage()
         except BaseException:
+            self._address = None
+            if self._process is not None:
+                self._process.kill()
             # The group, which does not get to know the folder, could delete it on its own host only.
             self._scratch.remove()
             raise
-        self._address = join_address(self._host, self._lease.port)
-        if self._is_in_place:
-            self._process = self._start_process()
         machine, oom = read_machine(), OomCounter.read()
         limits = (machine.memory_bytes, None if oom is None else oom.limit_bytes())
         self._memory_limit_bytes = min(filter(None, limits), default=None)

@@ -33,6 +33,11 @@ _CHUNK = 1 << 16
 _NUM_FDS = 3
 # Why a server that has begun anew imports nothing.
 _PROBLEM = "RAYDIST_FORK_PROBLEM"
+# As NumPy's wheels call it, and as others do.
+_SET_NUM_THREADS = (
+    *("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"),
+    *("openblas_set_num_threads64_", "openblas_set_num_threads"),
+)
 # From the start of a server to the request that it was started for.
 _FIRST_REQUEST_S = 60.0
 # The request of a client that has connected is on its way.
@@ -211,25 +216,27 @@ def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:
     """Runs the server of this process; returns in those that it forks.
 
     Args:
-      arguments: The descriptor of the listening socket, the pid of Ray's daemon, and what to import:
-        `module:function`, or nothing.
+      arguments: The descriptor of the listening socket; with what it ends, `pid:` of a process or `fd:` of
+        the reading end of a pipe; and what to import, `module:function` or nothing.
     """
-    listener_fd, parent_pid, preload = arguments
+    listener_fd, parent, preload = arguments
     if _PROBLEM not in os.environ and os.fork() > 0:
         os._exit(0)
     set_title(f"{TITLE}fork-server")
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a process leaves running is to be ended, too
     problem = _import(preload)
-    parent = _pidfd_of(int(parent_pid))
     listener = socket.socket(fileno=int(listener_fd))
     if threads_here() > 1:  # what was imported is left behind: a new program in the same process
         os.set_inheritable(int(listener_fd), True)
         os.environ[_PROBLEM] = problem or ""
-        os.execv(sys.executable, command(listener_fd, parent_pid, ""))
+        kind, _, number = parent.partition(":")
+        if kind == "fd":
+            os.set_inheritable(int(number), True)
+        os.execv(sys.executable, command(listener_fd, parent, ""))
     with open(os.devnull, "wb") as nothing:  # what it has printed so far is in the first task's log
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
-    return _Server(listener, parent=parent, problem=problem).serve()
+    return _Server(listener, parent=_parent_fd(parent), problem=problem).serve()
 
 
 def _import(preload: str) -> str | None:
@@ -275,9 +282,13 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _pidfd_of(pid: int) -> int | None:
+def _parent_fd(parent: str) -> int | None:
+    """Returns a descriptor that can be read once the server has to end; None where none shows it."""
+    kind, _, number = parent.partition(":")
+    if kind == "fd":
+        return int(number)
     try:
-        return os.pidfd_open(pid)
+        return os.pidfd_open(int(number))
     except ProcessLookupError:
         sys.exit()
     except (OSError, AttributeError):  # an old kernel
@@ -327,7 +338,23 @@ def become(request: ForkRequest, fds: Sequence[int]) -> int:
     tempfile.tempdir = None
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # Python's own generator does so by itself
+        _set_openblas_threads(request.environ)
     return link
+
+
+def _set_openblas_threads(environ: Mapping[str, str]) -> None:
+    """Gives NumPy the threads that it would have taken when it was loaded, of which the server has one."""
+    given = environ.get("OPENBLAS_NUM_THREADS") or environ.get("OMP_NUM_THREADS") or ""
+    num_threads = int(given) if given.isdecimal() else len(os.sched_getaffinity(0))
+    if num_threads < 2:
+        return
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    for path in sorted({line.split()[-1] for line in lines if "openblas" in line}):
+        library = ctypes.CDLL(path)
+        for name in _SET_NUM_THREADS:
+            if hasattr(library, name):
+                getattr(library, name)(num_threads)
+                break
 
 
 def run_process(arguments: Sequence[str]) -> NoReturn:

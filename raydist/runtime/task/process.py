@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import logging
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,17 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Failed, Run, Stored, Warm
-from raydist.runtime.task.fork_server import Exited, Forked, ForkRequest, command, receive, send, user_of
+from raydist.runtime.task.fork_client import connect, import_path
+from raydist.runtime.task.fork_server import Exited, Forked, ForkRequest, receive, send
 from raydist.spec.status import Command, TaskFailure, TaskStatus
 
-logger = logging.getLogger(__name__)
-
-# What the processes of one environment may differ in: no import looks at it.
-_OF_A_PROCESS = frozenset(("CUDA_VISIBLE_DEVICES", "TMPDIR", "TF_CONFIG", "PWD", "OLDPWD", "SHLVL", "_"))
-_PREFIXES_OF_A_PROCESS = ("RAY_", "RAYDIST_")
-# OpenBLAS and pyarrow's allocator would each start a thread, which a fork would not have.
-_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-_BACKLOG = 128
 _ATTEMPTS = 3
 # What a process has said is read to the end once it is gone; its own children may hold the link open.
 _LAST_WORDS_S = 1.0
@@ -81,7 +70,7 @@ class TaskProcess:
         self._link = Connection(own.detach())
         self._link.send(begin)
         request = ForkRequest(
-            title=str(begin.task), environ=dict(environ), sys_path=_import_path(), keep_warm_s=keep_warm_s
+            title=str(begin.task), environ=dict(environ), sys_path=import_path(), keep_warm_s=keep_warm_s
         )
         self._server: socket.socket | None = None
         threading.Thread(
@@ -152,10 +141,9 @@ class TaskProcess:
             self._changed.notify_all()
 
     def _start(self, runner: str, request: ForkRequest, link: socket.socket) -> None:
-        preload = _PRELOADS.get(runner.partition(":")[0], "")
         try:
             with link:
-                forked = self._fork(preload, request, link)
+                forked = self._fork(runner, request, link)
         except (OSError, EOFError, subprocess.CalledProcessError) as error:
             if not self._is_killed:
                 print(f"raydist: no process could be forked: {type(error).__name__}: {error}", flush=True)
@@ -173,9 +161,9 @@ class TaskProcess:
             self._server = None
         self._note(_code=exited.code)
 
-    def _fork(self, preload: str, request: ForkRequest, link: socket.socket) -> Forked:
+    def _fork(self, runner: str, request: ForkRequest, link: socket.socket) -> Forked:
         for left in reversed(range(_ATTEMPTS)):
-            server = _connect(preload, request.environ)
+            server = connect(runner, request.environ)
             try:
                 with self._changed:
                     if self._is_killed:
@@ -231,65 +219,3 @@ class TaskProcess:
     def _send(self, message: object) -> None:
         with self._sending, contextlib.suppress(OSError):  # it is gone, which its code says
             self._link.send(message)
-
-
-# What a server imports for the runners of a module; nothing for those of tests.
-_PRELOADS = {"raydist.task": "raydist.task:preload"}
-
-
-def _connect(preload: str, environ: Mapping[str, str]) -> socket.socket:
-    """Returns a connection to the fork server of this host and environment, started where there is none."""
-    # In no file system, and in the network namespace of this host; the other side's user is looked at.
-    address = f"\0raydist-fork-{_key(preload, environ)}"
-    while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.connect(address)
-        except ConnectionRefusedError:
-            connection.close()
-            _start_server(address, preload, environ)
-            continue
-        if user_of(connection) != os.getuid():
-            connection.close()
-            raise PermissionError(f"{address[1:]} belongs to another user")
-        return connection
-
-
-def _start_server(address: str, preload: str, environ: Mapping[str, str]) -> None:
-    """Starts a server, to which one can connect from now on; returns if another task has been faster."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        try:
-            listener.bind(address)
-        except OSError:
-            return
-        listener.listen(_BACKLOG)
-        environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(_import_path())}
-        environ.pop("TMPDIR", None)  # of the task, which it outlives
-        # It goes on in a process of its own: Ray kills the children of an actor with it.
-        subprocess.run(
-            command(listener.fileno(), os.getppid(), preload),
-            env=environ,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,
-            check=True,
-        )
-
-
-def _import_path() -> tuple[str, ...]:
-    """Returns where this process imports from, for one that has another current folder."""
-    return tuple(path or os.getcwd() for path in sys.path)
-
-
-def _key(preload: str, environ: Mapping[str, str]) -> str:
-    """Returns what tasks that share a server have in common: host, container, Ray and environment."""
-    places = [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "mnt", "pid", "user")]
-    places.append(Path("/proc/self/cgroup").read_text())
-    kept = sorted(
-        (name, value)
-        for name, value in environ.items()
-        if name not in _OF_A_PROCESS and not name.startswith(_PREFIXES_OF_A_PROCESS)
-    )
-    parts = (sys.executable, sys.path, os.getppid(), preload, places, kept)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

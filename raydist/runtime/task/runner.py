@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 TRAINING_RUNNER = "raydist.task:TrainingRunner"
 SERVER_RUNNER = "raydist.task:ServerRunner"
 DATA_WORKER_RUNNER = "raydist.task:DataWorkerRunner"
+_PRELOADS = {"raydist.task": "raydist.task:preload"}
 
 
 def runner_of(task: TaskId, strategy: Strategy, job: JobSpec) -> str:
@@ -58,6 +59,11 @@ class TaskRunner(Protocol):
 
     def handle(self, command: Command) -> None:
         """Takes a command other than STOP and DUMP_STACKS; called by another thread, returns at once."""
+
+
+def preload_of(runner: str) -> str:
+    """Returns what imports all that tasks of a runner need, `module:function`; nothing for those of tests."""
+    return _PRELOADS.get(runner.partition(":")[0], "")
 
 
 def describe_failure(

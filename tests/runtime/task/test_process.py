@@ -15,7 +15,7 @@ import pytest
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.host.log_capture import LogTarget
-from raydist.runtime.task import process as process_module
+from raydist.runtime.task import runner as runner_module
 from raydist.runtime.task.child import Begin, Run
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.process import ProcessDiedError, TaskProcess
@@ -55,7 +55,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     agents: list[Agent] = []
 
     def start_process(runner: str = COUNTING, preload: str = "", **environ: str) -> TaskProcess:
-        monkeypatch.setitem(process_module._PRELOADS, "tests.support.runners", preload)
+        monkeypatch.setitem(runner_module._PRELOADS, "tests.support.runners", preload)
         begin = Begin(
             task=TASK,
             host="here",

@@ -1,0 +1,149 @@
+"""Finds the fork server of this host for an environment, and starts it where there is none.
+
+The processes of a host share one if they have the Ray, the container and the environment in common. An
+embedded Ray's is started ahead of it, so that both start at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+
+import raydist
+from raydist.planning.environment import static_environment
+from raydist.planning.plan import Plan
+from raydist.runtime.task.fork_server import command, user_of
+from raydist.runtime.task.runner import preload_of, runner_of
+
+# The name of the server that was started ahead of an embedded Ray, for the tasks of that.
+_AHEAD = "RAYDIST_FORK_SERVER"
+# What the processes of one environment may differ in, as no import looks at it; the second line is Ray's.
+_OF_A_PROCESS = frozenset(
+    (
+        *("CUDA_VISIBLE_DEVICES", "TMPDIR", "TF_CONFIG", "PWD", "OLDPWD", "SHLVL", "_"),
+        *("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
+        *("PYTHONBREAKPOINT", "SPT_NOENV"),
+    )
+)
+_PREFIXES_OF_A_PROCESS = ("RAY_", "RAYDIST_")
+# OpenBLAS and pyarrow's allocator would each start a thread, which a fork would not have.
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+_BACKLOG = 128
+
+
+def connect(runner: str, environ: Mapping[str, str]) -> socket.socket:
+    """Returns a connection to the server for tasks of that runner and environment.
+
+    Raises:
+      OSError: There is none, and none can be started.
+    """
+    preload = preload_of(runner)
+    key = _key(preload, environ)
+    ahead = os.environ.get(_AHEAD, "")
+    if ahead.startswith(key) and (connection := _connected(ahead)) is not None:
+        return connection
+    # Ray's daemon is this process's parent, and the server ends with it.
+    name = f"{key}-{os.getppid()}"
+    while (connection := _connected(name)) is None:
+        _start_server(name, preload, environ, parent=f"pid:{os.getppid()}")
+    return connection
+
+
+@contextlib.contextmanager
+def started_ahead(plan: Plan, environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """Starts the server for the tasks of a Ray that is started inside, on this host; ends it afterwards.
+
+    It is left out where tasks have a runtime environment of their own.
+    """
+    if plan.job.runtime_env:
+        yield
+        return
+    role = plan.roles[0]
+    preload = preload_of(runner_of(plan.tasks[0], plan.strategy, plan.job))
+    changes = static_environment(
+        keras=plan.keras,
+        num_cpus=role.resources.num_cpus,
+        num_gpus=role.resources.num_gpus,
+        tpu_name=plan.inventory.tpu_name,
+        given=plan.job.env,
+        environ=environ,
+    )
+    of_tasks = {name: value for name, value in {**environ, **changes}.items() if value is not None}
+    name = f"{_key(preload, of_tasks)}-{secrets.token_hex(4)}"
+    reading, writing = os.pipe()  # its end is that of the server
+    try:
+        _start_server(name, preload, of_tasks, parent=f"fd:{reading}")
+        environ[_AHEAD] = name
+        yield
+    finally:
+        environ.pop(_AHEAD, None)
+        os.close(reading)
+        os.close(writing)
+
+
+def import_path() -> tuple[str, ...]:
+    """Returns where this process imports from, for one that has another current folder."""
+    return tuple(path or os.getcwd() for path in sys.path)
+
+
+def _connected(name: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(_address(name))
+        if user_of(connection) != os.getuid():
+            raise PermissionError(f"{_address(name)[1:]} belongs to another user")
+    except ConnectionRefusedError:
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _address(name: str) -> str:
+    # In no file system, and in the network namespace of this host; both sides look at the other's user.
+    return f"\0raydist-fork-{name}"
+
+
+def _start_server(name: str, preload: str, environ: Mapping[str, str], *, parent: str) -> None:
+    """Starts a server, to which one can connect from now on; returns if another task has been faster."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        try:
+            listener.bind(_address(name))
+        except OSError:
+            return
+        listener.listen(_BACKLOG)
+        environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(import_path())}
+        environ.pop("TMPDIR", None)  # of the task, which it outlives
+        kind, _, number = parent.partition(":")
+        # It goes on in a process of its own: Ray kills the children of an actor with it.
+        subprocess.run(
+            command(listener.fileno(), parent, preload),
+            env=environ,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno(), *([int(number)] if kind == "fd" else [])],
+            start_new_session=True,
+            check=True,
+        )
+
+
+def _key(preload: str, environ: Mapping[str, str]) -> str:
+    """Returns what tasks that share a server have in common, but for Ray: host, container and environment."""
+    places = [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "mnt", "pid", "user")]
+    places.append(Path("/proc/self/cgroup").read_text())
+    kept = sorted(
+        (name, value)
+        for name, value in environ.items()
+        if name not in _OF_A_PROCESS and not name.startswith(_PREFIXES_OF_A_PROCESS)
+    )
+    parts = (sys.executable, sys.prefix, raydist.__file__, preload, places, kept)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
