@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
-import raydist
 from raydist.planning.environment import static_environment
 from raydist.planning.plan import Plan
 from raydist.runtime.task.fork_server import command, user_of
@@ -145,5 +144,5 @@ def _key(preload: str, environ: Mapping[str, str]) -> str:
         for name, value in environ.items()
         if name not in _OF_A_PROCESS and not name.startswith(_PREFIXES_OF_A_PROCESS)
     )
-    parts = (sys.executable, sys.prefix, raydist.__file__, preload, places, kept)
+    parts = (sys.executable, sys.prefix, __file__, preload, places, kept)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

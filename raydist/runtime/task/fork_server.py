@@ -160,9 +160,10 @@ class _Server:
         except (EOFError, OSError):
             connection.close()
             return None
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _die_with_parent()
+            _die_with(server)
             os.setsid()
             for one in (connection, self._listener, *self._pids):
                 one.close()
@@ -271,8 +272,8 @@ def threads_here() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _die_with_parent() -> None:
-    parent = os.getppid()
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process with its parent, which may be gone already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from raydist.planning.assignment import TaskAssignment
+from raydist.planning.environment import static_environment
 from raydist.runtime.host.log_capture import LogTarget
-from raydist.runtime.task import runner as runner_module
+from raydist.runtime.task import fork_client, runner as runner_module
 from raydist.runtime.task.child import Begin, Run
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.process import ProcessDiedError, TaskProcess
@@ -30,7 +31,7 @@ from raydist.spec import (
     TaskStatus,
 )
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import COUNTING
+from tests.runtime.conftest import COUNTING, make_plan
 
 TASK = TaskId.parse("worker/0")
 
@@ -207,6 +208,24 @@ def test_process_imports_by_itself_where_no_fork_of_what_is_imported_is_sound(
     process = start(preload=f"tests.support.preloads:{name}")
     assert isinstance(process.run(run_of()), TaskStatus)
     assert str(process.problem).startswith(problem)
+
+
+def test_server_that_was_started_ahead_of_ray_is_that_of_its_tasks(
+    start: Callable[..., TaskProcess], wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OF_TEST", str(tmp_path))
+    monkeypatch.setattr(runner_module, "_PRELOADS", {})
+    plan = make_plan()
+    changes = static_environment(keras=plan.keras, num_cpus=1, num_gpus=0, environ=os.environ)
+    environ = {name: value for name, value in changes.items() if value is not None}
+    with fork_client.started_ahead(plan):
+        # What Ray gives a process of its own.
+        pid = forked(start(**environ, RAY_RAYLET_PID="1", OMP_NUM_THREADS="1", SPT_NOENV="1"), wait_until)
+        other = forked(start(**environ, KIND="another"), wait_until)
+        assert server_of(pid) != server_of(other)
+        assert lives(pid)
+    wait_until(lambda: not lives(pid))
+    assert lives(other)
 
 
 def test_error_of_the_agent_is_raised_in_the_process(start: Callable[..., TaskProcess]) -> None:
