@@ -18,8 +18,8 @@ from raydist.storage.run_storage import RunStorage
 
 _POLL_S = 0.3
 _BEGIN = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
-# The main thread comes last, and its outermost frame is Ray's program.
-_END = re.compile(r"^  File .*default_worker\.py.* in <module>$", re.MULTILINE)
+# The main thread comes last, and its outermost frame is the program of the fork server.
+_END = re.compile(r'^  File "<string>", line 1 in <module>$', re.MULTILINE)
 _FILE = re.compile(r'^  File "([^"]*)"', re.MULTILINE)
 _OURS = re.compile(r"/raydist/|/(?:site|dist)-packages/ray/|/python3\.\d+/(?!(?:site|dist)-packages/)")
 

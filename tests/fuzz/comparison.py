@@ -186,7 +186,7 @@ def _limit_of(program: Program | Loop, *, keras: str, cluster: str) -> str | Non
     num_examples = program.num_examples * 3 // 4 if is_split else program.num_examples
     if keras == "legacy" and cluster == "central_storage" and num_examples % program.batch_size == 1:
         return "a replica without examples counts one under central_storage with tf_keras"
-    if keras == "legacy" and cluster != "one_device" and program.optimizer == "nadam":
+    if keras == "legacy" and program.optimizer == "nadam":
         return "tf_keras's Nadam counts updates while they are traced"
     is_part = program.data in ("arrays", "sequence") and program.steps_per_epoch and program.call == "ctx.fit"
     if keras == "3" and is_part:

@@ -23,7 +23,7 @@ LOADER = """Thread 0x00007d (most recent call first):
 """
 MAIN = """Current thread 0x00007e (most recent call first):
   File "job.py", line 7 in train
-  File "/site-packages/ray/_private/workers/default_worker.py", line 320 in <module>
+  File "<string>", line 1 in <module>
 """
 COPY = "/tmp/raydist-0/r-0-worker-0-56b0cf96-0/code"
 DUMP = "\n".join([MAILBOX, LOADER, MAIN]).replace("job.py", f"{COPY}/job.py")

@@ -150,7 +150,7 @@ class _Task:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if self._begin.may_vanish else self._note_sigterm)
         signal.siginterrupt(signal.SIGTERM, False)
         sys.meta_path.insert(0, JoinedRay())
-        faulthandler.enable()
+        faulthandler.enable(all_threads=False)
         # `raydist stacks` sends it. In C, so that also a process shows its stacks that holds Python's lock.
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
         # `raydist profile` sends it. A system call of TensorFlow's or of the job's is not interrupted by it.
