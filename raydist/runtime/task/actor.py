@@ -73,6 +73,7 @@ class TaskActor:
         self._failure: TaskFailure | None = None
         self._leaving: str | None = None
         self._is_ending = False
+        self._node = os.getppid()
         self._memory_limit_bytes: int | None = None
         self._secrets = Secrets()
         self._notes: tuple[str, ...] = ()
@@ -233,8 +234,8 @@ class TaskActor:
 
     def _end_as(self, code: int) -> NoReturn:
         """Ends as the process has: Ray then tells the run that the task is lost."""
-        if self._is_ending:
-            self.linger()  # it was killed here
+        if self._is_ending or os.getppid() != self._node:
+            self.linger()  # it was killed here, or with Ray's daemon, after which another thread clears up
         note_exit(self._scratch.path, code)
         if code < 0:
             if -code not in (signal.SIGKILL, signal.SIGSTOP):
@@ -299,8 +300,7 @@ class TaskActor:
 
         Ray ends it too, after a second, but then its files would stay.
         """
-        parent = os.getppid()
-        while os.getppid() == parent:
+        while os.getppid() == self._node:
             time.sleep(_PARENT_POLL_S)
         print(f"raydist: Ray's daemon on this host is gone, and {self._setup.task} ends", flush=True)
         self._exit()

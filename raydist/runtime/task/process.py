@@ -7,12 +7,11 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
+from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Failed, Run, Stored, Warm
 from raydist.runtime.task.fork_client import connect, import_path
 from raydist.runtime.task.fork_server import Exited, Forked, ForkRequest, receive, send
@@ -23,7 +22,6 @@ _ATTEMPTS = 3
 _LAST_WORDS_S = 1.0
 # From a kill to the end of a process, which may have much memory to give back.
 _DEATH_S = 5.0
-_POLL_S = 0.005
 
 
 class ProcessDiedError(Exception):
@@ -155,7 +153,7 @@ class TaskProcess:
             exited, _ = receive(self._server)
         except (OSError, EOFError):  # `kill`, or the death of the server, which is that of its processes
             exited = Exited(code=-signal.SIGKILL)
-            self._wait_gone(forked.pid)
+            wait_until_gone(forked.pid)
         with self._changed:
             self._server.close()
             self._server = None
@@ -179,11 +177,6 @@ class TaskProcess:
             assert isinstance(forked, Forked)
             return forked
         raise AssertionError("unreachable")
-
-    def _wait_gone(self, pid: int) -> None:
-        deadline = time.monotonic() + _DEATH_S
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
 
     def _listen(self) -> None:
         while True:
