@@ -120,8 +120,10 @@ class Mailbox:
             return
         async with self._changed:
             self._incarnations[status.task] = status.incarnation
-            self._seq += 1
             _, known = self._statuses.get(status.task, (0, None))
+            if known == status:
+                return  # of a process that has sent none since; its agent's exchanges are no heartbeats of it
+            self._seq += 1
             if known is None or _without_progress(known) != _without_progress(status):
                 self._pressing_seq = self._seq
             self._statuses[status.task] = (self._seq, status)
