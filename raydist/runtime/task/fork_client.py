@@ -18,6 +18,7 @@ from pathlib import Path
 
 from raydist.planning.environment import static_environment
 from raydist.planning.plan import Plan
+from raydist.runtime.host.software.versions import installed_versions
 from raydist.runtime.task.fork_server import command, user_of
 from raydist.runtime.task.runner import preload_of, runner_of
 
@@ -135,6 +136,11 @@ def _start_server(name: str, preload: str, environ: Mapping[str, str], *, parent
         )
 
 
+def _newest_source_ns() -> int:
+    """Returns when raydist's own code was changed last, which a server has as it was."""
+    return max(path.stat().st_mtime_ns for path in Path(__file__).parents[2].rglob("*.py"))
+
+
 def _key(preload: str, environ: Mapping[str, str]) -> str:
     """Returns what tasks that share a server have in common, but for Ray: host, container and environment."""
     places = [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "mnt", "pid", "user")]
@@ -144,5 +150,6 @@ def _key(preload: str, environ: Mapping[str, str]) -> str:
         for name, value in environ.items()
         if name not in _OF_A_PROCESS and not name.startswith(_PREFIXES_OF_A_PROCESS)
     )
-    parts = (sys.executable, sys.prefix, __file__, preload, places, kept)
+    versions = sorted(installed_versions().items())
+    parts = (sys.executable, sys.prefix, versions, _newest_source_ns(), preload, places, kept)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
