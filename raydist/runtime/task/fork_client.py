@@ -124,12 +124,16 @@ def _start_server(name: str, preload: str, environ: Mapping[str, str], *, parent
         environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(import_path())}
         environ.pop("TMPDIR", None)  # of the task, which it outlives
         kind, _, number = parent.partition(":")
+        # What TensorFlow prints when it is imported belongs in a task's log, and not on the user's screen.
+        output = subprocess.DEVNULL if kind == "fd" else None
         # It goes on in a process of its own: Ray kills the children of an actor with it.
         subprocess.run(
             command(listener.fileno(), parent, preload),
             env=environ,
             cwd="/",
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             pass_fds=[listener.fileno(), *([int(number)] if kind == "fd" else [])],
             start_new_session=True,
             check=True,
