@@ -76,11 +76,13 @@ def started_ahead(plan: Plan, environ: MutableMapping[str, str] = os.environ) ->
         environ=environ,
     )
     of_tasks = {name: value for name, value in {**environ, **changes}.items() if value is not None}
-    name = f"{_key(preload, of_tasks)}-{secrets.token_hex(4)}"
     reading, writing = os.pipe()  # its end is that of the server
     try:
-        _start_server(name, preload, of_tasks, parent=f"fd:{reading}")
-        environ[_AHEAD] = name
+        # Without it, tasks start one themselves, and say what is wrong.
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            name = f"{_key(preload, of_tasks)}-{secrets.token_hex(4)}"
+            _start_server(name, preload, of_tasks, parent=f"fd:{reading}")
+            environ[_AHEAD] = name
         yield
     finally:
         environ.pop(_AHEAD, None)

@@ -332,6 +332,7 @@ def become(request: ForkRequest, fds: Sequence[int]) -> int:
     os.close(output)
     os.close(errors)
     set_title(f"{TITLE}{request.title}")
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray starts its processes with SIGINT blocked
     os.environ.clear()
     os.environ.update(request.environ)
     sys.path[:] = request.sys_path
