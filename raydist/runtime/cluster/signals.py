@@ -10,8 +10,8 @@ from pathlib import Path
 from raydist.errors import ClusterError
 from raydist.runtime.cluster.connection import connect
 
-# What Ray names the process of a raydist task.
-_TASK_PROCESSES = (b"ray::TaskActor", b"raydist::")  # an agent, and the process that trains
+# What the two processes of a task are called: its agent, and the one that trains.
+_TASK_PROCESSES = (b"ray::TaskActor", b"raydist::")
 
 
 def signal_task(pid: int, number: int, *, host: str, address: str | None) -> None:

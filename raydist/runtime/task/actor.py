@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
@@ -206,7 +205,9 @@ class TaskActor:
     ) -> TaskStatus:
         try:
             self._secrets = secrets_of(assignment.job)
-            code_path = None if code is None else self._place_code(code)
+            code_path = None if code is None else self._scratch.code_path
+            if code is not None and code_path is not None:
+                unpack_for_task(code, code_path, host=self._host)
             if assignment.address is not None:  # an evaluator may be at another one than its predecessor
                 assignment = dataclasses.replace(assignment, address=self._address)
             if assignment.fenced_in is not None:
@@ -233,16 +234,13 @@ class TaskActor:
         return self._own_status()
 
     def _end_as(self, code: int) -> NoReturn:
-        """Ends as the process has: Ray then tells the run that the task is lost."""
+        """Ends as the process has, for a signal by SIGKILL: Ray then tells the run that the task is lost."""
         if self._is_ending or os.getppid() != self._node:
             self.linger()  # it was killed here, or with Ray's daemon, after which another thread clears up
         note_exit(self._scratch.path, code)
         if code < 0:
-            if -code not in (signal.SIGKILL, signal.SIGSTOP):
-                signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-            time.sleep(_EXIT_S)  # a signal that ends no process by itself
-        os._exit(code if code >= 0 else 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(code)
 
     def _fence(self, assignment: TaskAssignment, port: int) -> None:
         hosts = assignment.fenced_in or ()
@@ -260,11 +258,6 @@ class TaskActor:
 
     def _note_sigterm(self, *_: object) -> None:
         self._leaving = "SIGTERM"
-
-    def _place_code(self, code: bytes) -> Path:
-        path = self._scratch.code_path
-        unpack_for_task(code, path, host=self._host)
-        return path
 
     def _talk(self, mailbox_name: str) -> None:
         mailbox = find_mailbox(mailbox_name)
@@ -307,10 +300,11 @@ class TaskActor:
 
     def _store_rest(self) -> None:
         """Stores the files that the job has written; what it gets no time for is salvaged."""
-        if self._process is not None:
-            sentence = self._process.store_rest(timeout_s=_STORE_S)
-            if sentence is not None:
-                self._note(sentence)
+        # Before its first status the process runs nothing of the job's, and may not even be forked.
+        if self._process is None or self._process.status is None:
+            return
+        if (sentence := self._process.store_rest(timeout_s=_STORE_S)) is not None:
+            self._note(sentence)
 
     def _clean_up(self) -> None:
         """Leaves nothing on this host but the agent, which the group kills.

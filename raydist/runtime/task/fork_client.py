@@ -7,6 +7,7 @@ embedded Ray's is started ahead of it, so that both start at the same time.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -120,7 +121,9 @@ def _start_server(name: str, preload: str, environ: Mapping[str, str], *, parent
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
             listener.bind(_address(name))
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
             return
         listener.listen(_BACKLOG)
         environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(import_path())}

@@ -227,7 +227,7 @@ def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a process leaves running is to be ended, too
     problem = _import(preload)
     listener = socket.socket(fileno=int(listener_fd))
-    if threads_here() > 1:  # what was imported is left behind: a new program in the same process
+    if preload and threads_here() > 1:  # that is left behind: a new program in the same process
         os.set_inheritable(int(listener_fd), True)
         os.environ[_PROBLEM] = problem or ""
         kind, _, number = parent.partition(":")
@@ -332,6 +332,7 @@ def become(request: ForkRequest, fds: Sequence[int]) -> int:
     os.close(output)
     os.close(errors)
     set_title(f"{TITLE}{request.title}")
+    os.set_inheritable(link, False)  # a program that the job starts has nothing to say to the agent
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray starts its processes with SIGINT blocked
     os.environ.clear()
     os.environ.update(request.environ)

@@ -67,6 +67,7 @@ class Hello:
 
     Attributes:
       address: `ip:port` of the leased port, an IPv6 address in brackets.
+      pid: That of the agent.
       host: The node's address as Ray knows it.
       versions: Of what has to be the same everywhere, by name.
       oom: What the kernel's OOM killer had done by then; None where the kernel does not show it.

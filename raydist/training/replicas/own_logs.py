@@ -174,9 +174,9 @@ def of_all_replicas(
         the step has not updated; else what the step has returned.
     """
     shown = _shown.get(model)
-    if are_same_names:
-        metrics = {name: value for name, value in metrics.items() if not _is_own(name, value, shown)}
-    elif shown is not None:
+    if are_same_names or shown is None:
+        metrics = {name: value for name, value in metrics.items() if not _is_own(name, value, model)}
+    else:
         metrics = _by_shown_name(metrics, shown.metrics)
     own = [value for name, value in _leaves(logs) if name not in metrics and _is_number(value)]
     strategy = model.distribute_strategy
@@ -216,16 +216,18 @@ def joined(
 
 def returns_more_than(model: Any, metrics: Mapping[str, Any], logs: Any) -> bool:
     """Whether a model's last step has a value by the name of a metric in its logs that it has not updated."""
-    shown = _shown.get(model)
-    if shown is None or not isinstance(logs, Mapping):
+    if not isinstance(logs, Mapping):
         return False
-    return any(name in metrics and _is_own(name, metrics[name], shown) for name, _ in _leaves(logs))
+    return any(name in metrics and _is_own(name, metrics[name], model) for name, _ in _leaves(logs))
 
 
-def _is_own(name: str, value: Any, shown: Results | None) -> bool:
-    """Whether the value of a metric by that name is not what the step has returned by it."""
-    # The result of a metric that was updated may be 0, too.
-    return shown is not None and name not in shown.metrics and not _is_updated(value)
+def _is_own(name: str, value: Any, model: Any) -> bool:
+    """Whether a model's last step has returned by that name what is not the metric's `value`."""
+    if model in _shown:  # else a function of the user's own has run the steps
+        shown = _shown[model]
+        if shown is None or name in shown.metrics:
+            return False  # though it may be 0
+    return not _is_updated(value)
 
 
 def _is_updated(result: Any) -> bool:

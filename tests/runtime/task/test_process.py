@@ -210,6 +210,18 @@ def test_process_imports_by_itself_where_no_fork_of_what_is_imported_is_sound(
     assert str(process.problem).startswith(problem)
 
 
+def test_thread_that_python_itself_starts_with_does_not_keep_a_server_from_forking(
+    start: Callable[..., TaskProcess], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    process = start(preload="tests.support.preloads:starts_thread")
+    assert isinstance(process.run(run_of()), TaskStatus)
+    assert "threads run once TensorFlow is imported" in str(process.problem)
+
+
 def test_server_that_was_started_ahead_of_ray_is_that_of_its_tasks(
     start: Callable[..., TaskProcess], wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
