@@ -55,7 +55,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     started: list[TaskProcess] = []
     agents: list[Agent] = []
 
-    def start_process(runner: str = COUNTING, preload: str = "", **environ: str) -> TaskProcess:
+    def start_process(
+        runner: str = COUNTING, preload: str = "", keep_warm_s: float = 0.0, **environ: str
+    ) -> TaskProcess:
         monkeypatch.setitem(runner_module._PRELOADS, "tests.support.runners", preload)
         begin = Begin(
             task=TASK,
@@ -67,7 +69,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         )
         environ = {**os.environ, "OF_TEST": str(tmp_path), **environ}
         agents.append(Agent())
-        process = TaskProcess(begin, environ=environ, held=agents[-1], keep_warm_s=0.0)
+        process = TaskProcess(begin, environ=environ, held=agents[-1], keep_warm_s=keep_warm_s)
         started.append(process)
         return process
 
@@ -185,6 +187,18 @@ def test_tasks_of_one_environment_share_a_server(
 ) -> None:
     first, second, other = (forked(start(KIND=kind), wait_until) for kind in ("one", "one", "another"))
     assert server_of(first) == server_of(second) != server_of(other)
+
+
+def test_next_task_is_forked_by_the_server_that_was_kept(
+    start: Callable[..., TaskProcess], wait_until: WaitUntil
+) -> None:
+    process = start(keep_warm_s=60.0)
+    pid = forked(process, wait_until)
+    server = server_of(pid)
+    process.kill()
+    wait_until(lambda: not lives(pid))
+    following = forked(start(), wait_until)
+    assert (server_of(following), following != pid) == (server, True)
 
 
 def test_server_ends_once_nobody_needs_it(start: Callable[..., TaskProcess], wait_until: WaitUntil) -> None:
