@@ -141,6 +141,7 @@ class Controller:
         finally:
             if self._group is not None:
                 self._handle(self._end_attempt())
+            self._launcher.close()
             self._write_last_record()
             self._call_end_hook()
         return self._latest
@@ -182,10 +183,10 @@ class Controller:
                 self._call_group(lambda group: group.replace(task))
             case SendCommand(command, tasks):
                 self._call_group(lambda group: group.command(command, tasks))
-            case StopGroup():
+            case StopGroup(for_another):
                 self._start_deadline_s = self._grace_deadline_s = None
                 self._save_deadline_s = self._stacks_deadline_s = None
-                self._handle(self._end_attempt())
+                self._handle(self._end_attempt(for_another=for_another))
 
     def _start_attempt(self, asked: StartAttempt) -> None:
         self._attempt_started_s = self._room_asked_s = self._clock.now()
@@ -279,12 +280,11 @@ class Controller:
             deadlines.append((self._stacks_deadline_s, StacksDeadlinePassed()))
         return deadlines
 
-    def _end_attempt(self) -> GroupStopped:
+    def _end_attempt(self, *, for_another: bool = False) -> GroupStopped:
         """Stops the group, if there is one, and returns what is known of its tasks then."""
-        group, problem = self._group, self._stop_group()
+        group, problem = self._group, self._stop_group(for_another=for_another)
         return GroupStopped(
             problem,
-            explanations=() if group is None else group.explanations(),
             statuses=() if group is None else group.last_statuses(),
             checkpoint=self._stored_checkpoint(),
         )
@@ -296,12 +296,12 @@ class Controller:
             logger.warning("the newest checkpoint could not be looked up: %s", error)
             return None
 
-    def _stop_group(self) -> str | None:
+    def _stop_group(self, *, for_another: bool) -> str | None:
         """Stops the group, if there is one; returns why it could not be stopped, or None."""
         if self._group is None:
             return None
         try:
-            self._group.stop()
+            self._group.stop(for_another=for_another)
         except Exception as error:
             # Whatever stopping meets, the run ends with the result it had. Kept, to be tried once more.
             logger.exception("attempt %d could not be stopped", self._machine.attempt.number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raydist.controller.task_group import Explanation, GroupUpdate
+from raydist.controller.task_group import GroupUpdate
 from raydist.errors import RaydistError
 from raydist.planning.plan import Plan
 from raydist.spec.status import Command, TaskStatus
@@ -89,13 +89,11 @@ class GroupStopped:
 
     Attributes:
       problem: Why some of them may still be there; None when all are gone.
-      explanations: What became known of failures that were reported before.
       statuses: What the tasks sent since the last update; they train on until their processes end.
       checkpoint: What is on storage now; None where there is none, or storage could not be read.
     """
 
     problem: str | None = None
-    explanations: tuple[Explanation, ...] = ()
     statuses: tuple[TaskStatus, ...] = ()
     checkpoint: StoredCheckpoint | None = None
 
@@ -171,7 +169,13 @@ class AwaitStacks:
 
 @dataclass(frozen=True)
 class StopGroup:
-    """End the attempt's processes; GroupStopped follows."""
+    """End the attempt's processes; GroupStopped follows.
+
+    Attributes:
+      for_another: Whether another attempt follows.
+    """
+
+    for_another: bool = False
 
 
 Action = (

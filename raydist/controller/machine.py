@@ -38,10 +38,9 @@ from raydist.controller.events import (
 from raydist.controller.failures import start_deadline
 from raydist.controller.failures.lost_attempts import LostAttempts, NextAttempt
 from raydist.controller.failures.root_cause import RootCause, find_root_cause, is_decisive
-from raydist.controller.failures.run_error import explained
 from raydist.controller.failures.standstill import standstill_cause
 from raydist.controller.revival import Revival
-from raydist.controller.task_group import Explanation, GroupUpdate
+from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, RaydistError, TaskFailedError, TrainingError
 from raydist.planning.plan import Plan
 from raydist.planning.resources.memory import describe_growth
@@ -376,7 +375,7 @@ class RunMachine:
     def _stop(self, following: RunState) -> list[Action]:
         self.state = RunState.STOPPING
         self._next = following
-        return [StopGroup()]
+        return [StopGroup(for_another=following is RunState.STARTING)]
 
     def _take_last_news(self, stopped: GroupStopped) -> None:
         # Why the attempt ended is known already: a task that fails as it is stopped changes nothing.
@@ -385,15 +384,6 @@ class RunMachine:
         self._update_reached(stopped.statuses)
         if stopped.checkpoint is not None:
             self.reached = self.reached.with_checkpoint(stopped.checkpoint.uri, step=stopped.checkpoint.step)
-        self._take_explanations(stopped.explanations)
-
-    def _take_explanations(self, explanations: Sequence[Explanation]) -> None:
-        for each in explanations:
-            self.deaths = self.deaths.explained(each)
-            self._lost = self._lost.explained(each)
-            self.notes = tuple(note.replace(each.before, each.message) for note in self.notes)
-            self.interruptions = tuple(one.replace(each.before, each.message) for one in self.interruptions)
-            self.error = self.error and explained(self.error, each)
 
     def _leave_attempt(self, following: RunState, problem: str | None) -> list[Action]:
         number = self.attempt.number

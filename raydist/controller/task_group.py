@@ -32,24 +32,6 @@ class GroupUpdate:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """What a dead task's host found once the death had been reported.
-
-    Attributes:
-      before: The message of its failure as it was reported.
-      message: The message with what is known now.
-      log_end: The last lines of its log.
-      is_out_of_memory: Whether it was killed because memory ran out.
-    """
-
-    task: TaskId
-    before: str
-    message: str
-    log_end: str | None
-    is_out_of_memory: bool = False
-
-
 class TaskGroup(Protocol):
     """The processes of one attempt."""
 
@@ -72,17 +54,17 @@ class TaskGroup(Protocol):
         One that comes up at another address, which its peers cannot reach, stays STARTING.
         """
 
-    def stop(self) -> None:
+    def stop(self, *, for_another: bool = False) -> None:
         """Ends every process, placement group and temporary file of the attempt. Idempotent.
 
         A call that follows one which Ctrl-C interrupted, waits for no task to end by itself.
+
+        Args:
+          for_another: Another attempt follows, for which the launcher may keep what is no process of a task.
         """
 
     def last_statuses(self) -> tuple[TaskStatus, ...]:
         """Returns, after `stop`, the newest status of each task that sent one since the last `poll`."""
-
-    def explanations(self) -> tuple[Explanation, ...]:
-        """Returns, after `stop`, what other hosts reported of the tasks that died there."""
 
 
 class Launcher(Protocol):
@@ -115,3 +97,6 @@ class Launcher(Protocol):
 
         Raises a RaydistError for what cannot be started; then nothing of the attempt is left.
         """
+
+    def close(self) -> None:
+        """Gives back what is kept for another attempt: none follows. Idempotent."""

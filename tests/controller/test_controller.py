@@ -10,7 +10,6 @@ import pytest
 from raydist.controller.controller import GRACE_S, POLL_S, ROOM_EVERY_S, SAVE_S, Controller
 from raydist.controller.events import StoredCheckpoint
 from raydist.controller.machine import RunMachine
-from raydist.controller.task_group import Explanation
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.planning.plan import Plan
 from raydist.spec.job import EntryPoint, Strategy, WorkerRange
@@ -109,18 +108,6 @@ def test_undisturbed_run_succeeds_and_stops_its_group() -> None:
     assert run.records[-1] == result.as_dict() == run.controller.status().as_dict()
 
 
-def test_what_other_hosts_tell_of_a_death_is_asked_once_the_group_is_stopped() -> None:
-    def explain(group: FakeTaskGroup) -> None:
-        lose_worker_1(group)
-        message = "was killed by SIGSEGV"
-        group.explained = (
-            Explanation(task=task("worker/1"), before="killed by SIGKILL", message=message, log_end="end"),
-        )
-
-    result = Run([train, explain], [train, finish]).controller.run()
-    assert "was killed by SIGSEGV; also stopped" in result.notes[0]
-
-
 def test_lost_task_is_followed_by_an_attempt_that_goes_on_from_the_restored_step() -> None:
     run = Run(
         [train, lambda group: group.advance_all(55), lose_worker_1],
@@ -135,6 +122,8 @@ def test_lost_task_is_followed_by_an_attempt_that_goes_on_from_the_restored_step
     assert (result.state, result.attempts, result.steps) == (RunState.SUCCEEDED, 2, 60)
     assert run.launcher.attempts == [0, 1]
     assert [group.num_stops for group in run.launcher.groups] == [1, 1]
+    assert [group.is_for_another for group in run.launcher.groups] == [True, False]
+    assert run.launcher.num_closes == 1
     assert run.states == ["STARTING", "RUNNING", "STOPPING", "STARTING", "RUNNING", "STOPPING", "SUCCEEDED"]
     assert run.of("attempt")[0]["message"] in result.notes
     assert run.of("note") == []

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from raydist.controller.events import (
@@ -19,12 +17,12 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.machine import InvalidTransitionError, RunMachine
-from raydist.controller.task_group import Explanation, GroupUpdate
+from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError, TaskFailedError
 from raydist.spec.job import Strategy
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, TaskState, TaskStatus
-from tests.support.fakes import make_failure, make_plan, make_status, task
+from tests.support.fakes import make_failure, make_plan, make_status
 
 
 def updated(*statuses: TaskStatus, all_placed: bool = True) -> GroupUpdated:
@@ -92,7 +90,7 @@ def test_parameter_server_run_succeeds_with_its_chief() -> None:
 @pytest.mark.parametrize("events", [[], [TRAINING]], ids=["starting", "running"])
 def test_lost_task_stops_the_group_and_starts_the_next_attempt(events: list[Event]) -> None:
     machine = machine_after(*events)
-    assert machine.handle(LOST) == [StopGroup()]
+    assert machine.handle(LOST) == [StopGroup(for_another=True)]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
     assert (machine.state, machine.attempt.number) == (RunState.STARTING, 1)
     assert dict(machine.attempt.statuses) == {}
@@ -100,33 +98,6 @@ def test_lost_task_stops_the_group_and_starts_the_next_attempt(events: list[Even
         "worker/1 failed first (attempt 0): ProcessDied: killed by SIGKILL; also stopped: worker/0; "
         "retried: failure 1 of 3 allowed",
     )
-
-
-EXPLANATION = Explanation(
-    task=task("worker/1"),
-    before="killed by SIGKILL",
-    message="its process 7 was killed by SIGABRT",
-    log_end="F0000 Check failed",
-)
-
-
-def test_what_a_host_tells_of_a_death_goes_into_the_note_of_the_retry() -> None:
-    machine = machine_after(TRAINING, LOST)
-    machine.handle(GroupStopped(explanations=(EXPLANATION,)))
-    assert machine.notes[0].startswith(
-        "worker/1 failed first (attempt 0): ProcessDied: its process 7 was killed by SIGABRT; also stopped"
-    )
-
-
-def test_what_a_host_tells_of_a_death_goes_into_the_error() -> None:
-    machine = machine_after(TRAINING, LOST, max_failures=0)
-    other = dataclasses.replace(EXPLANATION, task=task("worker/0"), message="not this one")
-    machine.handle(GroupStopped(explanations=(other, EXPLANATION)))
-    assert machine.error is not None
-    assert "ProcessDied: its process 7 was killed by SIGABRT; also stopped" in machine.error.message
-    assert machine.error.log_end == "F0000 Check failed"
-    assert "log_end" not in machine.error.as_dict()  # the log keeps it
-    assert machine.error.as_exception().__notes__ == ["The end of its log:\nF0000 Check failed"]
 
 
 @pytest.mark.parametrize("max_failures", [0, 1, 3])
@@ -154,7 +125,7 @@ def test_collateral_failure_waits_for_its_cause() -> None:
 )
 def test_collateral_failure_without_a_cause_is_retried(end: Event) -> None:
     machine = machine_after(TRAINING, COLLATERAL)
-    assert machine.handle(end) == [StopGroup()]
+    assert machine.handle(end) == [StopGroup(for_another=True)]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
 
 
@@ -215,7 +186,7 @@ def test_start_timeout_while_waiting_for_room_is_final_and_says_for_what() -> No
 def test_start_timeout_after_placement_names_the_missing_task_and_is_retried() -> None:
     started = updated(make_status("worker/0"), make_status("worker/1", TaskState.STARTING))
     machine = machine_after(started, max_failures=1)
-    assert machine.handle(StartDeadlinePassed()) == [StopGroup()]
+    assert machine.handle(StartDeadlinePassed()) == [StopGroup(for_another=True)]
     assert machine.handle(GroupStopped()) == [StartAttempt(1, suspected=frozenset({"10.0.0.2"}))]
     for event in (started, StartDeadlinePassed(), GroupStopped()):
         machine.handle(event)
@@ -361,7 +332,7 @@ def test_failed_extra_role_ends_the_run_once_its_failures_are_spent() -> None:
 
 def test_failed_extra_role_is_the_cause_of_what_a_task_met_by_it() -> None:
     machine = machine_after(TRAINING, COLLATERAL)
-    assert machine.handle(ROLE_ENDED) == [StopGroup()]
+    assert machine.handle(ROLE_ENDED) == [StopGroup(for_another=True)]
     machine.handle(GroupStopped())
     assert "attempt 0 was lost: features/0 ended by itself" in machine.notes[0]
 

@@ -10,12 +10,12 @@ import pytest
 from raydist.controller.events import AttemptPlanned, GroupStopped, GroupUpdated, StartAttempt, StopGroup
 from raydist.controller.machine import RunMachine
 from raydist.controller.revival import Revival
-from raydist.controller.task_group import Explanation, GroupUpdate
+from raydist.controller.task_group import GroupUpdate
 from raydist.planning.plan import Plan
 from raydist.spec.plain import as_plain, from_plain
 from raydist.spec.status import AttemptEnd, FailureKind, TaskState
 from raydist.spec.tasks import Resources, TaskType
-from tests.support.fakes import make_failure, make_plan, make_status, task
+from tests.support.fakes import make_failure, make_plan, make_status
 
 WORKER = TaskType.WORKER
 
@@ -38,7 +38,7 @@ def lose_worker(machine: RunMachine, *, is_out_of_memory: bool) -> None:
     )
     failure = make_failure("worker/1", FailureKind.LOST, is_out_of_memory=is_out_of_memory)
     died = make_status("worker/1", TaskState.FAILED, failure=failure)
-    assert machine.handle(GroupUpdated(GroupUpdate(statuses=(died,)), 2, 2)) == [StopGroup()]
+    assert machine.handle(GroupUpdated(GroupUpdate(statuses=(died,)), 2, 2)) == [StopGroup(for_another=True)]
 
 
 def test_next_attempt_is_told_which_roles_were_short_of_memory() -> None:
@@ -63,20 +63,6 @@ def test_otherwise_it_asks_for_the_same(memory_retry: float | None, is_out_of_me
     num_notes = len(machine.notes)
     machine.handle(AttemptPlanned(machine.plan))
     assert len(machine.notes) == num_notes
-
-
-def test_what_another_host_tells_later_counts_too() -> None:
-    machine = RunMachine(asking())
-    lose_worker(machine, is_out_of_memory=False)
-    explanation = Explanation(
-        task=task("worker/1"),
-        before="killed by SIGKILL",
-        message="killed by the kernel's OOM killer",
-        log_end=None,
-        is_out_of_memory=True,
-    )
-    assert machine.handle(GroupStopped(None, (explanation,))) == [StartAttempt(1, out_of_memory=(WORKER,))]
-    assert [end.message for end in machine.history] == ["killed by the kernel's OOM killer"]
 
 
 def test_controller_that_is_brought_back_goes_on_with_it() -> None:

@@ -21,7 +21,7 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.machine import RunMachine
-from raydist.controller.task_group import Explanation, GroupUpdate
+from raydist.controller.task_group import GroupUpdate
 from raydist.spec.job import Strategy
 from raydist.spec.run_state import RunState
 from raydist.spec.status import Command, FailureKind, TaskState, TaskStatus
@@ -31,6 +31,7 @@ STARTING, RUNNING, FINISHED = TaskState.STARTING, TaskState.RUNNING, TaskState.F
 TRAINERS = ("chief/0", "worker/0", "worker/1", "ps/0")
 ELSEWHERE = {"host": "10.0.0.9", "address": "10.0.0.9:4444"}
 
+RESTART = StopGroup(for_another=True)
 REPLACE_1 = ReplaceTask(task("worker/1"))
 SAVE = SendCommand(Command.SAVE, (task("chief/0"),))
 FINISH = SendCommand(Command.FINISH, (task("evaluator/0"),))
@@ -113,16 +114,6 @@ def test_late_words_of_a_dead_process_are_ignored() -> None:
     assert state_of(machine, "worker/1") is STARTING
 
 
-def test_what_a_host_tells_of_a_replaced_worker_goes_into_its_note() -> None:
-    machine = machine_after(TRAINING, dies("worker/1", at_s=100), dies("worker/1", incarnation=1, at_s=101))
-    explanation = Explanation(
-        task=task("worker/1"), before="killed by SIGKILL", message="was killed by SIGBUS", log_end=None
-    )
-    machine.handle(CancelRequested())
-    machine.handle(GroupStopped(explanations=(explanation,)))
-    assert [sentence.count("was killed by SIGBUS") for sentence in machine.deaths.sentences()] == [1, 1]
-
-
 def test_replacement_that_dies_is_replaced() -> None:
     machine = machine_after(TRAINING, dies("worker/1"), says("worker/1", STARTING, incarnation=1))
     assert machine.handle(dies("worker/1", incarnation=1)) == [REPLACE_1]
@@ -144,7 +135,7 @@ def test_worker_that_dies_before_the_addresses_are_known_costs_an_attempt() -> N
     machine = machine_after(news(make_status("worker/1", STARTING), all_addressed=False))
     failure = make_failure("worker/1", FailureKind.LOST)
     died = make_status("worker/1", TaskState.FAILED, failure=failure)
-    assert machine.handle(news(died, all_addressed=False)) == [StopGroup()]
+    assert machine.handle(news(died, all_addressed=False)) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
     assert machine.deaths.all == ()
 
@@ -159,7 +150,7 @@ def test_all_workers_may_die_at_once() -> None:
 @pytest.mark.parametrize("name", ["ps/0", "chief/0"])
 def test_dead_ps_or_chief_costs_an_attempt(name: str) -> None:
     machine = machine_after(TRAINING)
-    assert machine.handle(dies(name)) == [StopGroup()]
+    assert machine.handle(dies(name)) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
     assert machine.notes[0].startswith(
         f"{name} failed first (attempt 0): ProcessDied: killed by SIGKILL; also"
@@ -183,7 +174,7 @@ def test_exception_in_the_chief_is_judged_by_its_own_progress_not_by_the_evaluat
 
 def test_ps_that_dies_while_a_worker_is_replaced_costs_an_attempt() -> None:
     machine = machine_after(TRAINING, dies("worker/1", at_s=1))
-    assert machine.handle(dies("ps/0", at_s=2)) == [StopGroup()]
+    assert machine.handle(dies("ps/0", at_s=2)) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
     assert machine.notes[0].startswith("ps/0 failed first")
 
@@ -193,7 +184,7 @@ def test_chief_that_cannot_cope_with_a_death_is_told_as_its_consequence() -> Non
     gone = "failed to connect to all addresses; last error: Connection refused"
     chief = dies("chief/0", FailureKind.USER, error_type="UnavailableError", message=gone)
     assert machine.handle(chief) == [AwaitCollateral()]
-    assert machine.handle(GraceDeadlinePassed()) == [StopGroup()]
+    assert machine.handle(GraceDeadlinePassed()) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
     assert machine.notes[0].startswith("worker/1 failed first (attempt 0): ProcessDied: killed by SIGKILL;")
 
@@ -202,14 +193,14 @@ def test_chief_that_sees_a_death_before_us_waits_for_the_cause() -> None:
     machine = machine_after(TRAINING)
     chief = dies("chief/0", FailureKind.USER, error_type="PSUnavailableError", message="Socket closed")
     assert machine.handle(chief) == [AwaitCollateral()]
-    assert machine.handle(dies("ps/0")) == [StopGroup()]
+    assert machine.handle(dies("ps/0")) == [RESTART]
     machine.handle(GroupStopped())
     assert machine.notes[0].startswith("ps/0 failed first (attempt 0)")
 
 
 def test_worker_that_dies_while_a_failure_is_looked_into_is_not_replaced() -> None:
     machine = machine_after(TRAINING, dies("chief/0", FailureKind.COLLATERAL))
-    assert machine.handle(dies("worker/1")) == [StopGroup()]
+    assert machine.handle(dies("worker/1")) == [RESTART]
 
 
 def test_worker_that_keeps_dying_costs_an_attempt() -> None:
@@ -322,20 +313,20 @@ def test_chief_saves_before_it_is_restarted_for_a_worker_on_another_host() -> No
     assert machine.handle(MOVED[-1]) == [SAVE, AwaitCheckpoint()]
     assert machine.state is RunState.RUNNING
     assert machine.handle(says("chief/0", step=125, checkpoint="/c/step-100")) == []
-    assert machine.handle(says("chief/0", step=130, checkpoint="/c/step-130", at_s=20)) == [StopGroup()]
+    assert machine.handle(says("chief/0", step=130, checkpoint="/c/step-130", at_s=20)) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
     assert machine.state is RunState.STARTING
 
 
 def test_chief_that_does_not_save_in_time_is_restarted_all_the_same() -> None:
     machine = machine_after(*MOVED)
-    assert machine.handle(SaveDeadlinePassed()) == [StopGroup()]
+    assert machine.handle(SaveDeadlinePassed()) == [RESTART]
     assert machine.handle(GroupStopped()) == [StartAttempt(1)]
 
 
 def test_chief_that_does_not_train_yet_is_restarted_at_once() -> None:
     machine = machine_after(training(state=STARTING), dies("worker/1"))
-    assert machine.handle(says("worker/1", STARTING, incarnation=1, **ELSEWHERE)) == [StopGroup()]
+    assert machine.handle(says("worker/1", STARTING, incarnation=1, **ELSEWHERE)) == [RESTART]
 
 
 def test_restart_for_a_moved_worker_is_not_counted() -> None:
@@ -374,7 +365,7 @@ def test_restart_without_a_checkpoint_says_so() -> None:
 
 def test_chief_without_any_worker_is_restarted_at_once_as_it_cannot_save() -> None:
     machine = machine_after(*MOVED)
-    assert machine.handle(dies("worker/0")) == [StopGroup()]
+    assert machine.handle(dies("worker/0")) == [RESTART]
     assert machine.restarts[0].sentence().startswith("worker/1 came back on another host: ")
 
 

@@ -78,7 +78,7 @@ class Run:
 
 def test_silent_worker_ends_the_attempt_like_a_dead_one() -> None:
     run = Run()
-    assert run.fall_silent("worker/0") == [StopGroup()]
+    assert run.fall_silent("worker/0") == [StopGroup(for_another=True)]
     assert run.handle(GroupStopped()) == [StartAttempt(1, suspected=frozenset({"10.0.0.2"}))]
     assert "worker/1 failed first (attempt 0): SilentTask: it has sent no heartbeat" in run.machine.notes[0]
 
@@ -94,7 +94,7 @@ def test_silence_explains_what_peers_fail_of() -> None:
     run.fall_silent("worker/0", seconds=6)
     collateral = make_failure("worker/0", FailureKind.COLLATERAL)
     run.update(make_status("worker/0", TaskState.FAILED, failure=collateral))
-    assert run.handle(GraceDeadlinePassed()) == [StopGroup()]
+    assert run.handle(GraceDeadlinePassed()) == [StopGroup(for_another=True)]
     run.handle(GroupStopped())
     assert run.machine.notes[0].startswith("worker/1 failed first (attempt 0): SilentTask")
 
@@ -104,7 +104,7 @@ def test_stalled_attempt_shows_its_stacks_and_is_retried() -> None:
     dump = SendCommand(Command.DUMP_STACKS, run.plan.tasks)
     assert run.fall_silent("worker/0", "worker/1", step=7) == [dump, AwaitStacks()]
     assert run.say("worker/0", step=7, place=IN_FIT) == []
-    assert run.say("worker/1", step=7, place=IN_CALLBACK) == [StopGroup()]
+    assert run.say("worker/1", step=7, place=IN_CALLBACK) == [StopGroup(for_another=True)]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
     assert run.machine.notes[0].startswith(
         "worker/1 failed first (attempt 0): Stalled: no task has made progress after step 7 for 30 s "
@@ -115,7 +115,7 @@ def test_stalled_attempt_shows_its_stacks_and_is_retried() -> None:
 def test_tasks_that_do_not_say_where_they_are_stall_all_the_same() -> None:
     run = Run(make_plan(stall_timeout=30.0))
     run.fall_silent("worker/0", "worker/1", step=7)
-    assert run.handle(StacksDeadlinePassed()) == [StopGroup()]
+    assert run.handle(StacksDeadlinePassed()) == [StopGroup(for_another=True)]
     run.handle(GroupStopped())
     assert "for 30 s (--stall-timeout); the stacks of all tasks are" in run.machine.notes[0]
 
@@ -148,7 +148,7 @@ def test_worker_that_has_to_leave_may_wait_for_a_checkpoint() -> None:
     run = Run()
     assert run.update(leaving("worker/1")) == SAVE
     assert run.update(leaving("worker/1")) == []
-    assert run.say("worker/0", checkpoint="/c/step-9") == [StopGroup()]
+    assert run.say("worker/0", checkpoint="/c/step-9") == [StopGroup(for_another=True)]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
     run.train()
     run.say("worker/0", restored_step=9, first_step_at_s=1.0)
@@ -160,7 +160,7 @@ def test_worker_that_has_to_leave_may_wait_for_a_checkpoint() -> None:
 def test_worker_that_has_to_leave_is_not_waited_for_for_ever() -> None:
     run = Run()
     run.update(leaving("worker/1"))
-    assert run.handle(SaveDeadlinePassed()) == [StopGroup()]
+    assert run.handle(SaveDeadlinePassed()) == [StopGroup(for_another=True)]
 
 
 def test_death_of_a_worker_that_had_to_leave_is_not_counted() -> None:
@@ -180,7 +180,7 @@ def test_worker_of_parameter_servers_may_leave_unnoticed() -> None:
 def test_run_grows_at_a_checkpoint() -> None:
     run = Run(elastic_plan())
     assert run.handle(RoomFound(3)) == SAVE
-    assert run.say("worker/0", checkpoint="/c/step-9") == [StopGroup()]
+    assert run.say("worker/0", checkpoint="/c/step-9") == [StopGroup(for_another=True)]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
     assert run.handle(AttemptPlanned(resized(run.plan, 3))) == []
     assert [str(each) for each in run.machine.attempt.tasks] == ["worker/0", "worker/1", "worker/2"]
@@ -202,7 +202,7 @@ def test_room_that_is_gone_is_not_grown_into() -> None:
     assert run.say("worker/0", checkpoint="/c/step-9") == []
 
 
-@pytest.mark.parametrize(("num_workers", "actions"), [(1, [StopGroup()]), (2, []), (4, [])])
+@pytest.mark.parametrize(("num_workers", "actions"), [(1, [StopGroup(for_another=True)]), (2, []), (4, [])])
 def test_start_that_waits_for_too_much_is_begun_again(num_workers: int, actions: list[Action]) -> None:
     machine = RunMachine(elastic_plan())
     assert machine.may_resize

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from raydist.controller.report.result import RunPlaces
-from raydist.controller.task_group import Explanation, GroupUpdate
+from raydist.controller.task_group import GroupUpdate
 from raydist.planning.elastic import resized
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
@@ -111,7 +111,7 @@ class FakeTaskGroup:
         self.commands: list[tuple[Command, tuple[TaskId, ...]]] = []
         self.replaced: list[str] = []
         self.num_stops = 0
-        self.explained: tuple[Explanation, ...] = ()
+        self.is_for_another: bool | None = None
         self.last: tuple[TaskStatus, ...] = ()
         self.stop_problems: collections.deque[BaseException] = collections.deque()
         self.names = [str(each) for each in tasks]
@@ -151,16 +151,14 @@ class FakeTaskGroup:
             name, TaskState.STARTING, pid=1000 * incarnation, incarnation=incarnation
         )
 
-    def stop(self) -> None:
+    def stop(self, *, for_another: bool = False) -> None:
         self.num_stops += 1
+        self.is_for_another = for_another
         if self.stop_problems:
             raise self.stop_problems.popleft()
 
     def last_statuses(self) -> tuple[TaskStatus, ...]:
         return self.last
-
-    def explanations(self) -> tuple[Explanation, ...]:
-        return self.explained
 
     def place_all(self) -> None:
         """Every task has a process that begins to import TensorFlow."""
@@ -213,6 +211,7 @@ class FakeLauncher:
         self.avoided: list[frozenset[str]] = []
         self.suspected: list[frozenset[str]] = []
         self.workers = plan.num_workers
+        self.num_closes = 0
         self._plan = plan
         self._scripts = collections.deque(scripts)
         self._clock = clock
@@ -238,3 +237,6 @@ class FakeLauncher:
             raise script
         self.groups.append(FakeTaskGroup(plan.tasks, clock=self._clock, script=script))
         return self.groups[-1]
+
+    def close(self) -> None:
+        self.num_closes += 1

@@ -145,6 +145,12 @@ class SumInLayer(keras.layers.Layer):  # type: ignore[misc]
         return inputs
 
 
+class MeanInLayer(SumInLayer):
+    def call(self, inputs: Any) -> Any:
+        self.mean.update_state(tf.reduce_mean(inputs))
+        return inputs
+
+
 def compiled_outside(ctx: Any) -> Any:
     model = made(ctx, outside=True)
     model.compile("adam", loss="mse", metrics=["mae"])
@@ -181,6 +187,10 @@ PROGRAMS = {
     "evaluated": evaluated,
     "zero": zero_metric,
     "sum in a layer": lambda ctx: fitted(made(ctx, layers=[SumInLayer])),
+    "normed": lambda ctx: fitted(made(ctx, layers=[keras.layers.BatchNormalization])),
+    "normed, mean in a layer": lambda ctx: fitted(
+        made(ctx, layers=[keras.layers.BatchNormalization, MeanInLayer])
+    ),
     "own step": lambda ctx: fitted(made(ctx, OwnStep)),
     "renamed": lambda ctx: fitted(made(ctx, ShowsMetrics)),
     "worked out": lambda ctx: fitted(made(ctx, WorksOut)),

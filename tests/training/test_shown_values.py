@@ -56,6 +56,16 @@ def test_values_that_depend_on_how_a_batch_is_divided_are_noted(name: str, keras
             assert values[key] != pytest.approx(expected[key], rel=1e-2)
 
 
+def test_metric_in_a_layer_leaves_a_model_that_normalises_as_it_is() -> None:
+    for task in run("3", workers=2):
+        values, notes = task.values["values"], task.values["notes"]
+        found = dict(values["normed, mean in a layer"])
+        assert {"activity", "val_activity"} <= found.keys()
+        assert {name: found[name] for name in values["normed"]} == values["normed"]
+        [note] = notes["normed, mean in a layer"]
+        assert "normalise each replica's part" in note
+
+
 @pytest.mark.parametrize("keras", KERASES)
 def test_what_a_step_works_out_from_metrics_is_noted_and_their_results_are_those_of_one_device(
     keras: str,

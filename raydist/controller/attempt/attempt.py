@@ -83,7 +83,7 @@ class Attempt:
 
     def _is_news(self, status: TaskStatus) -> bool:
         # How a process ended does not change when it goes away afterwards, or when an older push arrives
-        # late; only a death without an error may still be explained.
+        # late; only of a process that was taken for lost more may become known.
         known = self.statuses.get(status.task)
         if known is None or status.incarnation > known.incarnation:
             return True

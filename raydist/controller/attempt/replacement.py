@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.controller.attempt.attempt import Attempt
-from raydist.controller.task_group import Explanation
 from raydist.planning.roles import outlives_death_of
 from raydist.spec.job import Strategy
 from raydist.spec.status import FailureKind, TaskFailure
@@ -58,13 +57,6 @@ class Death:
         """Whether there is anything to report beside the death itself."""
         return self.is_given_up or self.back_after_s is not None
 
-    def explained(self, explanation: Explanation) -> Death:
-        """Returns it with what became known, where that is about this death."""
-        if (self.task, self.failure.message) != (explanation.task, explanation.before):
-            return self
-        failure = dataclasses.replace(self.failure, message=explanation.message, log_end=explanation.log_end)
-        return dataclasses.replace(self, failure=failure)
-
     def sentence(self) -> str:
         """Returns `worker/1 died (attempt 0, step 120): its process died: …; back in service after 4 s`."""
         where = f"attempt {self.attempt}, step {self.step}"
@@ -110,10 +102,6 @@ class Deaths:
                 outcome = f"back {where} after {seconds:.1f} s"
                 deaths = deaths._with(awaited, outcome=outcome, back_after_s=seconds)
         return deaths
-
-    def explained(self, explanation: Explanation) -> Deaths:
-        """Returns them with what became known of one of them."""
-        return Deaths(tuple(death.explained(explanation) for death in self.all))
 
     def sentences(self) -> tuple[str, ...]:
         """Returns a sentence for each death; one about all the rest where they are many."""

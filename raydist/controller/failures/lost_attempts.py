@@ -10,7 +10,6 @@ from raydist.controller.failures.failure_policy import Decision, decide
 from raydist.controller.failures.host_record import HostRecord
 from raydist.controller.failures.root_cause import RootCause
 from raydist.controller.failures.run_error import error_of
-from raydist.controller.task_group import Explanation
 from raydist.errors import RaydistError
 from raydist.spec.result import RunError
 from raydist.spec.status import AttemptEnd, FailureKind, GroupLoss, TaskFailure
@@ -42,10 +41,6 @@ class LostAttempts:
         """The roles that were short of memory, once for each attempt that was lost by it."""
         failures = (end for end in self.ends if isinstance(end, TaskFailure))
         return tuple(failure.task.task_type for failure in failures if failure.is_out_of_memory)
-
-    def explained(self, explanation: Explanation) -> LostAttempts:
-        """Returns them with what became known of the end of one."""
-        return dataclasses.replace(self, ends=tuple(_explained(end, explanation) for end in self.ends))
 
     def with_cause(
         self, cause: RootCause, attempt: Attempt, *, at_s: float
@@ -83,10 +78,3 @@ class LostAttempts:
             end, restored_step=attempt.restored_step, history=self.ends, max_failures=self.max_failures
         )
         return dataclasses.replace(self, ends=(*self.ends, end)), decision
-
-
-def _explained(end: AttemptEnd, explanation: Explanation) -> AttemptEnd:
-    if not isinstance(end, TaskFailure) or (end.task, end.message) != (explanation.task, explanation.before):
-        return end
-    is_out_of_memory = explanation.is_out_of_memory
-    return dataclasses.replace(end, message=explanation.message, is_out_of_memory=is_out_of_memory)

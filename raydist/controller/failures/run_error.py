@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from raydist import errors
 from raydist.controller.failures.root_cause import RootCause
-from raydist.controller.task_group import Explanation
 from raydist.spec.result import ErrorClass, RunError, error_class
 from raydist.spec.status import FailureKind
 
@@ -32,11 +29,3 @@ def error_of(cause: RootCause, *, attempt: int, suffix: str = "") -> RunError:
         traceback=failure.traceback if base is None else None,
         log_end=failure.log_end,
     )
-
-
-def explained(error: RunError, explanation: Explanation) -> RunError:
-    """Returns the error with what became known of the failure, where it is about that one."""
-    if error.task != explanation.task or explanation.before not in error.message:
-        return error
-    message = error.message.replace(explanation.before, explanation.message)
-    return dataclasses.replace(error, message=message, log_end=explanation.log_end)

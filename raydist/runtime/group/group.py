@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
-from raydist.controller.task_group import Explanation, GroupUpdate
+from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.plan import Plan
@@ -23,39 +23,48 @@ from raydist.planning.tf_config import make_assignments
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.connection import Connection
 from raydist.runtime.cluster.datasets import Datasets
-from raydist.runtime.cluster.reach import Loss, Reach
-from raydist.runtime.cluster.runtime_env import runtime_env_of
+from raydist.runtime.cluster.reach import Reach
 from raydist.runtime.group.actors import ActorSet
 from raydist.runtime.group.ledger import Ledger
-from raydist.runtime.group.mailbox import News
+from raydist.runtime.group.listener import Answer, Listener
 from raydist.runtime.group.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
-from raydist.runtime.group.witness import Witness
 from raydist.runtime.host.firewall.public import check_not_public
 from raydist.runtime.host.leftovers import new_owner
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.software.versions import describe_difference, installed_versions
+from raydist.runtime.task.actor import News
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
 from raydist.runtime.task.runner import runner_of
-from raydist.spec.job import Strategy
 from raydist.spec.status import Command, TaskState, TaskStatus
-from raydist.spec.tasks import TaskId, TaskType, chief_of
+from raydist.spec.tasks import TaskId, chief_of
 from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
 
 # How often a group that is not placed yet looks whether it is: Ray sends no event for it.
 _PLACEMENT_POLL_S = 0.25
-# The mailbox opens this part of the import's time after it: about when the first step is done.
-_MAILBOX_DELAY = 0.5
-# A task sends its status twice a second; after so long without one its process is looked at from outside.
+# A task tells its status twice a second; after so long without one its process is looked at from outside.
 _SILENCE_S = 2.0
 # How soon it is looked again while an answer is awaited.
 _LOOK_AGAIN_S = 0.2
 # How often Ray is asked whether nodes are about to be taken away.
 _NODES_POLL_S = 2.0
-# One long poll of the mailbox; `poll` itself returns earlier.
-_NEWS_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """A call to a task's agent whose answer is awaited.
+
+    Attributes:
+      agent: Whom it was made to, since a task can get another one.
+      incarnation: Of the process that it is about.
+    """
+
+    name: str
+    task: TaskId
+    agent: Any
+    incarnation: int = 0
 
 
 class RayTaskGroup:
@@ -72,15 +81,12 @@ class RayTaskGroup:
         self._versions: dict[str, str] = {}
         self._on_hello: Callable[[Hello], None] = lambda hello: None
         self._assignments: dict[TaskId, TaskAssignment] = {}
-        self._hellos: dict[Any, TaskId] = {}
-        self._runs: dict[Any, TaskId] = {}
-        self._warm_ups: list[Any] = []
-        self._mailbox_due_at_s: float | None = None
-        self._news: Any = None
-        self._news_seq = 0
-        self._greeted_at_s = 0.0
+        self._listener = Listener()
+        self._followed: set[Any] = set()
+        self._awaited_extras: set[Any] = set()
+        self._gone: set[TaskId] = set()  # tasks whose agents are
+        self._early: dict[TaskId, list[Command]] = {}  # commands for tasks that have not said hello
         self._reach = Reach()
-        self._witness = Witness(home=actors.home)
         self._can_see_nodes = False
         self._looked_at_s = 0.0
         self._is_stopped = False
@@ -100,6 +106,7 @@ class RayTaskGroup:
         owner: str | None = None,
         runner: str | None = None,
         datasets: Datasets | None = None,
+        kept: ActorSet | None = None,
         on_hello: Callable[[Hello], None] = lambda hello: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RayTaskGroup:
@@ -114,6 +121,7 @@ class RayTaskGroup:
             clears up (runtime.host.leftovers); None for a controller whose death is its run's end.
           runner: `package.module:Class` of every task's TaskRunner; None for raydist's own.
           datasets: The `ray.data.Dataset`s to stream to the workers, by name.
+          kept: The agents of the attempt before, which fit this plan; those that are missing are asked for.
           on_hello: Called with the hello of each task once its process is up, replaced ones included.
         """
         started_at_s = clock()
@@ -148,15 +156,7 @@ class RayTaskGroup:
             for role in plan.job.roles.values()
             for task in role.tasks
         ]
-        is_spread = plan.strategy is Strategy.PARAMETER_SERVER
-        actors = ActorSet.create(
-            setups,
-            roles=roles,
-            spread=TaskType.PS if is_spread else None,
-            avoid=plan.avoid,
-            runtime_env=runtime_env_of(plan.job),
-            is_driver_in_cluster=not connection.is_client,
-        )
+        actors = kept or ActorSet(plan, is_driver_in_cluster=not connection.is_client)
         ledger = Ledger(plan.tasks, started_at_s=started_at_s, clock=clock)
         group = cls(plan, actors, ledger, attempt=attempt, run_uri=run_uri)
         group._can_see_nodes = not connection.is_client
@@ -164,11 +164,13 @@ class RayTaskGroup:
         group._on_hello = on_hello
         with contextlib.ExitStack() as on_error:
             on_error.callback(group.stop)
-            group._hellos = actors.greet()
-            group._warm_ups = actors.warm_up()
+            actors.start(setups, roles=roles)
+            for task in plan.tasks:
+                group._await("hello", task, actors.begin(task))
             group._versions = installed_versions()
             group._code = None if code is None else ray.put(code)
             actors.extras.start(group._code)
+            group._await_extras()
             on_error.pop_all()
         return group
 
@@ -194,12 +196,14 @@ class RayTaskGroup:
         return dataclasses.replace(update, all_addressed=bool(self._assignments), notes=notes)
 
     def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None:
-        """Passes a command to those tasks, or to all; lost before every task has said hello.
-
-        A task that still imports TensorFlow gets it afterwards.
-        """
-        if not self._is_stopped:
-            self._actors.command(command, tasks or self._plan.tasks)
+        """Passes a command to those tasks, or to all; one that is not there yet gets it once it is."""
+        if self._is_stopped:
+            return
+        for task in tasks or self._plan.tasks:
+            if task not in self._ledger.hellos:
+                self._early.setdefault(task, []).append(command)
+            elif task not in self._gone:
+                self._actors.command(command, task)
 
     def replace(self, task: TaskId) -> None:
         """Starts a new process for a task that died, at the address that its peers connect to."""
@@ -208,28 +212,35 @@ class RayTaskGroup:
         dead, away = self._ledger.hellos.get(task), self._reach.unanswered()
         self._ledger.replaced(task)
         self._reach.close([task])
-        self._expect_nothing_of(task)
-        assignment = self._assignments[task]
-        hello, run = self._actors.replace(
+        hello = self._actors.renew(
             task,
             dead,
-            address=_peer_address(assignment),
-            run=(assignment, self._code, self._actors.mailbox_name),
+            address=_peer_address(self._assignments[task]),
+            is_agent_gone=task in self._gone,
             is_host_gone=task in away,
         )
-        self._hellos[hello] = task
-        self._runs[run] = task
+        self._gone.discard(task)
+        self._await("hello", task, hello)
 
-    def stop(self) -> None:
-        """Ends every process, the placement group and the scratch folders. Idempotent."""
+    def stop(self, *, for_another: bool = False) -> None:
+        """Ends every process, agent and placement group, and removes the scratch folders. Idempotent.
+
+        Args:
+          for_another: Leaves agents and room to another attempt, see `kept`.
+        """
         self._is_stopped = True  # nothing is awaited from here on
         if not self._is_ended:
             # Only then is it done: a stop that Ctrl-C cut off is taken up again by the next.
             away = self._reach.unanswered()
             self._reach.close()
-            self._witness.close()
-            self._actors.stop(self._ledger.hellos, self._ledger.lost, away)
+            self._listener.close()
+            self._actors.stop(self._ledger.hellos, self._gone, away, for_another=for_another)
             self._is_ended = True
+
+    @property
+    def kept(self) -> ActorSet:
+        """The agents, once they are left to another attempt."""
+        return self._actors
 
     def last_statuses(self) -> tuple[TaskStatus, ...]:
         """Returns, after `stop`, the newest status of each task that sent one since the last `poll`."""
@@ -237,9 +248,15 @@ class RayTaskGroup:
             self._ledger.received(status)
         return self._ledger.take_update().statuses
 
-    def explanations(self) -> tuple[Explanation, ...]:
-        """Returns, after `stop`, what other hosts reported of the tasks that died there."""
-        return self._witness.explanations(self._actors.findings())
+    def _await(self, name: str, task: TaskId, ref: Any) -> None:
+        agent, incarnation = self._actors.handles[task], self._ledger.incarnation_of(task)
+        self._listener.expect(_Call(name=name, task=task, agent=agent, incarnation=incarnation), ref)
+
+    def _await_extras(self) -> None:
+        for ref in self._actors.extras.refs:
+            if ref not in self._awaited_extras:
+                self._awaited_extras.add(ref)
+                self._listener.expect(ref, ref)
 
     def _wait(self, deadline: float) -> None:
         """Waits for the next thing that can happen, and takes it in."""
@@ -248,25 +265,12 @@ class RayTaskGroup:
             timeout_s = min(timeout_s, _PLACEMENT_POLL_S)
         if self._reach.is_waiting:
             timeout_s = min(timeout_s, _LOOK_AGAIN_S)
-        if self._mailbox_due_at_s is not None:
-            timeout_s = min(timeout_s, max(0.0, self._mailbox_due_at_s - time.monotonic()))
-        news = [self._news] if self._news is not None else []
-        waited_for = [*self._hellos, *self._warm_ups, *self._runs, *news, *self._actors.extras.refs]
-        if not waited_for:
-            time.sleep(timeout_s)
-            return
-        ready, _ = ray.wait(waited_for, num_returns=1, timeout=timeout_s)
-        # What else is ready by now: one dead task often means several.
-        found = ray.wait(waited_for, num_returns=len(waited_for), timeout=0)[0] if ready else []
+        answers = self._listener.take(timeout_s=timeout_s)
         # The extra roles first: without them the train function fails too.
-        for ref in sorted(found, key=lambda ref: ref not in self._actors.extras.refs):
-            self._take(ref)
+        for answer in sorted(answers, key=lambda answer: isinstance(answer.key, _Call)):
+            self._take(answer)
         if not self._ledger.is_placed and self._actors.is_placed():
             self._ledger.placed()
-        if self._mailbox_due_at_s is not None and time.monotonic() >= self._mailbox_due_at_s:
-            self._mailbox_due_at_s = None
-            self._actors.open_mailbox()
-            self._ask_for_news()
 
     def _look_at_nodes(self) -> None:
         """Notes the tasks on nodes that Ray has to drain: they are about to be taken away."""
@@ -280,48 +284,61 @@ class RayTaskGroup:
                 self._ledger.drained(task)
 
     def _look_for_lost(self) -> None:
-        """Finds the tasks whose process or host is gone without Ray's knowing of it yet."""
+        """Finds the tasks whose agent or host is gone without Ray's knowing of it yet."""
         for task, loss in self._reach.look(self._ledger.suspects(silence_s=_SILENCE_S)).items():
-            hello = self._ledger.hellos[task]
-            describe = functools.partial(
-                unreachable_task,
-                hello,
-                loss,
-                pid=self._ledger.pid_of(task),
-                peak=self._ledger.peak_memory_bytes(task),
-            )
-            self._ledger.failed(describe() if loss is Loss.HOST else self._witness.describe(hello, describe))
+            self._gone.add(task)
+            pid = self._ledger.pid_of(task)
+            self._ledger.failed(unreachable_task(self._ledger.hellos[task], loss, pid=pid))
 
-    def _take(self, ref: Any) -> None:
-        if ref == self._news:
-            self._take_news(ref)
-        elif ref in self._warm_ups:
-            self._warm_ups.remove(ref)
-            self._schedule_mailbox()
-        elif ref in self._hellos:
-            self._take_hello(ref, self._hellos.pop(ref))
-        elif ref in self._runs:
-            self._take_result(ref, self._runs.pop(ref))
-        else:
-            self._actors.extras.take(ref)
+    def _take(self, answer: Answer) -> None:
+        call: Hashable = answer.key
+        if not isinstance(call, _Call):
+            self._actors.extras.take(answer.ref)
+            self._await_extras()
             self._run_once_all_are_up()
-
-    def _take_hello(self, ref: Any, task: TaskId) -> None:
+            return
+        if call.agent is not self._actors.handles.get(call.task):
+            return  # of an agent in whose place there is another
         try:
-            hello = self._read_hello(ref, task)
-        except (RayActorError, OutOfMemoryError, ClusterError, StorageError) as error:
-            if not isinstance(error, RayError) and not self._assignments:
+            if call.name == "news":
+                self._take_news(ray.get(answer.ref))
+            elif call.incarnation != self._ledger.incarnation_of(call.task):
+                return
+            elif call.name == "hello":
+                self._take_hello(self._read_hello(answer.ref, call.task))
+            else:
+                ray.get(answer.ref)
+        except RayTaskError as error:
+            raise ClusterError(f"{call.task}: {error.cause}", task=str(call.task)) from error
+        except (ClusterError, StorageError) as error:
+            if not self._assignments:
                 raise
             # A replacement that fails, for whatever reason, is one task's failure.
-            self._ledger.failed(lost_task(task, error, pid=None, host=None))
-            self._expect_nothing_of(task)
+            self._ledger.failed(lost_task(call.task, error))
+        except RayError as error:  # by most of Ray's other ones too, its agent was killed: OutOfMemoryError
+            self._lose_agent(call.task, error)
+
+    def _lose_agent(self, task: TaskId, error: RayError) -> None:
+        if task in self._gone:
             return
+        self._gone.add(task)
+        hello, peak = self._ledger.hellos.get(task), self._ledger.peak_memory_bytes(task)
+        self._ledger.failed(lost_task(task, error, hello=hello, peak=peak))
+
+    def _take_hello(self, hello: Hello) -> None:
+        task = hello.task
         self._ledger.greeted(hello)
         self._on_hello(hello)
-        self._witness.hold(hello)
         self._reach.open(task, hello.address)
+        agent = self._actors.handles[task]
+        if agent not in self._followed:
+            self._followed.add(agent)
+            self._listener.follow(_Call(name="news", task=task, agent=agent), agent)
         if self._assignments:
             self._actors.gather_remains(task)
+            self._run(task)
+        for command in self._early.pop(task, ()):
+            self._actors.command(command, task)
         self._run_once_all_are_up()
 
     def _read_hello(self, ref: Any, task: TaskId) -> Hello:
@@ -343,12 +360,6 @@ class RayTaskGroup:
         if difference is not None:
             raise ClusterError(difference, task=str(task))
         return hello
-
-    def _expect_nothing_of(self, task: TaskId) -> None:
-        """Drops what a task's dead process would answer: it is known how that ended."""
-        for refs in (self._hellos, self._runs):
-            for ref in [ref for ref, waited_for in refs.items() if waited_for == task]:
-                del refs[ref]
 
     def _run_once_all_are_up(self) -> None:
         if self._ledger.all_addressed and self._actors.extras.all_started and not self._assignments:
@@ -378,51 +389,20 @@ class RayTaskGroup:
         if self._datasets:
             for task, share in self._actors.split(self._datasets, self._ledger.hellos).items():
                 self._assignments[task] = dataclasses.replace(self._assignments[task], datasets=share)
-        for task, handle in self._actors.handles.items():
-            run = handle.run.remote(self._assignments[task], self._code, self._actors.mailbox_name)
-            self._runs[run] = task
-        self._greeted_at_s = time.monotonic()
-        self._schedule_mailbox()
+        for task in self._plan.tasks:
+            self._run(task)
 
-    def _schedule_mailbox(self) -> None:
-        """Decides when the mailbox opens, once the tasks run and have imported TensorFlow.
+    def _run(self, task: TaskId) -> None:
+        keeper = self._actors.handles[chief_of(one.task_type for one in self._plan.tasks)]
+        run = self._actors.handles[task].run.remote(self._assignments[task], self._code, keeper)
+        self._await("run", task, run)
 
-        One process more that starts beside the import and the first trace makes both later on a host
-        with few cores, and until then there is little to report: deaths show in the tasks' own refs.
-        """
-        if self._runs and not self._warm_ups:
-            now = time.monotonic()
-            self._mailbox_due_at_s = now + (now - self._greeted_at_s) * _MAILBOX_DELAY
-
-    def _take_result(self, ref: Any, task: TaskId) -> None:
-        hello = self._ledger.hellos.get(task)
-        pid, host = (self._ledger.pid_of(task), hello.host) if hello else (None, None)
-        try:
-            self._ledger.received(ray.get(ref))
-        except RayTaskError as error:
-            raise ClusterError(f"{task} on {host}: {error.cause}", task=str(task)) from error
-        except RayError as error:  # by most of Ray's other ones too, a process was killed: OutOfMemoryError
-            peak = self._ledger.peak_memory_bytes(task)
-            describe = functools.partial(lost_task, task, error, pid=pid, host=host, peak=peak)
-            self._ledger.failed(describe() if hello is None else self._witness.describe(hello, describe))
-
-    def _take_news(self, ref: Any) -> None:
-        self._news = None
-        try:
-            news: News = ray.get(ref)
-        except RayError:
-            # The tasks find the mailbox dead as well and end, which their own refs show.
-            logger.warning("attempt %d: the mailbox died", self._attempt)
+    def _take_news(self, news: News) -> None:
+        if news.status is None:
             return
-        self._news_seq = news.seq
-        for status in news.statuses:
-            self._ledger.received(status)
-            if status.state is TaskState.RUNNING:
-                self._reach.renew(status.task)
-        self._ask_for_news()
-
-    def _ask_for_news(self) -> None:
-        self._news = self._actors.wait_news(self._news_seq, timeout_s=_NEWS_TIMEOUT_S)
+        self._ledger.received(news.status)
+        if news.status.state is TaskState.RUNNING:
+            self._reach.renew(news.status.task)
 
 
 def _peer_address(assignment: TaskAssignment) -> str | None:

@@ -58,6 +58,7 @@ class RayLauncher:
         self._runner = runner
         self._datasets = datasets or {}
         self._on_hello = on_hello
+        self._group: RayTaskGroup | None = None
 
     def replan(
         self,
@@ -67,6 +68,8 @@ class RayLauncher:
         out_of_memory: Sequence[TaskType] = (),
     ) -> Plan:
         plan, deadline = self._plan, time.monotonic() + _RELEASE_S
+        if plan.is_elastic:  # what is kept has to count as free
+            self.close()
         if out_of_memory:
             plan = with_more_memory(plan, probe_inventory(self._connection), out_of_memory)
         if not self._connection.is_client:  # from outside, hosts need not answer
@@ -109,7 +112,11 @@ class RayLauncher:
     def launch(self, plan: Plan, *, attempt: int) -> RayTaskGroup:
         job, is_first = plan.job, not self._has_launched
         self._has_launched = True
-        return RayTaskGroup.start(
+        kept = None if self._group is None else self._group.kept
+        if kept is not None and not kept.fits(plan):
+            self.close()
+            kept = None
+        self._group = RayTaskGroup.start(
             plan,
             attempt=attempt,
             connection=self._connection,
@@ -120,5 +127,12 @@ class RayLauncher:
             owner=self._owner,
             runner=self._runner,
             datasets=self._datasets,
+            kept=kept,
             on_hello=self._on_hello,
         )
+        return self._group
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.kept.release()
+            self._group = None

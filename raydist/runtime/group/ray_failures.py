@@ -9,7 +9,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError, Runtim
 
 from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.runtime.cluster.reach import Loss
-from raydist.runtime.host.post_mortem import MORE_MEMORY, Finding
+from raydist.runtime.host.post_mortem import MORE_MEMORY
 from raydist.runtime.task.greeting import Hello
 from raydist.spec.byte_size import write_bytes
 from raydist.spec.extra_roles.role import AnyTask
@@ -29,44 +29,34 @@ _MAX_SETUP_PROBLEM = 500
 # Ray's page for every process that died without an error, as one sentence.
 _PREAMBLE = re.compile(r"^The actor is dead because its worker process has died\. .*Worker exit detail: ")
 _ADVICE = re.compile(r"Some common causes include: .*")
-# What Ray reports of each process that closed its sockets without giving Ray a reason.
-_UNEXPLAINED = re.compile(r"connection error code 2|actor \S+ is unavailable")
 # What Ray says of an actor whose node it has given up, or was told to.
 _NODE_DIED = re.compile(r"its node has died|the actor's node was ")
 _SHORT_ADVICE = "Common causes: the kernel's OOM killer, ray stop --force, a crash such as SIGSEGV"
 
 
 def lost_task(
-    task: TaskId,
-    error: BaseException,
-    *,
-    pid: int | None,
-    host: str | None,
-    peak: int | None = None,
-    finding: Finding | None = None,
+    task: TaskId, error: BaseException, *, hello: Hello | None = None, peak: int | None = None
 ) -> TaskFailure:
-    """Describes a process that died without an error, or that could not be used.
+    """Describes a task whose agent died, or that could not be used.
 
     Args:
-      peak: The most memory that it had, in bytes, by its last status.
-      finding: What its host knows of the death, which goes before what Ray guesses.
+      hello: What the task sent when it came up; None if it has not.
+      peak: The most memory that its process had, in bytes, by its last status.
     """
-    process = f"its process{f' {pid}' if pid else ''}{f' on {host}' if host else ''}"
+    agent = "its agent" if hello is None else f"its agent {hello.pid} on {hello.host}"
     is_out_of_memory = isinstance(error, OutOfMemoryError)
     if isinstance(error, RaydistError):
         message = str(error)
     elif is_out_of_memory:
-        message = f"{process} was killed by Ray's memory monitor: {_shortage(str(error), pid)} {MORE_MEMORY}"
-    elif finding is not None and _UNEXPLAINED.search(str(error)):
-        message, is_out_of_memory = f"{process} {finding.how}", finding.is_out_of_memory
+        message = f"{agent} was killed by Ray's memory monitor: {_shortage(str(error))} {MORE_MEMORY}"
+        message += "" if peak is None else f"; the peak of its process was {write_bytes(peak)}"
     else:
-        message = f"{process} died: {describe_cause(error)}"
+        message = f"{agent} died: {describe_cause(error)}"
     return TaskFailure(
         task=task,
         kind=FailureKind.LOST,
         error_type=type(error).__name__,
-        message=f"{message}{_peak(peak)}" if is_out_of_memory else message,
-        log_end=None if finding is None else finding.log_end,
+        message=message,
         at_s=time.time(),
         is_out_of_memory=is_out_of_memory,
         peak_memory_bytes=peak,
@@ -74,43 +64,27 @@ def lost_task(
     )
 
 
-def unreachable_task(
-    hello: Hello,
-    loss: Loss,
-    *,
-    pid: int | None = None,
-    peak: int | None = None,
-    finding: Finding | None = None,
-) -> TaskFailure:
-    """Describes a process, or a host, that went away without Ray's knowing of it yet; see `lost_task`."""
-    is_out_of_memory = finding is not None and finding.is_out_of_memory
+def unreachable_task(hello: Hello, loss: Loss, *, pid: int | None = None) -> TaskFailure:
+    """Describes a process, or a host, that went away without Ray's knowing of it yet."""
     if loss is Loss.HOST:
         kind, what = "HostUnreachable", f"its host {hello.host} does not answer any more"
     else:
-        how = f"died: nothing listens at {hello.address} any more" if finding is None else finding.how
-        kind, what = "ProcessGone", f"its process {pid or hello.pid} on {hello.host} {how}"
+        process = f"its process {pid or hello.pid} on {hello.host}"
+        kind, what = "ProcessGone", f"{process} died: nothing listens at {hello.address} any more"
     return TaskFailure(
         task=hello.task,
         kind=FailureKind.LOST,
         error_type=kind,
-        message=f"{what}{_peak(peak)}" if is_out_of_memory else what,
-        log_end=None if finding is None else finding.log_end,
+        message=what,
         at_s=time.time(),
-        is_out_of_memory=is_out_of_memory,
-        peak_memory_bytes=peak,
         is_host_in_doubt=loss is Loss.HOST,
     )
 
 
-def _peak(num_bytes: int | None) -> str:
-    return "" if num_bytes is None else f"; its peak was {write_bytes(num_bytes)}"
-
-
-def _shortage(text: str, pid: int | None) -> str:
-    """Returns how much memory the host and the process used, from Ray's page on a killed process."""
-    host, own = _HOST_MEMORY.search(text), re.search(rf"pid={pid}, actual memory used=(\S+?),", text)
-    whole = f"{host[1]} of {host[2]} on its host were used" if host else "the memory of its host ran out"
-    return f"{whole}, {own[1]} by this process" if own else whole
+def _shortage(text: str) -> str:
+    """Returns how much memory the host used, from Ray's page on a killed process."""
+    host = _HOST_MEMORY.search(text)
+    return f"{host[1]} of {host[2]} on its host were used" if host else "the memory of its host ran out"
 
 
 def raise_if_host_cannot(task: AnyTask, error: BaseException) -> None:

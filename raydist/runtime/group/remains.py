@@ -1,4 +1,4 @@
-"""Remains: what a task's dead processes left on their hosts, until it is gathered."""
+"""Remains: what processes whose agents are dead left on their hosts, until it is gathered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydist.runtime.cluster.inventory import unreachable_hosts
-from raydist.runtime.host.post_mortem import Finding
 from raydist.runtime.host.salvage import salvage
 from raydist.runtime.host.scratch import scratch_root
 from raydist.runtime.task.greeting import Hello, TaskSetup
@@ -28,7 +27,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Remnant:
-    """A process that has died, or was killed.
+    """A process whose agent has died, or was killed.
 
     Attributes:
       hello: What it sent when it came up; None where it never did.
@@ -39,18 +38,13 @@ class Remnant:
 
 
 class Remains:
-    """Stores the end of each dead process's log and deletes its scratch folder, on its own host.
-
-    Attributes:
-      findings: What other hosts reported of their processes, by node and pid.
-    """
+    """Stores the end of each such process's log and deletes its scratch folder, on its own host."""
 
     def __init__(self, *, home: str | None) -> None:
         """Takes the node of this process; None outside the cluster."""
         self._home = home
-        self.findings: dict[tuple[str, int], Finding] = {}
         self._left: list[Remnant] = []
-        self._refs: list[tuple[Remnant, Any]] = []
+        self._refs: list[Any] = []
         self._threads: list[threading.Thread] = []
 
     def leave(self, remnant: Remnant) -> None:
@@ -62,7 +56,7 @@ class Remains:
         for remnant in [each for each in self._left if each.setup.task == task]:
             self._left.remove(remnant)
             if self._is_away(remnant):
-                self._refs.append((remnant, _salvage_there(remnant)))
+                self._refs.append(_salvage_there(remnant))
             else:
                 self._threads.append(_salvage_aside(remnant))
 
@@ -70,9 +64,9 @@ class Remains:
         """Gathers by Ray what is on other hosts, that of `killed` too; waits as long as is reasonable."""
         away = self._within_reach([each for each in (*self._left, *killed) if self._is_away(each)])
         deadline = time.monotonic() + _TIMEOUT_S
-        for remnant, ref in [*self._refs, *((each, _salvage_there(each)) for each in away)]:
+        for ref in [*self._refs, *map(_salvage_there, away)]:
             try:
-                self._note(remnant, ray.get(ref, timeout=max(0.0, deadline - time.monotonic())))
+                ray.get(ref, timeout=max(0.0, deadline - time.monotonic()))
             except RayError as error:
                 logger.warning("the end of a log is lost with its host: %s", error)
 
@@ -87,10 +81,6 @@ class Remains:
         for remnant in (*self._left, *killed):
             if not self._is_away(remnant):
                 _salvage(remnant, patience_s=_TIMEOUT_S if by_ray else 0.0)
-
-    def _note(self, remnant: Remnant, finding: Finding | None) -> None:
-        if finding is not None and remnant.hello is not None:
-            self.findings[remnant.hello.node_id, remnant.hello.pid] = finding
 
     def _within_reach(self, away: list[Remnant]) -> list[Remnant]:
         """Returns those on hosts whose Ray still runs; elsewhere they cannot be gathered."""
@@ -128,4 +118,4 @@ def _salvage_there(remnant: Remnant) -> Any:
     there = NodeAffinitySchedulingStrategy(remnant.hello.node_id, soft=False)
     run = ray.remote(cast(Any, salvage)).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
     hello = remnant.hello
-    return run.remote(hello.scratch_path, remnant.setup.log, pid=hello.pid, oom=hello.oom)
+    return run.remote(hello.scratch_path, remnant.setup.log, pid=hello.pid)

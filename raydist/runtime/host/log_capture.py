@@ -74,9 +74,10 @@ class LogCapture:
         self._uploader: LogUploader | None = None
         self._uploader_lock = threading.Lock()
         self._has_warned = False
+        self._closed = threading.Event()
 
     def redirect(self) -> None:
-        """Points this process's output at the spool, for good: Ray's own log files stay as they are."""
+        """Points this process's output at the spool: Ray's own log files stay as they are."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         spool_fd = os.open(spool_path(self._scratch_path), flags, 0o600)
         sys.stdout.flush()
@@ -101,10 +102,13 @@ class LogCapture:
             return f"cannot write {spool_path(self._scratch_path)}: {error.strerror}"
         return self._upload(is_final=True)
 
+    def close(self) -> None:
+        """Uploads no more. Idempotent."""
+        self._closed.set()
+
     def _upload_regularly(self) -> None:
         tick_at_s = time.monotonic() + FIRST_TICK_AFTER_S
-        never = threading.Event()
-        while not never.wait(TIMES_EVERY_S):
+        while not self._closed.wait(TIMES_EVERY_S):
             with contextlib.suppress(OSError):  # a full disk, which the upload reports
                 self._times.note()
             if time.monotonic() >= tick_at_s:

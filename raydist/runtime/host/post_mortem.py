@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ _FAULT_LINE = re.compile(
     r"Fatal Python error: (Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction)"
 )
 MORE_MEMORY = "(take smaller batches, fewer tasks per host or hosts with more memory)"
-_EXIT_NOTE = "exit"
 # The native stack, twice, the names of all extension modules, and TensorFlow's INFO lines: in the log only.
 _NOISE = re.compile(r"logging\.cc:\d+: |^ *@ +0x[0-9a-f]+ |^PC: @|^Extension modules: |^I\d{4} \d\d:\d\d:")
 
@@ -45,43 +43,32 @@ class Finding:
     is_out_of_memory: bool = False
 
 
-def note_exit(scratch_path: Path, code: int) -> None:
-    """Notes how a task's process has ended, for who looks at its folder when its agent is gone, too."""
-    with contextlib.suppress(OSError):  # a full disk
-        (scratch_path / _EXIT_NOTE).write_text(str(code))
-
-
-def examine(scratch_path: Path, *, code: int | None, oom: OomCounter | None) -> Finding:
+def examine(scratch_path: Path, *, code: int, oom: OomCounter | None) -> Finding:
     """Looks at what a dead process of this host has left; needs its scratch folder.
 
     Args:
-      code: What `PidFd.exit_code` returned of its agent, which counts if that has noted none.
+      code: Its exit code, or minus the signal that killed it.
       oom: The OOM killer's counter when the process started; None where there is none.
     """
-    text = _tail(spool_path(scratch_path))
-    code = code if (noted := _noted_exit(scratch_path)) is None else noted
-    if code is None or code == -signal.SIGKILL:
-        how = _without_a_trace(code, oom)
-        is_out_of_memory = bool(oom is not None and oom.num_killed())
-        return Finding(how=how, log_end=_last_lines(text, is_crash=False), is_out_of_memory=is_out_of_memory)
-    return Finding(how=describe_exit(code), log_end=_last_lines(text, is_crash=code < 0))
-
-
-def _without_a_trace(code: int | None, oom: OomCounter | None) -> str:
-    """Describes a death that the process itself could not notice."""
-    killed = describe_exit(-signal.SIGKILL)
-    num_oom_kills = None if oom is None else oom.num_killed()
+    lines = log_end(scratch_path, is_crash=code < 0 and code != -signal.SIGKILL)
+    num_oom_kills = None if oom is None or code != -signal.SIGKILL else oom.num_killed()
+    how = describe_exit(code)
     if oom is not None and num_oom_kills:
-        likely = "" if code is not None else ", as it seems"
         limit = oom.limit_bytes()
         where = "host or container" if limit is None else f"container, {write_bytes(limit)},"
-        return (
-            f"{killed}{likely}, by the kernel's OOM killer: the memory of its {where} ran out {MORE_MEMORY}"
-        )
-    other = "" if num_oom_kills is None else ", not by the kernel's OOM killer"
-    if code is not None:
-        return f"{killed}{other}"
-    return f"{killed} or exited below Python{other}: its log shows no crash"
+        how += f", by the kernel's OOM killer: the memory of its {where} ran out {MORE_MEMORY}"
+    elif num_oom_kills is not None:
+        how += ", not by the kernel's OOM killer"
+    return Finding(how=how, log_end=lines, is_out_of_memory=bool(num_oom_kills))
+
+
+def log_end(scratch_path: Path, *, is_crash: bool = False) -> str:
+    """Returns what leads to a crash and the first lines of its stack; without one just the last lines."""
+    text = _tail(spool_path(scratch_path))
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.search(line)]
+    crashes = [index for index, line in enumerate(lines) if is_crash and _FAULT_LINE.search(line)]
+    first = crashes[-1] - _LINES_BEFORE_CRASH if crashes else len(lines) - MAX_LINES
+    return "\n".join(lines[max(0, first) :][:MAX_LINES])
 
 
 def _tail(spool: Path) -> str:
@@ -92,18 +79,3 @@ def _tail(spool: Path) -> str:
             return as_submitted(without_sequences(log.read().decode(errors="replace")))
     except OSError:
         return ""
-
-
-def _noted_exit(scratch_path: Path) -> int | None:
-    try:
-        return int((scratch_path / _EXIT_NOTE).read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _last_lines(text: str, *, is_crash: bool) -> str:
-    """Returns what leads to a crash and the first lines of its stack; without one just the last lines."""
-    lines = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.search(line)]
-    crashes = [index for index, line in enumerate(lines) if is_crash and _FAULT_LINE.search(line)]
-    first = crashes[-1] - _LINES_BEFORE_CRASH if crashes else len(lines) - MAX_LINES
-    return "\n".join(lines[max(0, first) :][:MAX_LINES])

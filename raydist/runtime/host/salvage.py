@@ -12,8 +12,6 @@ from pathlib import Path
 from raydist.errors import StorageError
 from raydist.runtime.host.firewall.fence import lift_fences
 from raydist.runtime.host.log_capture import LogTarget
-from raydist.runtime.host.oom import OomCounter
-from raydist.runtime.host.post_mortem import Finding, examine
 from raydist.runtime.host.scratch import adopted
 from raydist.runtime.host.task_files import TaskFiles
 
@@ -24,41 +22,29 @@ _POLL_S = 0.01
 
 
 def salvage(
-    scratch_path: Path,
-    log: LogTarget,
-    *,
-    pid: int | None,
-    oom: OomCounter | None = None,
-    patience_s: float = _DEATH_TIMEOUT_S,
-) -> Finding | None:
+    scratch_path: Path, log: LogTarget, *, pid: int | None, patience_s: float = _DEATH_TIMEOUT_S
+) -> None:
     """Uploads what a killed task has left, log and files, and deletes its scratch folder, on the task's host.
-
-    Returns what the folder shows of the process's end; None where it was gone already, or the process alive.
 
     Waits until the process is really gone, which is a moment after Ray reports it, and kills it where
     Ray did not. A folder that the task has removed itself is fine.
 
     Args:
-      pid: The task's process; None where it sent no hello.
-      oom: As in `post_mortem.examine`.
+      pid: The process that owns the folder; None where it sent no hello.
       patience_s: How long the process may take to end before it is killed.
     """
     try:
-        return _salvage(scratch_path, log, pid=pid, oom=oom, patience_s=patience_s)
+        _salvage(scratch_path, log, pid=pid, patience_s=patience_s)
     except FileNotFoundError:
         if scratch_path.exists():
             raise
-        return None
 
 
-def _salvage(
-    scratch_path: Path, log: LogTarget, *, pid: int | None, oom: OomCounter | None, patience_s: float
-) -> Finding | None:
+def _salvage(scratch_path: Path, log: LogTarget, *, pid: int | None, patience_s: float) -> None:
     with adopted(scratch_path, timeout_s=patience_s) as is_dead:
         if not is_dead and pid is not None:
             _kill(pid)
     with adopted(scratch_path, timeout_s=_DEATH_TIMEOUT_S):
-        finding = examine(scratch_path, code=None, oom=oom) if is_dead else None
         try:
             log.open_uploader(scratch_path).flush()
         except StorageError as error:
@@ -67,7 +53,6 @@ def _salvage(
             files.store_rest()
         lift_fences(scratch_path)
         shutil.rmtree(scratch_path, ignore_errors=True)
-    return finding
 
 
 def wait_until_gone(pid: int) -> None:

@@ -61,9 +61,13 @@ class Scratch:
 
         A killed process removes none: AutoGraph alone leaves a file per converted function.
         """
+        os.environ["TMPDIR"] = tempfile.tempdir = str(self.make_temporary_folder())
+
+    def make_temporary_folder(self) -> Path:
+        """Makes a folder for temporary files, and returns it."""
         folder = self.path / "tmp"
         folder.mkdir()
-        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        return folder
 
     def remove(self) -> None:
         """Deletes the folder and releases its lock. Idempotent."""

@@ -3,405 +3,221 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
+import math
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import ray
 
-from raydist.errors import StorageError
 from raydist.planning.assignment import TaskAssignment
-from raydist.planning.environment import Changes, static_environment
-from raydist.runtime.host.address import join_address, split_address
-from raydist.runtime.host.firewall.fence import set_fence
-from raydist.runtime.host.firewall.rules import advice
-from raydist.runtime.host.hardware import read_machine
-from raydist.runtime.host.log_capture import LogCapture
-from raydist.runtime.host.oom import OomCounter
-from raydist.runtime.host.post_mortem import note_exit
-from raydist.runtime.host.scratch import Scratch
-from raydist.runtime.host.software.packages import package_versions
-from raydist.runtime.host.software.versions import installed_versions
-from raydist.runtime.task.child import Begin, Run
-from raydist.runtime.task.code_archive import unpack_for_task
+from raydist.planning.environment import static_environment
 from raydist.runtime.task.greeting import Hello, TaskSetup
-from raydist.runtime.task.parcels import RayParcels, find_mailbox
-from raydist.runtime.task.ports import PortLease
-from raydist.runtime.task.process import ProcessDiedError, TaskProcess
-from raydist.runtime.task.runner import describe_failure
-from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
-from raydist.spec.text.code_copies import as_submitted
-from raydist.storage.files.job_secrets import secrets_of
-from raydist.storage.files.redaction import Secrets
+from raydist.runtime.task.life import TaskLife
+from raydist.runtime.task.parcels import RayParcels
+from raydist.spec.status import Command, TaskStatus
+from raydist.spec.tasks import TaskId
 
-PUSH_INTERVAL_S = 0.5
-# The run waits for the first status of a process that takes the place of a dead one.
-_QUICK_PUSH_INTERVAL_S = 0.05
-# Far more than an exchange takes: only a host that is cut off from the mailbox's gets here.
-_EXCHANGE_TIMEOUT_S = 15.0
+# A long poll, what follows it, and calls beside them.
+CONCURRENCY = 8
+# Progress is told at these whole parts of a second, so that all tasks of a run wake its driver together.
+_PROGRESS_EVERY_S = 0.5
+# After this a long poll answers without news.
+_POLL_S = 10.0
 # The run has given such a host up by then, and goes on elsewhere: what it left behind must not train on.
-_MAX_SILENT_EXCHANGES = 2
-# The group kills a task that has obeyed STOP at once, if Ray is still there to do it.
-_KILL_GRACE_S = 5.0
-_PARENT_POLL_S = 0.2
+_MAX_SILENCE_S = 30.0
+_WATCH_S = 0.2
 # How long a task whose run is gone may take to store its log and to clear up.
 _EXIT_S = 5.0
-# How long a process that is asked to end may take to store what its job has written.
-_STORE_S = 60.0
-# A dead process gives its port up before Ray reports its death, but for children that hold it too.
-_PORT_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """How a task stands; `seq` goes into the next call. None where it has nothing new to say."""
+
+    seq: int
+    status: TaskStatus | None = None
 
 
 class TaskActor:
-    """The methods are called in this order, and run one after the other in the process's main thread.
+    """Looks after one process at a time, and is free to be called while that trains.
 
-    A busy plain actor cannot be called, so while `run` waits for the process that trains, a thread pushes the
-    status to the mailbox and takes commands from it.
+    Ray starts it, limits it and kills it. It ends with the node's daemon that has started it, and once its
+    run has not called for long.
     """
 
     def __init__(self) -> None:
         self._host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        self._address: str | None = None
-        self._process: TaskProcess | None = None
-        self._failure: TaskFailure | None = None
-        self._leaving: str | None = None
-        self._is_ending = False
+        self._environ = dict(os.environ)
         self._node = os.getppid()
-        self._memory_limit_bytes: int | None = None
-        self._secrets = Secrets()
-        self._notes: tuple[str, ...] = ()
+        self._life: TaskLife | None = None
+        self._task: TaskId | None = None
+        self._endings: list[threading.Thread] = []
+        self._parcels: dict[str, bytes] = {}
+        self._leaving: str | None = None
+        self._may_vanish = False
+        self._changed = threading.Condition()
+        self._seq = self._pressing_seq = 0
+        self._told: TaskStatus | None = None
+        self._called_at_s = time.monotonic()
+        # Here, as this is called in the main thread. Ray's own handler ends the process.
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writing, False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for watch in (self._watch_run, lambda: self._watch_signals(reading)):
+            threading.Thread(target=watch, name="raydist-watch", daemon=True).start()
 
-    def hello(self, setup: TaskSetup) -> Hello:
-        """Takes what the task needs of its host: environment, scratch folder, log, port and storage."""
-        self._setup = setup
-        # A host that is about to be taken away says so. Ray's own handler raises SystemExit in user code.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if setup.may_vanish else self._note_sigterm)
-        _apply(
-            static_environment(
-                keras=setup.keras,
-                num_cpus=setup.resources.num_cpus,
-                num_gpus=setup.resources.num_gpus,
-                tpu_name=setup.tpu_name,
-                given=setup.env,
-                environ=os.environ,
-            )
-        )
-        self._scratch = Scratch.create(setup.scratch_name)
-        self._scratch.take_temporary_files()
-        self._capture = LogCapture(self._scratch.path, setup.log)
-        self._capture.redirect()
-        threading.Thread(target=self._end_with_node, name="raydist-node", daemon=True).start()
-        try:
-            self._lease = self._lease_port()
-            self._address = join_address(self._host, self._lease.port)
-            if self._is_in_place:
-                self._process = self._start_process()  # its import goes on beside the rest
-            self._check_storage()
-        except BaseException:
-            self._address = None
-            if self._process is not None:
-                self._process.kill()
-            # The group, which does not get to know the folder, could delete it on its own host only.
-            self._scratch.remove()
-            raise
-        machine, oom = read_machine(), OomCounter.read()
-        limits = (machine.memory_bytes, None if oom is None else oom.limit_bytes())
-        self._memory_limit_bytes = min(filter(None, limits), default=None)
-        return Hello(
-            task=setup.task,
-            address=self._address,
-            pid=os.getpid(),
-            host=self._host,
-            node_id=ray.get_runtime_context().get_node_id(),
-            scratch_path=self._scratch.path,
-            versions=installed_versions(),
-            oom=oom,
-            host_name=socket.gethostname(),
-            machine=machine,
-            packages=package_versions() if setup.tells_packages else {},
-        )
+    def begin(self, setup: TaskSetup) -> Hello:
+        """Has a process forked, and returns what the others have to know of it.
 
-    def _start_process(self) -> TaskProcess:
-        """Asks for the process that trains, which is there in a moment, or once its server has imported."""
-        setup = self._setup
-        context = ray.get_runtime_context()
-        # A job that calls Ray by itself joins it as a driver.
-        of_ray = {"RAY_ADDRESS": context.gcs_address, "RAY_NAMESPACE": context.namespace}
-        begin = Begin(
-            task=setup.task,
-            host=self._host,
-            runner=setup.runner,
-            scratch_path=self._scratch.path,
-            log=setup.log,
-            may_vanish=setup.may_vanish,
-        )
-        self._held = _Held(self._lease)
-        environ = {**os.environ, **of_ray}
-        return TaskProcess(begin, environ=environ, held=self._held, keep_warm_s=setup.keep_warm_s)
+        What the one before has left is stored meanwhile.
 
-    def _lease_port(self) -> PortLease:
-        setup = self._setup
-        if setup.address is not None:
-            host, port = split_address(setup.address)
-            lease = PortLease.acquire_again(port, timeout_s=_PORT_TIMEOUT_S) if host == self._host else None
-            if lease is not None:
-                return lease
-        return PortLease.acquire(setup.ports)
+        Raises:
+          ClusterError: The host cannot run it. StorageError: It does not see the run's storage.
+        """
+        if self._is_node_gone:
+            self.linger()
+        if self._life is not None:
+            thread = threading.Thread(target=self._life.end, name="raydist-ending")
+            self._endings.append(thread)
+            thread.start()
+        if setup.incarnation == 0:
+            self._parcels.clear()
+        life = TaskLife(setup, host=self._host, on_change=self._note_change)
+        life.begin(self._apply(setup))
+        self._life, self._task, self._may_vanish = life, setup.task, setup.may_vanish
+        self._note_change()
+        return life.hello(node_id=ray.get_runtime_context().get_node_id())
 
-    def _check_storage(self) -> None:
-        setup = self._setup
-        # A process that takes the place of another one of this host is waited for, and was preceded by it.
-        if setup.address is not None and split_address(setup.address)[0] == self._host:
-            return
-        if setup.proof is not None:
-            # Imports pyarrow, of which nothing is lost: training needs it too.
-            setup.proof.check(host=self._host)
+    def run(self, assignment: TaskAssignment, code: bytes | None, keeper: Any) -> None:
+        """Has the process train, and returns at once; `keeper` is the agent that keeps the parcels."""
+        if self._life is not None:
+            self._life.run(assignment, code, RayParcels(keeper))
 
-    @property
-    def _is_in_place(self) -> bool:
-        """Whether it has got what it needs, at the address that its peers connect to."""
-        return self._address is not None and self._setup.address in (None, self._address)
+    def news(self, since: int) -> News:
+        """Waits for a status after the one with that number, and returns the newest.
 
-    def warm_up(self) -> None:
-        """Waits until the process has imported TensorFlow; what goes wrong is reported by `run`."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait_warm()
-        except ProcessDiedError as error:
-            self._end_as(error.code)
-        if self._process.problem is not None:
-            self._note(
-                f"each task of host {self._host} imports TensorFlow by itself: {self._process.problem}"
-            )
+        Progress alone comes at whole half seconds, anything else at once.
+        """
+        self._called_at_s = math.inf
+        with self._changed:
+            if self._changed.wait_for(lambda: self._seq > since, _POLL_S):
+                rest_s = _PROGRESS_EVERY_S - time.time() % _PROGRESS_EVERY_S
+                self._changed.wait_for(lambda: self._pressing_seq > since, rest_s)
+            self._called_at_s = time.monotonic()
+            return News(seq=self._seq, status=self._told if self._seq > since else None)
 
-    def run(self, assignment: TaskAssignment, code: bytes | None, mailbox_name: str) -> TaskStatus:
-        """Trains; returns the terminal status, and raises nothing that user code can raise."""
-        if self._address is None:
-            self.linger()  # this was asked for before it was known that `hello` fails
-        threading.Thread(target=self._talk, args=(mailbox_name,), name="raydist-mailbox", daemon=True).start()
-        self._capture.start_uploading()
-        if self._process is None:
-            self.linger()  # its peers cannot reach it here, but it shows that there is room
-        self._held.parcels = RayParcels(mailbox_name)
-        status = self._terminal_status(self._process, assignment, code)
-        problem = self._capture.flush()
-        lost = () if problem is None else (f"the end of {self._setup.task}'s log is lost: {problem}",)
-        return self._sent(status, *lost)
+    def command(self, command: Command) -> None:
+        """Passes a command to the process."""
+        if self._life is not None:
+            self._life.command(command)
+
+    def end(self) -> TaskStatus | None:
+        """Ends the process, stores what it has left and clears up; returns its last status.
+
+        The agent itself stays, for another process.
+        """
+        life, status = self._life, None
+        if life is not None:
+            life.end()
+            status = self._status_of(life)
+            self._life = None
+        for thread in self._endings:
+            thread.join()
+        self._endings.clear()
+        return status
+
+    def put_parcel(self, key: str, content: bytes) -> None:
+        """Keeps what a task leaves for the others, until the next attempt."""
+        self._parcels[key] = content
+
+    def get_parcel(self, key: str) -> bytes | None:
+        """Returns what a task has left; None if it has not yet."""
+        return self._parcels.get(key)
 
     def linger(self) -> NoReturn:
-        """Never returns: its caller learns of the process's death by it."""
+        """Never returns: its caller learns of this process's death by it."""
         while True:
             threading.Event().wait()
 
-    def _terminal_status(
-        self, process: TaskProcess, assignment: TaskAssignment, code: bytes | None
-    ) -> TaskStatus:
-        try:
-            self._secrets = secrets_of(assignment.job)
-            code_path = None if code is None else self._scratch.code_path
-            if code is not None and code_path is not None:
-                unpack_for_task(code, code_path, host=self._host)
-            if assignment.address is not None:  # an evaluator may be at another one than its predecessor
-                assignment = dataclasses.replace(assignment, address=self._address)
-            if assignment.fenced_in is not None:
-                self._lease.guarded(functools.partial(self._fence, assignment))
-            run = Run(
-                assignment=dataclasses.replace(assignment, datasets={}),
-                code_dir=code_path,
-                port=self._lease.port,
-                datasets=_pickled(assignment.datasets),
-            )
-        except BaseException as error:
-            kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
-            self._failure = describe_failure(
-                self._setup.task, error, kind=kind, runner=self._setup.runner, secrets=self._secrets
-            )
-            return self._own_status()
-        try:
-            ended = process.run(run)
-        except ProcessDiedError as error:
-            self._end_as(error.code)
-        if isinstance(ended, TaskStatus):
-            return ended
-        self._failure = ended
-        return self._own_status()
+    def _apply(self, setup: TaskSetup) -> Mapping[str, str]:
+        """Gives this process the job's variables, for storage; returns the environment of the task's own."""
+        changes = static_environment(
+            keras=setup.keras,
+            num_cpus=setup.resources.num_cpus,
+            num_gpus=setup.resources.num_gpus,
+            tpu_name=setup.tpu_name,
+            given=setup.env,
+            environ=self._environ,
+        )
+        for name, value in changes.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        context = ray.get_runtime_context()
+        # A job that calls Ray by itself joins it as a driver.
+        return {**os.environ, "RAY_ADDRESS": context.gcs_address, "RAY_NAMESPACE": context.namespace}
 
-    def _end_as(self, code: int) -> NoReturn:
-        """Ends as the process has, for a signal by SIGKILL: Ray then tells the run that the task is lost."""
-        if self._is_ending or os.getppid() != self._node:
-            self.linger()  # it was killed here, or with Ray's daemon, after which another thread clears up
-        note_exit(self._scratch.path, code)
-        if code < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(code)
+    def _status_of(self, life: TaskLife) -> TaskStatus:
+        status = life.status()
+        return dataclasses.replace(status, leaving=self._leaving or status.leaving)
 
-    def _fence(self, assignment: TaskAssignment, port: int) -> None:
-        hosts = assignment.fenced_in or ()
-        if set_fence(self._scratch.path, port, hosts=hosts):
-            print(f"raydist: only {', '.join(hosts)} may reach port {port} of {self._setup.task}", flush=True)
-            return
-        known = [address for _, addresses in assignment.cluster_spec.jobs for address in addresses]
-        ports = {split_address(address)[1] for address in known}
-        # The same sentence from all tasks, so that it is shown once.
-        sentence = advice(ports=ports or {port}, hosts=hosts)
-        self._note(sentence)
+    @property
+    def _is_node_gone(self) -> bool:
+        """Whether Ray's daemon on this host has ended, which this process is about to follow."""
+        return os.getppid() != self._node
 
-    def _note(self, sentence: str) -> None:
-        self._notes = tuple(dict.fromkeys([*self._notes, sentence]))
+    def _note_change(self) -> None:
+        with self._changed:
+            life = self._life
+            status = None if life is None else self._status_of(life)
+            # The process ends with Ray's daemon, too: what it says then is not what happened.
+            if status is None or status == self._told or self._is_node_gone:
+                return
+            self._seq += 1
+            if self._told is None or _without_progress(self._told) != _without_progress(status):
+                self._pressing_seq = self._seq
+            self._told = status
+            self._changed.notify_all()
 
-    def _note_sigterm(self, *_: object) -> None:
-        self._leaving = "SIGTERM"
-
-    def _talk(self, mailbox_name: str) -> None:
-        mailbox = find_mailbox(mailbox_name)
-        num_silent = 0
+    def _watch_signals(self, fd: int) -> None:
+        """Notes a SIGTERM: a host that is about to be taken away says so, to the process or here."""
         while True:
-            try:
-                status = self._status()
-                exchange = mailbox.exchange.remote(status, wait_s=_push_interval_s(status))
-                commands = ray.get(exchange, timeout=_EXCHANGE_TIMEOUT_S)
-                num_silent = 0
-            except ray.exceptions.GetTimeoutError:
-                num_silent += 1
-                if num_silent >= _MAX_SILENT_EXCHANGES:
-                    print(f"raydist: {self._setup.task} is cut off from its run, and ends", flush=True)
-                    self._exit()
+            if signal.SIGTERM not in os.read(fd, 1):
                 continue
-            except ray.exceptions.RayError:
-                # The mailbox lives as long as the run: without it this task is not needed any more.
-                self._exit()
-            for command in commands:
-                if command is not Command.STOP and self._process is not None:
-                    self._process.command(command)
-            if Command.STOP in commands:  # once all that came with it is done
-                self._store_rest()
-                status = self._status()
-                self._clean_up()
-                mailbox.depart.remote(status)
-                time.sleep(_KILL_GRACE_S)
-                os._exit(0)
+            if self._may_vanish:
+                self._exit("got SIGTERM")
+            self._leaving = "SIGTERM"
+            self._note_change()
 
-    def _end_with_node(self) -> None:
-        """Ends this process once Ray's daemon on this host, which has started it, is gone.
+    def _watch_run(self) -> None:
+        """Ends this process once Ray's daemon on this host is gone, or the run does not call any more.
 
-        Ray ends it too, after a second, but then its files would stay.
+        Ray ends it after a second, too, but then its files would stay.
         """
-        while os.getppid() == self._node:
-            time.sleep(_PARENT_POLL_S)
-        print(f"raydist: Ray's daemon on this host is gone, and {self._setup.task} ends", flush=True)
-        self._exit()
+        while True:
+            time.sleep(_WATCH_S)
+            if self._is_node_gone:
+                self._exit("ends, as Ray's daemon on this host is gone")
+            if self._life is not None and time.monotonic() - self._called_at_s > _MAX_SILENCE_S:
+                self._exit("is cut off from its run, and ends")
 
-    def _store_rest(self) -> None:
-        """Stores the files that the job has written; what it gets no time for is salvaged."""
-        # Before its first status the process runs nothing of the job's, and may not even be forked.
-        if self._process is None or self._process.status is None:
-            return
-        if (sentence := self._process.store_rest(timeout_s=_STORE_S)) is not None:
-            self._note(sentence)
-
-    def _clean_up(self) -> None:
-        """Leaves nothing on this host but the agent, which the group kills.
-
-        Ray would report an actor that ends by itself as a crash.
-        """
-        self._is_ending = True
-        if self._process is not None:
-            self._process.kill()
-        self._capture.flush()
-        self._scratch.remove()
-
-    def _exit(self) -> NoReturn:
+    def _exit(self, why: str) -> NoReturn:
+        print(f"raydist: {self._task} {why}", flush=True)
         # Storage may be cut off as well, and training must not go on until that is found out.
         threading.Timer(_EXIT_S, os._exit, (1,)).start()
         try:
-            self._clean_up()
+            self.end()
         finally:
             os._exit(1)
 
-    def _status(self) -> TaskStatus:
-        status = None if self._process is None or self._failure is not None else self._process.status
-        return self._sent(self._own_status() if status is None else status)
 
-    def _own_status(self) -> TaskStatus:
-        """Returns the status of a task whose process has sent none."""
-        pid = None if self._process is None else self._process.pid
-        return TaskStatus(
-            task=self._setup.task,
-            state=TaskState.FAILED if self._failure else TaskState.STARTING,
-            pid=pid or os.getpid(),
-            host=self._host,
-            failure=self._failure,
-            at_s=time.time(),
-        )
-
-    def _sent(self, status: TaskStatus, *notes: str) -> TaskStatus:
-        """Returns a status with what is known here, its texts with the job's files as the user knows them."""
-        failure = status.failure
-        return dataclasses.replace(
-            status,
-            incarnation=self._setup.incarnation,
-            leaving=self._leaving or status.leaving,
-            notes=tuple(map(as_submitted, (*status.notes, *self._notes, *notes))),
-            failure=failure and _as_submitted(failure),
-            memory_limit_bytes=self._memory_limit_bytes,
-        )
-
-
-class _Held:
-    """What the agent holds for the process: ports, and what tasks leave for each other; see `child.Ask`."""
-
-    def __init__(self, lease: PortLease) -> None:
-        self.parcels: RayParcels | None = None
-        self._leases = {0: lease}
-        self._indices = itertools.count(1)
-
-    def another_port(self) -> tuple[int, int]:
-        """Returns one more port, and what `release_port` takes for it."""
-        index, lease = next(self._indices), self._leases[0].another()
-        self._leases[index] = lease
-        return lease.port, index
-
-    def release_port(self, index: int) -> None:
-        self._leases[index].close()
-
-    def put_parcel(self, key: str, content: bytes) -> None:
-        assert self.parcels is not None
-        self.parcels.put(key, content)
-
-    def get_parcel(self, key: str) -> Any:
-        assert self.parcels is not None
-        return self.parcels.get(key)
-
-
-def _as_submitted(failure: TaskFailure) -> TaskFailure:
-    return dataclasses.replace(
-        failure,
-        message=as_submitted(failure.message),
-        traceback=failure.traceback and as_submitted(failure.traceback),
+def _without_progress(status: TaskStatus) -> tuple[object, ...]:
+    """Returns what the run acts on."""
+    return (
+        *(status.state, status.incarnation, status.first_step_at_s, status.checkpoint),
+        *(status.leaving, status.is_joining, status.place, status.notes, status.failure),
     )
-
-
-def _push_interval_s(status: TaskStatus) -> float:
-    is_awaited = status.incarnation > 0 and status.state is TaskState.STARTING
-    return _QUICK_PUSH_INTERVAL_S if is_awaited else PUSH_INTERVAL_S
-
-
-def _pickled(datasets: Mapping[str, Any]) -> bytes:
-    """Returns a task's shares of datasets as only Ray can pickle them; nothing where there are none."""
-    pickled: bytes = ray.cloudpickle.dumps(datasets) if datasets else b""  # type: ignore[no-untyped-call]
-    return pickled
-
-
-def _apply(changes: Changes) -> None:
-    for name, value in changes.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

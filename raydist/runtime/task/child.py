@@ -93,11 +93,6 @@ class Ask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warm:
-    """Says that the import is done."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Failed:
     """Says that there is no runner, or that one has let an error through; the process waits to be killed."""
 
@@ -112,10 +107,10 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """Answers STOP: what the job has written is stored, but for what the sentence says."""
+class Stopped:
+    """Answers STOP, after all that was asked before; the process waits to be killed."""
 
-    sentence: str | None
+    status: TaskStatus
 
 
 def run_task(link_fd: int) -> NoReturn:
@@ -137,12 +132,13 @@ class _Task:
         self._asked: dict[int, Future[Any]] = {}
         self._numbers = itertools.count()
         self._runner: TaskRunner | None = None
-        self._files: TaskFiles | None = None
         self._secrets = Secrets()
         self._is_profile_asked = False
         self._place: CodePlace | None = None
         self._placed_after = (0, 0)
         self._has_ended = False
+        self._early: list[Command] | None = []  # commands that came before there was anything to do
+        self._commanding = threading.Lock()
         self._leaving: str | None = None
 
     def run(self) -> None:
@@ -161,6 +157,7 @@ class _Task:
             return
         run = self._runs.get()
         threading.Thread(target=self._push, name="raydist-status", daemon=True).start()
+        self._handle_early()
         status = self._run(run)
         if status is not None:
             self._has_ended = True
@@ -176,7 +173,6 @@ class _Task:
             self._send(Failed(failure=self._describe(error, FailureKind.START)))
             return False
         self._runner = runner
-        self._send(Warm())
         return True
 
     def _run(self, run: Run) -> TaskStatus | None:
@@ -195,7 +191,6 @@ class _Task:
                 # Files that lie beside the job file are found by their relative names on every host.
                 os.chdir(run.code_dir)
                 files.watch_working_folder(run.code_dir)
-            self._files = files
             assignment = dataclasses.replace(
                 assignment, files=files, parcels=_Parcels(self), datasets=_loaded(run.datasets)
             )
@@ -226,12 +221,25 @@ class _Task:
                     future = self._asked.pop(number)
                     future.set_result(value) if error is None else future.set_exception(error)
                 case Command.STOP:
-                    # Aside: what is still to be stored may take longer than what is asked next.
-                    threading.Thread(target=self._store_rest, name="raydist-rest", daemon=True).start()
+                    if self._runner is not None:
+                        self._send(Stopped(status=self._told(self._runner.status())))
                 case Command.DUMP_STACKS:
                     self._dump_stacks()
-                case Command() if self._runner is not None:
-                    self._runner.handle(message)
+                case Command():
+                    self._handle(message)
+
+    def _handle(self, command: Command) -> None:
+        with self._commanding:
+            if self._early is not None:
+                self._early.append(command)
+            elif self._runner is not None:
+                self._runner.handle(command)
+
+    def _handle_early(self) -> None:
+        with self._commanding:
+            early, self._early = self._early or [], None
+        for command in early:
+            self._handle(command)
 
     def _push(self) -> None:
         runner, begun_at_s = self._runner, time.monotonic()
@@ -258,9 +266,6 @@ class _Task:
             status = self._runner.status()
             self._placed_after = status.step, status.beats
         os.write(2, dump_stacks().encode())
-
-    def _store_rest(self) -> None:
-        self._send(Stored(sentence=None if self._files is None else self._files.store_rest()))
 
     def _note_sigterm(self, *_: object) -> None:
         self._leaving = "SIGTERM"

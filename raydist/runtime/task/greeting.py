@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raydist.runtime.host.log_capture import LogTarget
-from raydist.runtime.host.oom import OomCounter
 from raydist.spec.job import KerasFlavour, PortRange
 from raydist.spec.tasks import Resources, TaskId
 from raydist.storage.evidence import Machine
@@ -70,7 +69,6 @@ class Hello:
       pid: That of the agent.
       host: The node's address as Ray knows it.
       versions: Of what has to be the same everywhere, by name.
-      oom: What the kernel's OOM killer had done by then; None where the kernel does not show it.
       host_name: The name that the host has for itself.
       machine: What the host is made of.
       packages: Versions of all that is installed; empty unless it was asked for them.
@@ -83,7 +81,6 @@ class Hello:
     node_id: str
     scratch_path: Path
     versions: Mapping[str, str] = field(default_factory=dict)
-    oom: OomCounter | None = None
     host_name: str = ""
     machine: Machine | None = None
     packages: Mapping[str, str] = field(default_factory=dict)

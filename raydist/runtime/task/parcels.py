@@ -1,52 +1,41 @@
-"""RayParcels: what tasks of an attempt leave for each other in Ray's object store, past the run's storage."""
+"""RayParcels: what tasks leave for each other past the run's storage, with the chief's agent."""
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 
 from raydist.errors import ClusterError
 
-_POLL_S = 0.2
-_WAIT_S = 10.0
+_POLL_S = 0.1
+
+
+class Parcels(Protocol):
+    """As training.parameter_server.sources has it."""
+
+    def put(self, key: str, content: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
 
 
 class RayParcels:
-    """Implements training.parameter_server.sources.Parcels. The references are kept by the mailbox."""
+    """Implements training.parameter_server.sources.Parcels."""
 
-    def __init__(self, mailbox_name: str) -> None:
-        self._mailbox_name = mailbox_name
-        self._refs: list[Any] = []
+    def __init__(self, keeper: Any) -> None:
+        """Takes the actor that keeps the parcels; it has `put_parcel` and `get_parcel`."""
+        self._keeper = keeper
 
     def put(self, key: str, content: bytes) -> None:
-        ref = ray.put(content)
-        self._refs.append(ref)  # the mailbox may not have it yet
-        # The mailbox may open later than a train function begins, which is not to wait for it.
-        threading.Thread(target=self._post, args=(key, ref), name="raydist-parcel", daemon=True).start()
+        self._keeper.put_parcel.remote(key, content)
 
     def get(self, key: str) -> bytes:
-        # Without a limit: a task whose mailbox is gone or silent is ended by its actor.
+        # Without a limit: a task whose run is gone is ended by its agent.
         try:
-            mailbox = find_mailbox(self._mailbox_name)
-            while (found := ray.get(mailbox.get_parcel.remote(key, wait_s=_WAIT_S))) is None:
-                pass
-            content: bytes = ray.get(found[0])
+            while (content := ray.get(self._keeper.get_parcel.remote(key))) is None:
+                time.sleep(_POLL_S)
         except ray.exceptions.RayError as error:
             raise ClusterError(f"what the chief left for this task cannot be fetched: {error}") from error
-        return content
-
-    def _post(self, key: str, ref: Any) -> None:
-        mailbox = find_mailbox(self._mailbox_name)  # Ray 2.46 loses the actor of a handle that nobody holds
-        mailbox.put_parcel.remote(key, [ref])
-
-
-def find_mailbox(name: str) -> Any:
-    """Waits for the mailbox, which the group opens once the tasks have started."""
-    while True:
-        try:
-            return ray.get_actor(name)
-        except ValueError:  # Ray's word for: there is none of that name
-            time.sleep(_POLL_S)
+        found: bytes = content
+        return found

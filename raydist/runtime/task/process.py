@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from raydist.runtime.host.salvage import wait_until_gone
-from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Failed, Run, Stored, Warm
+from raydist.runtime.task.child import Answer, Ask, Begin, Ended, Failed, Run, Stopped
 from raydist.runtime.task.fork_client import connect, import_path
 from raydist.runtime.task.fork_server import Exited, Forked, ForkRequest, receive, send
 from raydist.spec.status import Command, TaskFailure, TaskStatus
@@ -44,25 +44,34 @@ class TaskProcess:
       problem: Why it imports by itself what its server should have; None if it does not.
     """
 
-    def __init__(self, begin: Begin, *, environ: Mapping[str, str], held: Any, keep_warm_s: float) -> None:
+    def __init__(
+        self,
+        begin: Begin,
+        *,
+        environ: Mapping[str, str],
+        held: Any,
+        keep_warm_s: float,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         """Asks for the process, and returns at once.
 
         Args:
           environ: Its whole environment.
           held: Has the methods that the process may call, see `child.Ask`.
           keep_warm_s: How long its server stays after it, if no other process needs it.
+          on_change: Called whenever there is something new to be read here.
         """
         self.pid: int | None = None
         self.problem: str | None = None
         self._held = held
+        self._on_change = on_change
         self._changed = threading.Condition()
         self._sending = threading.Lock()
-        self._is_warm = False
         self._code: int | None = None
         self._failure: TaskFailure | None = None
         self._status: TaskStatus | None = None
         self._ended: TaskStatus | None = None
-        self._stored: Stored | None = None
+        self._has_said_all = False
         self._is_killed = False
         own, others = socket.socketpair()
         self._link = Connection(own.detach())
@@ -76,21 +85,16 @@ class TaskProcess:
         ).start()
         threading.Thread(target=self._listen, name="raydist-link", daemon=True).start()
 
-    def wait_warm(self) -> None:
-        """Waits until the process has imported what it needs, or failed to.
-
-        Raises:
-          ProcessDiedError: It has died.
-        """
-        self._wait(lambda: self._is_warm or self._failure is not None)
-
-    def run(self, run: Run) -> TaskStatus | TaskFailure:
-        """Has the process train; returns the task's last status, or what has failed without one.
-
-        Raises:
-          ProcessDiedError: It has died.
-        """
+    def run(self, run: Run) -> None:
+        """Has the process train, as soon as it is there."""
         self._send(run)
+
+    def wait(self) -> TaskStatus | TaskFailure:
+        """Waits for the task's last status, or for what has failed without one, and returns it.
+
+        Raises:
+          ProcessDiedError: It has died.
+        """
         self._wait(lambda: self._ended is not None or self._failure is not None)
         if self._ended is not None:
             return self._ended
@@ -106,12 +110,13 @@ class TaskProcess:
         """Sends a command."""
         self._send(command)
 
-    def store_rest(self, *, timeout_s: float) -> str | None:
-        """Has the process store what its job has written; returns a sentence about that, if any."""
-        self._send(Command.STOP)
-        with self._changed:
-            self._changed.wait_for(lambda: self._stored is not None or self._code is not None, timeout_s)
-            return None if self._stored is None else self._stored.sentence
+    def stop(self, *, timeout_s: float) -> None:
+        """Has the process do what it was told before, and say how it stands; then kills it."""
+        if self._status is not None and self._ended is None:
+            self._send(Command.STOP)
+            with self._changed:
+                self._changed.wait_for(lambda: self._has_said_all, timeout_s)
+        self.kill()
 
     def kill(self) -> None:
         """Kills the process, and all that it has started, and waits for its end. Idempotent."""
@@ -127,7 +132,7 @@ class TaskProcess:
             self._changed.wait_for(lambda: is_there() or self._code is not None)
             if is_there():
                 return
-            self._changed.wait_for(is_there, _LAST_WORDS_S)
+            self._changed.wait_for(lambda: is_there() or self._has_said_all, _LAST_WORDS_S)
             if not is_there():
                 assert self._code is not None
                 raise ProcessDiedError(self._code)
@@ -137,6 +142,7 @@ class TaskProcess:
             for name, value in found.items():
                 setattr(self, name, value)
             self._changed.notify_all()
+        self._on_change()
 
     def _start(self, runner: str, request: ForkRequest, link: socket.socket) -> None:
         try:
@@ -185,18 +191,17 @@ class TaskProcess:
             except (EOFError, OSError):
                 with self._sending:
                     self._link.close()
+                self._note(_has_said_all=True)
                 return
             match message:
-                case Warm():
-                    self._note(_is_warm=True)
                 case Failed(failure=failure):
                     self._note(_failure=failure)
                 case TaskStatus():
                     self._note(_status=message)
                 case Ended(status=status):
                     self._note(_ended=status)
-                case Stored():
-                    self._note(_stored=message)
+                case Stopped(status=status):
+                    self._note(_status=status, _has_said_all=True)
                 case Ask():
                     threading.Thread(
                         target=self._answer, args=(message,), name="raydist-ask", daemon=True

@@ -13,7 +13,7 @@ import ray
 from raydist.planning.environment import command_environment
 from raydist.runtime.host.command.guarded import GuardedCommand
 from raydist.runtime.host.log_capture import LogCapture, LogTarget
-from raydist.runtime.host.post_mortem import examine
+from raydist.runtime.host.post_mortem import log_end
 from raydist.runtime.host.scratch import Scratch
 from raydist.runtime.host.wait_status import describe_exit
 from raydist.runtime.task.code_archive import unpack_for_task
@@ -116,12 +116,11 @@ class RoleActor:
             return RoleEnd(is_failure=False, how="was stopped", log_end="")
         self._command.wait_until_gone()  # what it has started may print still
         self._capture.flush()
-        log_end = examine(self._scratch.path, code=code, oom=None).log_end
         hide = secrets_of(self._setup.job).hide
         return RoleEnd(
             is_failure=code != 0,
             how="was lost: its guard was killed" if code is None else describe_exit(code),
-            log_end=hide(log_end),
+            log_end=hide(log_end(self._scratch.path)),
         )
 
     def stop(self) -> None:

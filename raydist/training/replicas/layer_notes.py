@@ -89,15 +89,20 @@ def own_state(layer: Any) -> list[Any]:
     return list(getattr(layer, name, ()))
 
 
+def is_normed_by_replica(model: Any) -> bool:
+    """Whether some layer normalises each replica's part of the batch by itself."""
+    return any(_is_per_replica_norm(one) for one in model._flatten_layers())
+
+
 def may_compare(model: Any) -> list[Any]:
     """Returns the layers that are not known to treat each example of a batch by itself.
 
     Of the user's, and with functions of the user's, the model itself too. Not where each replica normalises
     its own part, which has a note already.
     """
-    layers = list(model._flatten_layers())
-    if any(_is_per_replica_norm(one) for one in layers):
+    if is_normed_by_replica(model):
         return []
+    layers = list(model._flatten_layers())
     known = {id(one) for one in layers}
     functions = [one for one in getattr(model, "operations", ()) if id(one) not in known]
     return [one for one in (*functions, *layers) if _may_compare(one)]

@@ -218,7 +218,16 @@ def decide(
         _rules[model] = LossRule.SCALED
     if has_losses:
         source = next(loss_sources.own_sources(model))
-        _rules[model] = _find_rule(source, check, errors, batch, strategy=strategy, num_batches=num_batches)
+        _rules[model] = _find_rule(
+            source,
+            check,
+            errors,
+            batch,
+            strategy=strategy,
+            num_batches=num_batches,
+            has_own_losses=loss_sources.are_losses_own(model),
+            is_normed=layer_notes.is_normed_by_replica(model),
+        )
     for sentence in _notes_on_step(model, check):
         reporter.note(sentence)
     if strategy.num_replicas_in_sync > 1 and (layers := _comparing_layers(model, check, given, batch)):
@@ -336,8 +345,15 @@ def _find_rule(
     num_batches: int = 1,
     is_loop: bool = False,
     may_divide: bool = False,
+    has_own_losses: bool = True,
+    is_normed: bool = False,
 ) -> LossRule:
-    """Decides by what all workers have found, reports the rule and returns it. A collective."""
+    """Decides by what all workers have found, reports the rule and returns it. A collective.
+
+    Args:
+      has_own_losses: Whether losses are the user's. Keras's are scaled, and only metrics are looked at.
+      is_normed: Whether each replica normalises its own part, which has a note already.
+    """
     # One decision for all: each worker has looked at other examples, or had too few.
     is_known = [float(error < UNKNOWN) for error in errors]
     own = [error if known else 0.0 for error, known in zip(errors, is_known, strict=True)]
@@ -373,6 +389,13 @@ def _find_rule(
     if is_loop and num_lacking > 0:
         set_takers_of_sums(LossRule.SCALED)
         return LossRule.SCALED
+    parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
+    if not has_own_losses:
+        set_takers_of_sums(LossRule.SCALED)
+        is_shown = comparing < 1 or shows_batch[list(LossRule).index(LossRule.SCALED)] == 1
+        if not is_shown and not is_normed and num_drawing == 0:
+            reporter.note(loss_sentences.describe_shown(source, parts=parts))
+        return LossRule.SCALED
     sums, knowing = values[: len(errors)], values[len(errors) :]
     means = [total / share if share else UNKNOWN for total, share in zip(sums, knowing, strict=True)]
     finding = loss_verdict.decide(
@@ -390,7 +413,6 @@ def _find_rule(
         finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
     logger.info("%s: %s, errors %s", source, finding, means)
     set_takers_of_sums(finding.rule)
-    parts = _described_parts(strategy.num_replicas_in_sync, num_batches)
     sentence = loss_sentences.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)

@@ -16,15 +16,24 @@ def has_own_losses(model: Any) -> bool:
     return next(own_sources(model), None) is not None
 
 
+def are_losses_own(model: Any) -> bool:
+    """Whether losses are the user's, and not only what a layer gives to a metric of its own."""
+    return next(_own_losses(model), None) is not None
+
+
 def own_sources(model: Any) -> Iterator[Any]:
-    """Yields the functions and classes of the user's that a model's loss comes from."""
+    """Yields the functions and classes of the user's that make losses, or metrics of layers."""
+    yield from _own_losses(model)
+    # What a layer gives to a metric of its own may be a sum over the examples, as a loss may.
+    layers = (one for one in model._flatten_layers() if not is_keras(type(one)))
+    yield from (type(one) for one in layers if getattr(one, "_metrics", None))
+
+
+def _own_losses(model: Any) -> Iterator[Any]:
     own = type(model).train_step, type(model).compute_loss
     yield from (function for function in own if not is_keras(function))
     yield from (loss for loss in _compiled_losses(model) if not is_keras(loss))
-    layers = list(model._flatten_layers())
-    yield from (type(layer) for layer in layers if _adds_losses(type(layer)))
-    # What a layer gives to a metric of its own may be a sum over the examples, as a loss may.
-    yield from (type(one) for one in layers if not is_keras(type(one)) and getattr(one, "_metrics", None))
+    yield from (type(layer) for layer in model._flatten_layers() if _adds_losses(type(layer)))
 
 
 def _compiled_losses(model: Any) -> Iterator[Any]:

@@ -172,7 +172,7 @@ def test_barrier_timeout_names_the_task_that_did_not_come() -> None:
     )
 
 
-def test_death_without_a_word_may_be_explained_later_but_not_the_other_way_round() -> None:
+def test_task_that_was_taken_for_lost_may_still_say_why_it_failed_but_not_the_other_way_round() -> None:
     lost = make_status("worker/0", TaskState.FAILED, failure=make_failure("worker/0", LOST))
     raised = make_status("worker/0", TaskState.FAILED, failure=make_failure("worker/0", USER))
     for first, second in ((lost, raised), (raised, lost)):

@@ -13,11 +13,13 @@ from ray.exceptions import (
 from raydist.errors import ClusterError
 from raydist.runtime.cluster.reach import Loss
 from raydist.runtime.group.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
-from raydist.runtime.host.post_mortem import Finding
 from raydist.runtime.task.greeting import Hello
 from raydist.spec import FailureKind, TaskId
 
 WORKER = TaskId.parse("worker/1")
+HELLO = Hello(
+    task=WORKER, address="10.0.0.2:9", pid=153, host="10.0.0.2", node_id="n", scratch_path=Path("/tmp/x")
+)
 
 # What Ray 2.60 says of a process that was killed with SIGKILL.
 _SIGKILL = (
@@ -49,86 +51,42 @@ _NO_PACKAGE = (
 )
 
 
-def test_killed_process_is_told_in_a_sentence() -> None:
-    failure = lost_task(WORKER, RayActorError(error_msg=_SIGKILL), pid=7194, host="10.0.0.2")
+def test_killed_agent_is_told_in_a_sentence() -> None:
+    failure = lost_task(WORKER, RayActorError(error_msg=_SIGKILL), hello=HELLO)
     assert (failure.task, failure.kind) == (WORKER, FailureKind.LOST)
     assert failure.message == (
-        "its process 7194 on 10.0.0.2 died: Worker unexpectedly exits with a connection error code 2. End of "
+        "its agent 153 on 10.0.0.2 died: Worker unexpectedly exits with a connection error code 2. End of "
         "file. Common causes: the kernel's OOM killer, ray stop --force, a crash such as SIGSEGV"
     )
 
 
-def test_what_the_host_knows_goes_before_what_ray_guesses() -> None:
-    finding = Finding(how="was killed by SIGSEGV", log_end="Fatal Python error: Segmentation fault")
-    for error in (RayActorError(error_msg=_SIGKILL), ActorUnavailableError("RPC: Socket closed", None)):
-        failure = lost_task(WORKER, error, pid=7194, host="10.0.0.2", finding=finding)
-        assert failure.message == "its process 7194 on 10.0.0.2 was killed by SIGSEGV"
-        assert failure.log_end == finding.log_end
-
-
-def test_what_ray_knows_goes_before_what_the_host_guesses() -> None:
-    finding = Finding(how="was killed by SIGKILL", log_end="step 3")
-    told = "Worker exits unexpectedly. Worker exits with an exit code 7."
-    failure = lost_task(WORKER, RayActorError(error_msg=told), pid=5, host="10.0.0.2", finding=finding)
-    assert (failure.message, failure.log_end) == (f"its process 5 on 10.0.0.2 died: {told}", "step 3")
-
-
-def test_process_that_nobody_hears_of_any_more_is_told_by_its_host() -> None:
-    hello = Hello(
-        task=WORKER, address="10.0.0.2:9", pid=5, host="10.0.0.2", node_id="n", scratch_path=Path("/tmp/x")
-    )
-    finding = Finding(how="was killed by SIGKILL", log_end="step 3")
-    failure = unreachable_task(hello, Loss.PROCESS, finding=finding)
-    assert (failure.message, failure.log_end) == (
-        "its process 5 on 10.0.0.2 was killed by SIGKILL",
-        "step 3",
-    )
-
-
-def test_process_that_ray_cannot_reach_is_told_in_rays_words() -> None:
+def test_agent_that_ray_cannot_reach_is_told_in_rays_words() -> None:
     error = ActorUnavailableError("RPC error: Socket closed", actor_id=None)
-    assert "RPC error: Socket closed" in lost_task(WORKER, error, pid=None, host=None).message
+    assert "RPC error: Socket closed" in lost_task(WORKER, error).message
 
 
-def test_process_that_ray_killed_for_memory_is_lost() -> None:
-    failure = lost_task(WORKER, OutOfMemoryError(_MONITOR), pid=153, host="10.0.0.2", peak=3 << 29)
+def test_agent_that_ray_killed_for_memory_is_lost() -> None:
+    failure = lost_task(WORKER, OutOfMemoryError(_MONITOR), hello=HELLO, peak=3 << 29)
     assert (failure.error_type, failure.is_out_of_memory) == ("OutOfMemoryError", True)
     assert failure.peak_memory_bytes == 3 << 29
     assert failure.message == (
-        "its process 153 on 10.0.0.2 was killed by Ray's memory monitor: 7.60GB of 8.00GB on its host were "
-        "used, 5.29GB by this process (take smaller batches, fewer tasks per host or hosts with more "
-        "memory); its peak was 1.5 GiB"
+        "its agent 153 on 10.0.0.2 was killed by Ray's memory monitor: 7.60GB of 8.00GB on its host were "
+        "used (take smaller batches, fewer tasks per host or hosts with more memory); the peak of its "
+        "process was 1.5 GiB"
     )
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (_MONITOR.replace("used / ", "/ ").replace(" limit", ""), "7.60GB of 8.00GB on its host were used, "),
+        (_MONITOR.replace("used / ", "/ ").replace(" limit", ""), "7.60GB of 8.00GB on its host were used ("),
         ("in other words", "the memory of its host ran out (take smaller"),
     ],
 )
 def test_ray_says_it_in_other_words(text: str, words: str) -> None:
-    failure = lost_task(WORKER, OutOfMemoryError(text), pid=153, host="10.0.0.2")
+    failure = lost_task(WORKER, OutOfMemoryError(text), hello=HELLO)
     assert f"was killed by Ray's memory monitor: {words}" in failure.message
     assert "peak" not in failure.message
-
-
-def test_process_that_the_kernel_killed_for_memory_is_told_with_its_peak() -> None:
-    finding = Finding(how="was killed by SIGKILL, by the kernel's OOM killer", is_out_of_memory=True)
-    hello = Hello(
-        task=WORKER, address="10.0.0.2:9", pid=5, host="10.0.0.2", node_id="n", scratch_path=Path("/tmp/x")
-    )
-    for failure in (
-        lost_task(WORKER, RayActorError(error_msg=_SIGKILL), pid=5, host="h", peak=1 << 30, finding=finding),
-        unreachable_task(hello, Loss.PROCESS, peak=1 << 30, finding=finding),
-    ):
-        assert failure.is_out_of_memory
-        assert failure.message.endswith("by the kernel's OOM killer; its peak was 1 GiB")
-    other = lost_task(
-        WORKER, RayActorError(error_msg=_SIGKILL), pid=5, host="h", peak=1, finding=Finding(how="was killed")
-    )
-    assert (other.is_out_of_memory, other.message) == (False, "its process 5 on h was killed")
 
 
 def test_runtime_environment_that_fails_is_told_in_a_sentence() -> None:
@@ -142,7 +100,7 @@ def test_runtime_environment_that_fails_is_told_in_a_sentence() -> None:
 
 
 def test_host_that_cannot_be_used_is_told_in_our_words() -> None:
-    failure = lost_task(WORKER, ClusterError("host 10.0.0.9 has tensorflow 9.9"), pid=None, host=None)
+    failure = lost_task(WORKER, ClusterError("host 10.0.0.9 has tensorflow 9.9"))
     assert (failure.kind, failure.message) == (FailureKind.LOST, "host 10.0.0.9 has tensorflow 9.9")
 
 
@@ -155,13 +113,10 @@ _NODE_DIED = (
 
 @pytest.mark.parametrize(("text", "is_doubted"), [(_NODE_DIED, True), (_SIGKILL, False), (_MONITOR, False)])
 def test_host_is_doubted_where_more_than_a_process_died(text: str, is_doubted: bool) -> None:
-    failure = lost_task(WORKER, RayActorError(error_msg=text), pid=5, host="10.0.0.2")
+    failure = lost_task(WORKER, RayActorError(error_msg=text), hello=HELLO)
     assert failure.is_host_in_doubt is is_doubted
 
 
 @pytest.mark.parametrize("loss", Loss)
 def test_host_that_does_not_answer_is_doubted(loss: Loss) -> None:
-    hello = Hello(
-        task=WORKER, address="10.0.0.2:9", pid=5, host="10.0.0.2", node_id="n", scratch_path=Path("/tmp/x")
-    )
-    assert unreachable_task(hello, loss).is_host_in_doubt is (loss is Loss.HOST)
+    assert unreachable_task(HELLO, loss).is_host_in_doubt is (loss is Loss.HOST)

@@ -26,6 +26,7 @@ from raydist.spec import (
     JobSpec,
     KerasFlavour,
     Strategy,
+    TaskFailure,
     TaskId,
     TaskState,
     TaskStatus,
@@ -95,6 +96,12 @@ def run_of(**params: Any) -> Run:
     return Run(assignment=assignment, code_dir=None, port=1)
 
 
+def outcome(process: TaskProcess, **params: Any) -> TaskStatus | TaskFailure:
+    """Has the process train, and returns what it has ended with."""
+    process.run(run_of(**params))
+    return process.wait()
+
+
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -114,8 +121,7 @@ def forked(process: TaskProcess, wait_until: WaitUntil) -> int:
 
 def test_process_trains_and_returns_its_last_status(start: Callable[..., TaskProcess]) -> None:
     process = start(SHOWN="by the agent")
-    process.wait_warm()
-    ended = process.run(run_of(shows=["SHOWN"]))
+    ended = outcome(process, shows=["SHOWN"])
     assert isinstance(ended, TaskStatus)
     assert (ended.state, ended.step, ended.pid) == (TaskState.FINISHED, 3, process.pid)
     assert {"SHOWN=by the agent", "main=True"} <= set(ended.notes)
@@ -133,7 +139,7 @@ def test_process_is_called_after_its_task(start: Callable[..., TaskProcess], wai
 )
 def test_exit_code_is_that_of_the_process(start: Callable[..., TaskProcess], how: str, code: int) -> None:
     with pytest.raises(ProcessDiedError) as caught:
-        start().run(run_of(fail_in=str(TASK), how=how, steps=10))
+        outcome(start(), fail_in=str(TASK), how=how, steps=10)
     assert caught.value.code == code
 
 
@@ -175,11 +181,11 @@ def test_killed_server_is_the_death_of_its_processes(
     pid = forked(process, wait_until)
     os.kill(server_of(pid), signal.SIGKILL)
     with pytest.raises(ProcessDiedError) as caught:
-        process.run(run_of(steps=100_000))
+        outcome(process, steps=100_000)
     assert caught.value.code == -signal.SIGKILL
     wait_until(lambda: not lives(pid))
     again = start()  # by another server
-    assert isinstance(again.run(run_of()), TaskStatus)
+    assert isinstance(outcome(again), TaskStatus)
 
 
 def test_tasks_of_one_environment_share_a_server(
@@ -220,7 +226,7 @@ def test_process_imports_by_itself_where_no_fork_of_what_is_imported_is_sound(
     start: Callable[..., TaskProcess], wait_until: WaitUntil, name: str, problem: str
 ) -> None:
     process = start(preload=f"tests.support.preloads:{name}")
-    assert isinstance(process.run(run_of()), TaskStatus)
+    assert isinstance(outcome(process), TaskStatus)
     assert str(process.problem).startswith(problem)
 
 
@@ -232,7 +238,7 @@ def test_thread_that_python_itself_starts_with_does_not_keep_a_server_from_forki
     )
     monkeypatch.syspath_prepend(tmp_path)
     process = start(preload="tests.support.preloads:starts_thread")
-    assert isinstance(process.run(run_of()), TaskStatus)
+    assert isinstance(outcome(process), TaskStatus)
     assert "threads run once TensorFlow is imported" in str(process.problem)
 
 
@@ -256,6 +262,6 @@ def test_server_that_was_started_ahead_of_ray_is_that_of_its_tasks(
 
 def test_error_of_the_agent_is_raised_in_the_process(start: Callable[..., TaskProcess]) -> None:
     process = start("tests.support.runners:TwoPortsRunner")
-    ended = process.run(run_of())
+    ended = outcome(process)
     assert not isinstance(ended, TaskStatus)
     assert (ended.error_type, ended.message) == ("OSError", "no port is left")

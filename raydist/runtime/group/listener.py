@@ -1,0 +1,82 @@
+"""Listener: hears of each task from its agent, in a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+# What comes within this time is taken together, so that a large run does not keep the controller busy.
+_GATHER_S = 0.02
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is to be read with `ray.get`, which returns or raises at once.
+
+    Attributes:
+      key: As it was given with the call.
+    """
+
+    key: Hashable
+    ref: Any
+
+
+class Listener:
+    """Keeps a long poll open at each agent that it follows, also while its owner does something else.
+
+    An agent that nobody asks for long takes itself for cut off.
+    """
+
+    def __init__(self) -> None:
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[Hashable, Any, Any] | None] = queue.SimpleQueue()
+        self._is_closed = False
+        threading.Thread(target=self._follow_all, name="raydist-news", daemon=True).start()
+
+    def expect(self, key: Hashable, ref: Any) -> None:
+        """Has `take` return the answer to a call."""
+        ref.future().add_done_callback(lambda _: self._answers.put(Answer(key, ref)))
+
+    def follow(self, key: Hashable, agent: Any) -> None:
+        """Has `take` return all that the agent tells, up to an error."""
+        self._ask(key, agent, since=0)
+
+    def take(self, *, timeout_s: float) -> list[Answer]:
+        """Waits for an answer; returns all that have come."""
+        try:
+            answers = [self._answers.get(timeout=timeout_s)] if timeout_s > 0 else []
+        except queue.Empty:
+            return []
+        if answers:
+            time.sleep(_GATHER_S)
+        while True:
+            try:
+                answers.append(self._answers.get_nowait())
+            except queue.Empty:
+                return answers
+
+    def close(self) -> None:
+        """Asks no more. Idempotent."""
+        self._is_closed = True
+        self._ready.put(None)
+
+    def _ask(self, key: Hashable, agent: Any, *, since: int) -> None:
+        ref = agent.news.remote(since)
+        # Ray's own thread, which this is called in, is not to call Ray.
+        ref.future().add_done_callback(lambda _: self._ready.put((key, agent, ref)))
+
+    def _follow_all(self) -> None:
+        while (ready := self._ready.get()) is not None and not self._is_closed and ray.is_initialized():
+            key, agent, ref = ready
+            self._answers.put(Answer(key, ref))
+            try:
+                since = ray.get(ref).seq
+            except ray.exceptions.RayError:
+                continue  # whoever takes the answer reads it, too
+            self._ask(key, agent, since=since)
