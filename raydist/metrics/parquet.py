@@ -86,6 +86,10 @@ class MetricsWriter:
         """
         self._segments.flush(is_hasty=is_hasty)
 
+    def unstored(self) -> dict[str, bytes] | None:
+        """Returns what waits, as `SegmentWriter.unstored` has it."""
+        return self._segments.unstored()
+
 
 def _encode(rows: Sequence[MetricRow]) -> bytes:
     table = pa.table(_columns(rows), schema=SCHEMA)

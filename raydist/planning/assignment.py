@@ -30,6 +30,8 @@ class TaskAssignment:
       fenced_in: IP addresses of the only hosts that may reach `address`; None for all.
       role_hosts: Addresses of the extra roles' hosts, with commas, by environment variable.
       files: What it writes for its user, ctx.output_dir included: `Files` of raydist.task.
+      kept: Where its states are kept in memory, and what an attempt before has kept: `HandedState` of
+        storage.kept_state; None keeps none.
       parcels: What tasks leave for each other past storage: `Parcels` of training.parameter_server.sources.
     """
 
@@ -54,6 +56,7 @@ class TaskAssignment:
     parcels: Any = None
     role_hosts: Mapping[str, str] = field(default_factory=dict)
     files: Any = None
+    kept: Any = None
 
     @property
     def is_chief(self) -> bool:

@@ -234,6 +234,8 @@ class JobSpec:
       stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
       keep_warm: Seconds that each host of an existing Ray keeps a process which has imported TensorFlow, for
         the next run or attempt.
+      survivor_memory: Bytes that the state of `fit` may take in memory of the chief's host between two
+        checkpoints, three times its size; 0 keeps none.
       stop_on_nan: Whether the run ends once a reported value is NaN or infinite.
       resume: Whether to continue the run of that name; `auto` continues it if it has not succeeded, and
         starts it if there is none.
@@ -318,6 +320,7 @@ class JobSpec:
     start_timeout: float = 300.0
     stall_timeout: float = 600.0
     keep_warm: float = 300.0
+    survivor_memory: int = 1 << 30
     stop_on_nan: bool = False
     resume: Resume = False
     checkpoint_every: CheckpointEvery = CheckpointEvery()
@@ -350,6 +353,7 @@ _LOWEST: Mapping[str, int] = {
     "data_workers": 0,
     "max_failures": 0,
     "keep_warm": 0,
+    "survivor_memory": 0,
     "seed": 0,
     "gpus_per_worker": 0,
     "gpus_per_evaluator": 0,

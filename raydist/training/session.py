@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import TypeVar
@@ -24,9 +24,12 @@ from raydist.spec.status import SHOW_PROGRESS
 from raydist.spec.tasks import TaskType
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.evaluations import EvaluationStore
+from raydist.storage.kept_state import HandedState, StateWriter
 from raydist.storage.run_storage import open_run
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
+from raydist.training.checkpointing.kept_states import StateKeeper
+from raydist.training.checkpointing.saved_state import SavedState
 from raydist.training.cluster import collective_clock, communication
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.equal_state import Gather
@@ -166,8 +169,11 @@ def _opened(
             marks_steps=assignment.keras is not KerasFlavour.LEGACY,
         )
         stack.enter_context(_ticking(progress, metrics, board, profiler))
+        keeper, kept = _kept_states(assignment, functools.partial(_unstored, progress, metrics, board))
         checkpoints = TaskCheckpoints(
             CheckpointStore(storage),
+            keeper=keeper,
+            kept=kept,
             attempt=assignment.attempt,
             is_chief=assignment.is_chief,
             keep=assignment.job.keep,
@@ -204,6 +210,40 @@ def _opened(
             _finish_quietly(checkpoints)
             tf_private.report_error_to_peers(f"{assignment.task}: {type(error).__name__}: {error}")
             raise
+
+
+def _kept_states(
+    assignment: TaskAssignment, unstored: Callable[[], Mapping[str, bytes] | None]
+) -> tuple[StateKeeper | None, SavedState | None]:
+    """Returns what keeps states in memory, and what the attempt before has kept."""
+    handed: HandedState | None = assignment.kept
+    most_bytes = assignment.job.survivor_memory
+    if handed is None or not most_bytes:
+        return None, None
+    writer = None
+    if assignment.is_chief:
+        try:
+            writer = StateWriter(handed.memory)
+        except OSError as error:  # such as a container that hides the agent's files
+            logger.warning("no state is kept in memory: %s", error)
+    keeper = StateKeeper(writer, unstored=unstored, most_bytes=most_bytes, note=reporting.note)
+    state = handed.read()
+    if state is None:
+        return keeper, None
+    return keeper, SavedState.read(
+        state.files, uri=f"{assignment.run_uri} (step {state.step}, kept in memory)"
+    )
+
+
+def _unstored(
+    progress: TaskProgress, metrics: MetricsWriter, board: TensorBoardWriter | None
+) -> Mapping[str, bytes] | None:
+    """Returns what was reported and is not on storage, by its key; None if that cannot be told just now."""
+    progress.settle()
+    parts = [metrics.unstored(), {} if board is None else board.unstored()]
+    if any(part is None for part in parts):
+        return None
+    return {key: content for part in parts if part for key, content in part.items()}
 
 
 def _may_have_evaluations(job: JobSpec) -> bool:

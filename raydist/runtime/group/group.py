@@ -389,12 +389,17 @@ class RayTaskGroup:
         if self._datasets:
             for task, share in self._actors.split(self._datasets, self._ledger.hellos).items():
                 self._assignments[task] = dataclasses.replace(self._assignments[task], datasets=share)
+        kept = None if self._attempt == 0 else self._chief.take_kept.remote()
         for task in self._plan.tasks:
-            self._run(task)
+            self._run(task, kept)
 
-    def _run(self, task: TaskId) -> None:
-        keeper = self._actors.handles[chief_of(one.task_type for one in self._plan.tasks)]
-        run = self._actors.handles[task].run.remote(self._assignments[task], self._code, keeper)
+    @property
+    def _chief(self) -> Any:
+        return self._actors.handles[chief_of(task.task_type for task in self._plan.tasks)]
+
+    def _run(self, task: TaskId, kept: Any = None) -> None:
+        assignment = self._assignments[task]
+        run = self._actors.handles[task].run.remote(assignment, self._code, self._chief, kept)
         self._await("run", task, run)
 
     def _take_news(self, news: News) -> None:

@@ -21,6 +21,7 @@ from raydist.runtime.task.life import TaskLife
 from raydist.runtime.task.parcels import RayParcels
 from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import TaskId
+from raydist.storage.kept_state import StateMemory
 
 # A long poll, what follows it, and calls beside them.
 CONCURRENCY = 8
@@ -58,6 +59,8 @@ class TaskActor:
         self._task: TaskId | None = None
         self._endings: list[threading.Thread] = []
         self._parcels: dict[str, bytes] = {}
+        self._memory = StateMemory()
+        self._kept: bytes | None = None
         self._leaving: str | None = None
         self._may_vanish = False
         self._changed = threading.Condition()
@@ -88,16 +91,29 @@ class TaskActor:
             thread.start()
         if setup.incarnation == 0:
             self._parcels.clear()
-        life = TaskLife(setup, host=self._host, on_change=self._note_change)
+            self._kept = self._memory.newest()
+            self._memory.close()
+            self._memory = StateMemory()
+        life = TaskLife(setup, host=self._host, memory=self._memory, on_change=self._note_change)
         life.begin(self._apply(setup))
         self._life, self._task, self._may_vanish = life, setup.task, setup.may_vanish
         self._note_change()
         return life.hello(node_id=ray.get_runtime_context().get_node_id())
 
-    def run(self, assignment: TaskAssignment, code: bytes | None, keeper: Any) -> None:
-        """Has the process train, and returns at once; `keeper` is the agent that keeps the parcels."""
+    def take_kept(self) -> bytes | None:
+        """Returns, once, the newest state that the process of the attempt before has kept in memory."""
+        kept, self._kept = self._kept, None
+        return kept
+
+    def run(self, assignment: TaskAssignment, code: bytes | None, keeper: Any, kept: bytes | None) -> None:
+        """Has the process train, and returns at once.
+
+        Args:
+          keeper: The agent that keeps the parcels.
+          kept: What `take_kept` of the chief's agent has returned.
+        """
         if self._life is not None:
-            self._life.run(assignment, code, RayParcels(keeper))
+            self._life.run(assignment, code, RayParcels(keeper), kept)
 
     def news(self, since: int) -> News:
         """Waits for a status after the one with that number, and returns the newest.

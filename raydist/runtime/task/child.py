@@ -34,6 +34,7 @@ from raydist.spec.status import CodePlace, Command, FailureKind, TaskFailure, Ta
 from raydist.spec.tasks import TaskId
 from raydist.storage.files.job_secrets import secrets_of
 from raydist.storage.files.redaction import Secrets
+from raydist.storage.kept_state import HandedState
 
 STATUS_INTERVAL_S = 0.25
 # The run waits for the first statuses.
@@ -66,12 +67,14 @@ class Run:
       code_dir: The unpacked working directory; None when none travelled.
       port: The one that the agent holds for it.
       datasets: The task's shares of datasets, pickled by Ray; empty where there are none.
+      kept: States in memory.
     """
 
     assignment: TaskAssignment = field(repr=False)
     code_dir: Path | None
     port: int
     datasets: bytes = field(default=b"", repr=False)
+    kept: HandedState | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +195,11 @@ class _Task:
                 os.chdir(run.code_dir)
                 files.watch_working_folder(run.code_dir)
             assignment = dataclasses.replace(
-                assignment, files=files, parcels=_Parcels(self), datasets=_loaded(run.datasets)
+                assignment,
+                files=files,
+                parcels=_Parcels(self),
+                datasets=_loaded(run.datasets),
+                kept=run.kept,
             )
             return runner.run(assignment, run.code_dir, _Lease(self, run.port, index=0))  # type: ignore[arg-type]
         except BaseException as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from raydist.errors import StorageError
@@ -37,6 +39,9 @@ from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, Ta
 from raydist.spec.text.code_copies import as_submitted
 from raydist.storage.files.job_secrets import secrets_of
 from raydist.storage.files.redaction import Secrets
+from raydist.storage.kept_state import HandedState, StateMemory, unpack
+
+logger = logging.getLogger(__name__)
 
 # How long a process may take to say how it stands before it is killed.
 _PATIENCE_S = 1.0
@@ -47,8 +52,12 @@ _PORT_TIMEOUT_S = 2.0
 class TaskLife:
     """Every method may be called from any thread, `begin` first and `run` once at most."""
 
-    def __init__(self, setup: TaskSetup, *, host: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, setup: TaskSetup, *, host: str, memory: StateMemory, on_change: Callable[[], None]
+    ) -> None:
+        """Takes what it is to be; `memory` is where its process keeps states."""
         self._setup = setup
+        self._memory = memory
         self._host = host
         self._on_change = on_change
         self._process: TaskProcess | None = None
@@ -111,15 +120,21 @@ class TaskLife:
             packages=package_versions() if self._setup.tells_packages else {},
         )
 
-    def run(self, assignment: TaskAssignment, code: bytes | None, parcels: Parcels) -> None:
-        """Has the process train; `status` says what became of it."""
+    def run(
+        self, assignment: TaskAssignment, code: bytes | None, parcels: Parcels, kept: bytes | None
+    ) -> None:
+        """Has the process train; `status` says what became of it.
+
+        Args:
+          kept: What the chief of the attempt before has kept in memory; None if nothing.
+        """
         self._capture.start_uploading()
         if self._process is None:
             return  # its peers cannot reach it here, but it shows that there is room
         assert self._held is not None
         self._held.parcels = parcels
         try:
-            self._process.run(self._prepared(assignment, code))
+            self._process.run(self._prepared(assignment, code, kept))
         except BaseException as error:
             kind = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.USER
             self._fail(
@@ -161,8 +176,27 @@ class TaskLife:
             files = TaskFiles.left_in(self._scratch.path, self._setup.log)
             if files is not None and (sentence := files.store_rest()) is not None:
                 self._note(sentence)
+            self._store_reports()
             self._release()
             self._has_ended = True
+
+    def _store_reports(self) -> None:
+        """Stores what a process that has not ended by itself had reported by its newest state in memory."""
+        has_finished = self._last is not None and self._last.state is TaskState.FINISHED
+        content = None if has_finished else self._memory.newest()
+        state = None if content is None else unpack(content)
+        if state is None or not state.unstored:
+            return
+        from raydist.storage.run_storage import open_run  # imports pyarrow
+
+        log = self._setup.log
+        try:
+            storage = open_run(log.storage_uri, run=log.run)
+            for key, one in state.unstored.items():
+                if not storage.exists(key):  # else it was stored since
+                    storage.write_bytes(key, one)
+        except StorageError as error:
+            logger.warning("%s: its last reports are lost: %s", self._setup.task, error)
 
     def _release(self) -> None:
         self._capture.close()
@@ -252,7 +286,7 @@ class TaskLife:
         """Whether it has got what it needs, at the address that its peers connect to."""
         return self._setup.address in (None, self._address)
 
-    def _prepared(self, assignment: TaskAssignment, code: bytes | None) -> Run:
+    def _prepared(self, assignment: TaskAssignment, code: bytes | None, kept: bytes | None) -> Run:
         assert self._held is not None
         self._secrets = secrets_of(assignment.job)
         code_path = None if code is None else self._scratch.code_path
@@ -267,7 +301,15 @@ class TaskLife:
             code_dir=code_path,
             port=self._held.lease.port,
             datasets=_pickled(assignment.datasets),
+            kept=HandedState(memory=self._memory.paths, restored=self._written(kept)),
         )
+
+    def _written(self, kept: bytes | None) -> Path | None:
+        if kept is None:
+            return None
+        path = self._scratch.path / "kept"
+        path.write_bytes(kept)
+        return path
 
     def _fence(self, assignment: TaskAssignment, port: int) -> None:
         hosts = assignment.fenced_in or ()

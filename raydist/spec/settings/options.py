@@ -279,6 +279,12 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.duration,
     ),
     Option(
+        name="survivor_memory",
+        metavar="SIZE",
+        summary="Memory for the chief's state, from which a new attempt goes on; 0 for none.",
+        parser=values.byte_size,
+    ),
+    Option(
         name="stop_on_nan",
         metavar="",
         summary="End the run once a reported value is NaN or infinite.",

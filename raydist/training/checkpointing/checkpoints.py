@@ -26,6 +26,7 @@ from raydist.training.checkpointing.best_checkpoints import (
     best_steps,
     with_evaluations,
 )
+from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays, packed_history
 from raydist.training.checkpointing.uploads import Uploads
 from raydist.training.cluster import equal_state
@@ -63,10 +64,14 @@ class TaskCheckpoints:
         before_commit: Callable[[], None] = lambda: None,
         evaluations: EvaluationStore | None = None,
         has_evaluator: bool = False,
+        keeper: StateKeeper | None = None,
+        kept: SavedState | None = None,
     ) -> None:
         """Takes what the chief keeps.
 
         Args:
+          keeper: Keeps states in memory between two checkpoints; None keeps none.
+          kept: What the chief of the attempt before has kept so, for all workers.
           evaluations: The evaluator's values, where they may decide which checkpoint is best; else None.
           has_evaluator: Whether there is an evaluator now, whose values of each checkpoint are awaited.
           before_commit: Stores what a run that continues from the checkpoint will not report again.
@@ -83,6 +88,8 @@ class TaskCheckpoints:
         self._keep = keep
         self._keep_best = keep_best
         self._progress = progress
+        self._keeper = keeper
+        self._kept = kept
         self._snapshots = variables.Snapshots()
         self._uploads = Uploads()
         self._newest: SavedState | None = None
@@ -116,7 +123,7 @@ class TaskCheckpoints:
     def _read_consistent(self) -> SavedState | None:
         # Otherwise those that found one would wait in its restore for those that train already.
         for _ in range(_READS):
-            state = self._read_newest()
+            state = self._newer_of(self._read_newest(), self._kept)
             if self._gather is None:
                 return state
             name = state.uri.rpartition("/")[2] if state else ""
@@ -133,6 +140,17 @@ class TaskCheckpoints:
             f"the workers found different checkpoints ({found}): {_names(inconsistent)} does not see the "
             "same storage; give a --storage that every host shares"
         )
+
+    def _newer_of(self, stored: SavedState | None, kept: SavedState | None) -> SavedState | None:
+        if kept is None or (stored is not None and stored.step >= kept.step):
+            return stored
+        if self._is_chief:
+            instead = "the beginning" if stored is None else f"the checkpoint of step {stored.step}"
+            self._progress.note(
+                f"attempt {self._attempt} went on from step {kept.step}, which the chief's host had in "
+                f"memory, and not from {instead}"
+            )
+        return kept
 
     def newest_step(self) -> int:
         """Returns the step of the newest committed checkpoint, of this attempt too; 0 without one."""
@@ -236,7 +254,7 @@ class TaskCheckpoints:
             return
         metrics = by_element(history[-1]) if history and not step_in_epoch else {}
         position = {"step": step, "epoch": epoch, "step_in_epoch": step_in_epoch, "fit": fit}
-        files = {STATE_FILE: encode_state({**position, "history": packed_history(history), **state})}
+        files = {STATE_FILE: _encoded(history, **position, **state)}
         info = {"epoch": epoch, "fit": fit, "metrics": metrics}
 
         def upload() -> None:
@@ -248,6 +266,32 @@ class TaskCheckpoints:
             self._commit({**snapshot.files(), **files}, step=step, info=info)
 
         self._uploads.start(upload)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether `keep` does anything, alike in all tasks."""
+        return self._keeper is not None
+
+    def keep(
+        self,
+        trackables: Mapping[str, Any],
+        *,
+        step: int,
+        history: tuple[Mapping[str, Any], ...] = (),
+        arrays: Mapping[str, np.ndarray] | None = None,
+        **state: Any,
+    ) -> float:
+        """Keeps in memory what `save` takes. Every task calls it at the same step.
+
+        Returns the seconds that training had to wait for it.
+        """
+        assert self._keeper is not None
+
+        def files() -> dict[str, bytes]:
+            found = {STATE_FILE: _encoded(history, step=step, **state)}
+            return {**found, ARRAYS_FILE: encode_arrays(arrays)} if arrays else found
+
+        return self._keeper.keep(_groups(trackables), files, step=step)
 
     def check_equal(self, trackables: Mapping[str, Any], *, when: str) -> None:
         """Checks that all workers hold the same state, as `equal_state.check` does. Every task calls it."""
@@ -354,3 +398,7 @@ def _names(workers: Sequence[int]) -> str:
 
 def _groups(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: variables.variables_of(name, trackable) for name, trackable in trackables.items()}
+
+
+def _encoded(history: Sequence[Mapping[str, Any]], **state: Any) -> bytes:
+    return encode_state({"history": packed_history(history), **state})

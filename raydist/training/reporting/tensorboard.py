@@ -161,6 +161,15 @@ class TensorBoardWriter:
         if now_s - self._flushed_at_s >= age_s:
             self.flush()
 
+    def unstored(self) -> dict[str, bytes] | None:
+        """Returns what waits, as `SegmentWriter.unstored` has it."""
+        found: dict[str, bytes] = {}
+        for folder in self._folders.values():
+            if (waiting := folder.unstored()) is None:
+                return None
+            found |= waiting
+        return found
+
     def flush(self) -> None:
         """Writes what waits; keeps it where that cannot be done, which is logged once."""
         self._flushed_at_s = self._clock()

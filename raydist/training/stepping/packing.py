@@ -36,11 +36,17 @@ class Pauses:
       limit: Returns the steps until something is due, at least 1; alike in every worker.
       wants_save: Whether this worker wants a checkpoint; None where there is nothing to ask.
       save: Saves. Called in every worker after the same call, once one of them wants it.
+      keep: Keeps the state in memory where that is due. Called in every worker after each call.
+      keep_cost_s: Returns what that has cost this worker; over all workers it is added up.
+      agree_on_keeping: Takes that of all workers, and the seconds of a call.
     """
 
     limit: Callable[[], int]
     wants_save: Callable[[], bool] | None = None
     save: Callable[[], None]
+    keep: Callable[[], None] = lambda: None
+    keep_cost_s: Callable[[], float] = lambda: 0.0
+    agree_on_keeping: Callable[[float, float], None] = lambda cost_s, call_s: None
 
 
 class StepPacker:
@@ -84,6 +90,8 @@ class StepPacker:
             self._num_calls += 1
             if self._num_calls == self._ask_after:
                 self._ask(self._agree)
+        if self._last is not None and self._pauses is not None:
+            self._pauses.keep()
         limit = self._pauses.limit() if self._pauses is not None else left
         count = max(1, min(self._size, left, limit))
         self._last = (self._clock(), count)
@@ -96,13 +104,16 @@ class StepPacker:
         wants_save = self._pauses.wants_save if self._pauses is not None else None
         call_s = (self._clock() - (self._asked_at_s or 0.0)) / self._calls_between
         step_s = self._fastest_step_s if self._is_free and self._packs else float("inf")
-        own = (step_s, call_s, float(wants_save is not None), float(wants_save is not None and wants_save()))
-        step_s, call_s, may_save, is_wanted = agree(own)
+        keep_cost_s = self._pauses.keep_cost_s() if self._pauses is not None else 0.0
+        wants = float(wants_save is not None), float(wants_save is not None and wants_save())
+        step_s, call_s, may_save, is_wanted, keep_cost_s = agree((step_s, call_s, *wants, keep_cost_s))
         size_before = self._size
         self._packs = self._packs and step_s < float("inf")
         if self._packs and self._num_calls >= FIRST_CALLS:
             self._size = max(1, min(int(TARGET_CALL_S / step_s), MAX_STEPS)) if step_s > 0 else MAX_STEPS
         self._plan_next(call_s * self._size / size_before, may_save=may_save > 0)
+        if self._pauses is not None:
+            self._pauses.agree_on_keeping(keep_cost_s, call_s * self._size / size_before)
         if is_wanted > 0 and self._pauses is not None:
             self._pauses.save()
         self._fastest_step_s = float("inf")

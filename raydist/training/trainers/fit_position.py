@@ -137,8 +137,21 @@ class FitPosition:
         """Saves, unless this step is saved already. Every task calls it at the same step."""
         if not self.is_done:
             self.run.fit_lengths[self.number] = self.length
-        if self.run.checkpoints.last_saved_step == self.step:
-            return
+        if self.run.checkpoints.last_saved_step != self.step:
+            trackables, fields = self._state(model, callbacks)
+            self.run.save(trackables, step=self.step, **fields)
+
+    def keep(self, model: Any, callbacks: Sequence[Any]) -> float:
+        """Keeps in memory what `save` stores; returns the seconds that training waited for it.
+
+        Every task calls it at the same step.
+        """
+        self.run.fit_lengths[self.number] = self.length
+        trackables, fields = self._state(model, callbacks)
+        return self.run.keep(trackables, step=self.step, **fields)
+
+    def _state(self, model: Any, callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns what is saved: what has variables, and the fields of SavedState."""
         fitted = self.run.fitted
         trackables = {"model": model, "optimizer": model.optimizer, **_groups_beside(model)}
         for number, one in fitted:
@@ -149,19 +162,17 @@ class FitPosition:
         # Asked in every task, because a callback may read a metric for it, which is a collective.
         states = callback_state.states_of(callbacks)
         packed, arrays = callback_state.pack(states) if self.run.assignment.is_chief else ({}, {})
-        self.run.save(
-            trackables,
-            step=self.step,
-            epoch=self.epoch,
-            step_in_epoch=self.step_in_epoch,
-            history=tuple(self.history),
-            fit=self.number,
-            accumulate=self._accumulate,
-            is_stopped=callback_state.has_stopped(callbacks),
-            callbacks=packed,
-            arrays=arrays,
-            eager_seeds=tf_private.eager_seeds(),
-        )
+        return trackables, {
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "history": tuple(self.history),
+            "fit": self.number,
+            "accumulate": self._accumulate,
+            "is_stopped": callback_state.has_stopped(callbacks),
+            "callbacks": packed,
+            "arrays": arrays,
+            "eager_seeds": tf_private.eager_seeds(),
+        }
 
 
 def _group_of(model: Any, fitted: Sequence[tuple[int, Any]], number: int) -> str:

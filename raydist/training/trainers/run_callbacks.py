@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.metrics.records import Scope
+from raydist.training.checkpointing.kept_states import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
 from raydist.training.input.groups import Groups
@@ -178,6 +179,9 @@ class _Checkpoint:
         self._is_alone = position.run.coordinator is None and collectives.is_alone(strategy)
         self._users: Sequence[Any] = ()
         self._is_put_off = False
+        # Under ParameterServer there is no moment between the steps of all workers.
+        self._keeps = position.run.checkpoints.keeps and position.run.coordinator is None
+        self._keeping = KeepSchedule()
 
     def run_around(self, callbacks: Sequence[Any]) -> None:
         """Takes the user's callbacks, whose states are saved and restored."""
@@ -203,7 +207,23 @@ class _Checkpoint:
             limit=lambda: run.schedule.steps_left(position.step),
             wants_save=None if self._is_alone else lambda: run.wants_save(position.step),
             save=self.save,
+            keep=self._keep_within_epoch,
+            # One worker has costs, and the mean over all is agreed on.
+            keep_cost_s=lambda: self._keeping.cost_s * run.assignment.num_workers,
+            agree_on_keeping=lambda cost_s, call_s: self._keeping.agreed(cost_s, call_s=call_s),
         )
+
+    def _keep_within_epoch(self) -> None:
+        self._keeping.called()
+        if (
+            self._position.step_in_epoch
+        ):  # else the epoch's end has kept it, or something else has begun since
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._keeps and self._keeping.is_due and not self._position.is_done:
+            cost_s = self._position.keep(self.model, self._users)
+            self._keeping.kept(cost_s if self._position.run.assignment.is_chief else 0.0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         position, run = self._position, self._position.run
@@ -223,6 +243,8 @@ class _Checkpoint:
         if self._is_put_off or self._position.run.schedule.is_due_at_epoch_end(self._position.epoch):
             self._is_put_off = False
             self.save()
+        else:
+            self._keep()
 
     def on_train_end(self, logs: Any = None) -> None:
         self.save()

@@ -120,11 +120,18 @@ class TaskRun:
 
         Outside of a `fit` or a loop it is the number of those that have ended.
         """
-        position = {"fit": self.num_fits, "loop": self.num_loops, **position}
         # Before the copy is made, so that a command that comes in later is kept for the next step.
         self.commands.save.clear()
+        self.checkpoints.save(trackables, step=step, **self._described(position))
+
+    def keep(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> float:
+        """Keeps in memory what `save` stores, in every task; returns the seconds that training waited."""
+        return self.checkpoints.keep(trackables, step=step, **self._described(position))
+
+    def _described(self, position: Mapping[str, Any]) -> dict[str, Any]:
         lengths = [(number, *length) for number, length in self.fit_lengths.items()]
-        self.checkpoints.save(trackables, step=step, data=self._fingerprint, fit_lengths=lengths, **position)
+        counts = {"fit": self.num_fits, "loop": self.num_loops}
+        return {**counts, "data": self._fingerprint, "fit_lengths": lengths, **position}
 
     def wants_save(self, step: int) -> bool:
         """Whether this task wants a checkpoint after `step` steps: on command, or by the chief's clock."""
