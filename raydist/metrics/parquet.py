@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raydist.metrics.records import MetricRow
+from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import SegmentWriter, next_seq
@@ -86,9 +87,33 @@ class MetricsWriter:
         """
         self._segments.flush(is_hasty=is_hasty)
 
-    def unstored(self) -> dict[str, bytes] | None:
-        """Returns what waits, as `SegmentWriter.unstored` has it."""
-        return self._segments.unstored()
+    def waiting(self) -> bytes:
+        """Returns the rows that wait, for `take_over` of another process."""
+        rows = [
+            (
+                *(row.run, row.attempt, str(row.task), row.step, row.epoch, row.wall_time, row.scope.value),
+                *(row.name, float(row.value)),
+            )
+            for row in self._segments.waiting()
+        ]
+        return json.dumps(rows).encode()
+
+    def take_over(self, waiting: bytes) -> None:
+        """Takes what waited in a process that has died."""
+        self.append(
+            MetricRow(
+                run=run,
+                attempt=attempt,
+                task=TaskId.parse(task),
+                step=step,
+                epoch=epoch,
+                wall_time=wall_time,
+                scope=Scope(scope),
+                name=name,
+                value=value,
+            )
+            for run, attempt, task, step, epoch, wall_time, scope, name, value in json.loads(waiting)
+        )
 
 
 def _encode(rows: Sequence[MetricRow]) -> bytes:

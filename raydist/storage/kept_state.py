@@ -29,12 +29,12 @@ class KeptState:
 
     Attributes:
       files: As a checkpoint has them.
-      unstored: What was to be stored with it and may not be, by its key on storage.
+      waiting: What was reported and waits to be stored, by what it is.
     """
 
     step: int
     files: Mapping[str, bytes] = field(repr=False)
-    unstored: Mapping[str, bytes] = field(repr=False)
+    waiting: Mapping[str, bytes] = field(repr=False)
 
 
 class StateMemory:
@@ -69,15 +69,15 @@ class StateWriter:
             self._fds = [os.dup(file.fileno()) for file in files]
         self._next = 0
 
-    def write(self, step: int, files: Mapping[str, bytes], unstored: Mapping[str, bytes]) -> None:
+    def write(self, step: int, files: Mapping[str, bytes], waiting: Mapping[str, bytes]) -> None:
         """Writes a state in the place of the one before the last."""
         fd = self._fds[self._next]
         self._next = (self._next + 1) % len(self._fds)
         sizes = [
-            {name: memoryview(content).nbytes for name, content in part.items()} for part in (files, unstored)
+            {name: memoryview(content).nbytes for name, content in part.items()} for part in (files, waiting)
         ]
         index = json.dumps(sizes).encode()
-        parts = [index, *files.values(), *unstored.values()]
+        parts = [index, *files.values(), *waiting.values()]
         num_bytes = sum(memoryview(part).nbytes for part in parts)
         fields = _FIELDS.pack(_MAGIC, step, len(index), num_bytes)
         os.pwrite(fd, b"\0" * _HEADER_BYTES, 0)
@@ -111,7 +111,7 @@ def unpack(content: bytes) -> KeptState | None:
             part[name] = bytes(body[place : place + size])
             place += size
         parts.append(part)
-    return KeptState(step=step, files=parts[0], unstored=parts[1])
+    return KeptState(step=step, files=parts[0], waiting=parts[1])
 
 
 def _whole(fd: int) -> bytes | None:

@@ -96,19 +96,10 @@ class SegmentWriter(Generic[Item]):
         """
         self._write(self._hasty_storage if is_hasty else self._storage)
 
-    def unstored(self) -> dict[str, bytes] | None:
-        """Returns what is pending as the segment that `flush` would write, by its key; empty if nothing is.
-
-        None while one is being written: nobody knows whether it will be there.
-        """
-        if not self._flush_lock.acquire(blocking=False):
-            return None
-        try:
-            with self._pending_lock:
-                items = list(self._pending)
-            return {self._segment_key(self._seq): self._encode(items)} if items else {}
-        finally:
-            self._flush_lock.release()
+    def waiting(self) -> list[Item]:
+        """Returns what is pending; what is just being written is among it."""
+        with self._pending_lock:
+            return list(self._pending)
 
     def _write(self, storage: Storage) -> None:
         with self._flush_lock:

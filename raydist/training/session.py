@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import TypeVar
@@ -54,6 +54,9 @@ from raydist.training.trainers.export import ExportFolder
 from raydist.training.trainers.keras_fit import SynchronousTrainer
 from raydist.training.trainers.task_run import Strategies, TaskRun
 from raydist.training.trainers.trainer import Trainer
+
+# What waits to be stored, in a state that is kept in memory.
+_METRICS, _BOARD = "metrics", "board"
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +172,7 @@ def _opened(
             marks_steps=assignment.keras is not KerasFlavour.LEGACY,
         )
         stack.enter_context(_ticking(progress, metrics, board, profiler))
-        keeper, kept = _kept_states(assignment, functools.partial(_unstored, progress, metrics, board))
+        keeper, kept = _kept_states(assignment, progress, metrics, board)
         checkpoints = TaskCheckpoints(
             CheckpointStore(storage),
             keeper=keeper,
@@ -213,37 +216,38 @@ def _opened(
 
 
 def _kept_states(
-    assignment: TaskAssignment, unstored: Callable[[], Mapping[str, bytes] | None]
+    assignment: TaskAssignment,
+    progress: TaskProgress,
+    metrics: MetricsWriter,
+    board: TensorBoardWriter | None,
 ) -> tuple[StateKeeper | None, SavedState | None]:
     """Returns what keeps states in memory, and what the attempt before has kept."""
     handed: HandedState | None = assignment.kept
     most_bytes = assignment.job.survivor_memory
     if handed is None or not most_bytes:
         return None, None
+
+    def waiting() -> dict[str, bytes]:
+        progress.settle()
+        found = {} if board is None else {_BOARD: board.waiting()}
+        return {**found, _METRICS: metrics.waiting()}
+
     writer = None
     if assignment.is_chief:
         try:
             writer = StateWriter(handed.memory)
         except OSError as error:  # such as a container that hides the agent's files
             logger.warning("no state is kept in memory: %s", error)
-    keeper = StateKeeper(writer, unstored=unstored, most_bytes=most_bytes, note=reporting.note)
+    keeper = StateKeeper(writer, waiting=waiting, most_bytes=most_bytes, note=reporting.note)
     state = handed.read()
     if state is None:
         return keeper, None
-    return keeper, SavedState.read(
-        state.files, uri=f"{assignment.run_uri} (step {state.step}, kept in memory)"
-    )
-
-
-def _unstored(
-    progress: TaskProgress, metrics: MetricsWriter, board: TensorBoardWriter | None
-) -> Mapping[str, bytes] | None:
-    """Returns what was reported and is not on storage, by its key; None if that cannot be told just now."""
-    progress.settle()
-    parts = [metrics.unstored(), {} if board is None else board.unstored()]
-    if any(part is None for part in parts):
-        return None
-    return {key: content for part in parts if part for key, content in part.items()}
+    if assignment.is_chief:
+        metrics.take_over(state.waiting[_METRICS])
+        if board is not None:
+            board.take_over(state.waiting[_BOARD])
+    where = f"{assignment.run_uri} (step {state.step}, kept in memory)"
+    return keeper, SavedState.read(state.files, uri=where)
 
 
 def _may_have_evaluations(job: JobSpec) -> bool:

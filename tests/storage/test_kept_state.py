@@ -33,7 +33,7 @@ def test_newest_state_is_read_as_it_was_written(memory: StateMemory) -> None:
         writer.write(step, {**FILES, "state.json": str(step).encode()}, {"metrics/part": b"rows"})
         found = newest(memory)
         assert found == KeptState(
-            step=step, files={**FILES, "state.json": str(step).encode()}, unstored={"metrics/part": b"rows"}
+            step=step, files={**FILES, "state.json": str(step).encode()}, waiting={"metrics/part": b"rows"}
         )
 
 

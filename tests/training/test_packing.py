@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from raydist.training.checkpointing.kept_states import MOST_SHARE, KeepSchedule
 from raydist.training.stepping.packing import (
     ASK_EVERY_S,
     CALLS_BETWEEN,
@@ -131,7 +132,7 @@ def test_question_about_saving_comes_about_every_two_seconds(packs: bool, step_s
 def test_what_one_worker_wants_all_save_and_between_the_same_calls() -> None:
     wanting, other = Saver(wants=lambda: True), Saver(wants=lambda: False)
     packers = [
-        StepPacker(agree=lambda own: (*own[:3], 0.5), pauses=one.pauses(), clock=Clock())
+        StepPacker(agree=lambda own: (*own[:3], 0.5, *own[4:]), pauses=one.pauses(), clock=Clock())
         for one in (wanting, other)
     ]
     for call in range(1, 4):
@@ -151,13 +152,66 @@ def test_worker_without_checkpoints_of_its_own_asks_after_the_same_calls() -> No
             own: Sequence[float], times: list[float] = asked[name], clock: Clock = clock
         ) -> Sequence[float]:
             times.append(clock.now_s)
-            return (0.01, 0.01, 0.5, 0.0)
+            return (0.01, 0.01, 0.5, 0.0, 0.5, 0.0)
 
         packer = StepPacker(agree=agree, pauses=pauses, clock=clock)
         for _ in range(2000):
             clock.now_s += 0.01 * packer.next_count(100)
     assert asked["has"] == asked["has not"]
     assert len(asked["has"]) > 5
+
+
+class Keeper:
+    """What a worker keeps in memory, and what that costs it."""
+
+    def __init__(self, *, cost_s: float | None) -> None:
+        self.schedule = KeepSchedule()
+        self.kept_after: list[int] = []
+        self.num_calls = 0
+        self._cost_s = cost_s
+
+    def pauses(self) -> Pauses:
+        return Pauses(
+            limit=lambda: 10_000,
+            save=lambda: None,
+            keep=self.keep,
+            keep_cost_s=lambda: None if self._cost_s is None else self.schedule.cost_s,
+            agree_on_keeping=lambda cost_s, call_s: self.schedule.agreed(cost_s, call_s=call_s),
+        )
+
+    def keep(self) -> None:
+        self.num_calls += 1
+        self.schedule.called()
+        if self.schedule.is_due:
+            self.kept_after.append(self.num_calls)
+            self.schedule.kept(self._cost_s or 0.0)
+
+
+def kept_after(*, cost_s: float | None, share: float = 1.0) -> list[int]:
+    """Returns after which calls of 0.1 s a state is kept, where that share of the workers keeps any."""
+    clock, keeper = Clock(), Keeper(cost_s=cost_s)
+
+    def agree(own: Sequence[float]) -> Sequence[float]:
+        return (*own[:4], own[4] * share, own[5])
+
+    packer = StepPacker(agree=agree, pauses=keeper.pauses(), packs=True, clock=clock)
+    for _ in range(400):
+        clock.now_s += 0.01 * packer.next_count(10_000)
+    return keeper.kept_after
+
+
+def test_state_that_costs_little_is_kept_after_each_call_once_the_workers_have_agreed() -> None:
+    assert kept_after(cost_s=0.002) == list(range(FIRST_QUESTION, 400))
+
+
+def test_state_that_costs_more_is_kept_less_often() -> None:
+    gaps = [after - before for before, after in pairwise(kept_after(cost_s=0.05))]
+    assert min(gaps[-5:]) >= round(0.05 / (0.1 * MOST_SHARE)) - 1
+
+
+def test_no_state_is_kept_where_a_worker_cannot_take_part() -> None:
+    assert kept_after(cost_s=0.001, share=0.75) == []
+    assert kept_after(cost_s=None) == []
 
 
 def test_a_limit_is_never_overstepped() -> None:

@@ -305,16 +305,11 @@ class RayTaskGroup:
             elif call.incarnation != self._ledger.incarnation_of(call.task):
                 return
             elif call.name == "hello":
-                self._take_hello(self._read_hello(answer.ref, call.task))
+                self._take_hello(answer.ref, call.task)
             else:
                 ray.get(answer.ref)
         except RayTaskError as error:
             raise ClusterError(f"{call.task}: {error.cause}", task=str(call.task)) from error
-        except (ClusterError, StorageError) as error:
-            if not self._assignments:
-                raise
-            # A replacement that fails, for whatever reason, is one task's failure.
-            self._ledger.failed(lost_task(call.task, error))
         except RayError as error:  # by most of Ray's other ones too, its agent was killed: OutOfMemoryError
             self._lose_agent(call.task, error)
 
@@ -325,8 +320,15 @@ class RayTaskGroup:
         hello, peak = self._ledger.hellos.get(task), self._ledger.peak_memory_bytes(task)
         self._ledger.failed(lost_task(task, error, hello=hello, peak=peak))
 
-    def _take_hello(self, hello: Hello) -> None:
-        task = hello.task
+    def _take_hello(self, ref: Any, task: TaskId) -> None:
+        try:
+            hello = self._read_hello(ref, task)
+        except (ClusterError, StorageError) as error:
+            if not self._assignments:
+                raise
+            # A replacement that fails, for whatever reason, is one task's failure.
+            self._ledger.failed(lost_task(task, error))
+            return
         self._ledger.greeted(hello)
         self._on_hello(hello)
         self._reach.open(task, hello.address)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import logging
 import os
 import socket
 import threading
@@ -39,9 +38,7 @@ from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, Ta
 from raydist.spec.text.code_copies import as_submitted
 from raydist.storage.files.job_secrets import secrets_of
 from raydist.storage.files.redaction import Secrets
-from raydist.storage.kept_state import HandedState, StateMemory, unpack
-
-logger = logging.getLogger(__name__)
+from raydist.storage.kept_state import HandedState, StateMemory
 
 # How long a process may take to say how it stands before it is killed.
 _PATIENCE_S = 1.0
@@ -170,33 +167,16 @@ class TaskLife:
             if self._has_ended:
                 return
             self._is_ending = True
+            has_died = self._process is not None and self._process.has_died
             if self._process is not None:
                 self._process.stop(timeout_s=_PATIENCE_S)
             self._capture.flush()
             files = TaskFiles.left_in(self._scratch.path, self._setup.log)
-            if files is not None and (sentence := files.store_rest()) is not None:
+            sentence = None if files is None else files.store_rest()
+            if sentence is not None and not has_died:  # else the next process writes it again, and says so
                 self._note(sentence)
-            self._store_reports()
             self._release()
             self._has_ended = True
-
-    def _store_reports(self) -> None:
-        """Stores what a process that has not ended by itself had reported by its newest state in memory."""
-        has_finished = self._last is not None and self._last.state is TaskState.FINISHED
-        content = None if has_finished else self._memory.newest()
-        state = None if content is None else unpack(content)
-        if state is None or not state.unstored:
-            return
-        from raydist.storage.run_storage import open_run  # imports pyarrow
-
-        log = self._setup.log
-        try:
-            storage = open_run(log.storage_uri, run=log.run)
-            for key, one in state.unstored.items():
-                if not storage.exists(key):  # else it was stored since
-                    storage.write_bytes(key, one)
-        except StorageError as error:
-            logger.warning("%s: its last reports are lost: %s", self._setup.task, error)
 
     def _release(self) -> None:
         self._capture.close()

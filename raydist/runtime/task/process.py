@@ -106,6 +106,11 @@ class TaskProcess:
         """The newest status; None before the first."""
         return self._ended or self._status
 
+    @property
+    def has_died(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._code is not None and not self._is_killed
+
     def command(self, command: Command) -> None:
         """Sends a command."""
         self._send(command)

@@ -230,6 +230,7 @@ class TaskCheckpoints:
         history: tuple[Mapping[str, Any], ...] = (),
         fit: int = 0,
         arrays: Mapping[str, np.ndarray] | None = None,
+        sums: variables.Sums | None = None,
         **state: Any,
     ) -> None:
         """Copies what is to be saved and begins to commit it. Every task calls it at the same step.
@@ -240,6 +241,7 @@ class TaskCheckpoints:
 
         Args:
           state: The other fields of SavedState, as JSON. `arrays`: those that it names.
+          sums: As `Snapshots.take` has it.
 
         Raises:
           StorageError: The one before could not be stored.
@@ -248,7 +250,9 @@ class TaskCheckpoints:
         self.check_equal(trackables, when=f"at the checkpoint of step {step}")
         self._await_upload()
         self._saved_at_s = time.monotonic()
-        snapshot = self._snapshots.take(_groups(trackables), is_chief=self._is_chief)
+        snapshot = self._snapshots.take(
+            _groups(trackables), is_chief=self._is_chief, sums=sums, averaged=_statistics(trackables)
+        )
         self.last_saved_step = step
         if snapshot is None:
             return
@@ -277,6 +281,7 @@ class TaskCheckpoints:
         trackables: Mapping[str, Any],
         *,
         step: int,
+        sums: variables.Sums | None,
         history: tuple[Mapping[str, Any], ...] = (),
         arrays: Mapping[str, np.ndarray] | None = None,
         **state: Any,
@@ -284,6 +289,9 @@ class TaskCheckpoints:
         """Keeps in memory what `save` takes. Every task calls it at the same step.
 
         Returns the seconds that training had to wait for it.
+
+        Args:
+          sums: As `Snapshots.take` has it.
         """
         assert self._keeper is not None
 
@@ -291,11 +299,13 @@ class TaskCheckpoints:
             found = {STATE_FILE: _encoded(history, step=step, **state)}
             return {**found, ARRAYS_FILE: encode_arrays(arrays)} if arrays else found
 
-        return self._keeper.keep(_groups(trackables), files, step=step)
+        return self._keeper.keep(
+            _groups(trackables), files, step=step, sums=sums, averaged=_statistics(trackables)
+        )
 
     def check_equal(self, trackables: Mapping[str, Any], *, when: str) -> None:
         """Checks that all workers hold the same state, as `equal_state.check` does. Every task calls it."""
-        statistics = {id(one) for trackable in trackables.values() for one in statistics_of(trackable)}
+        statistics = {id(one) for one in _statistics(trackables)}
         found = (one for group in _groups(trackables).values() for one in group)
         self._check_equal([one for one in found if id(one) not in statistics], when=when)
 
@@ -402,3 +412,7 @@ def _groups(trackables: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _encoded(history: Sequence[Mapping[str, Any]], **state: Any) -> bytes:
     return encode_state({"history": packed_history(history), **state})
+
+
+def _statistics(trackables: Mapping[str, Any]) -> list[Any]:
+    return [one for trackable in trackables.values() for one in statistics_of(trackable)]

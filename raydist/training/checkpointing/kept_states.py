@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from raydist.spec.byte_size import write_bytes
 from raydist.storage.kept_state import StateWriter
 from raydist.training.checkpointing.uploads import Uploads
-from raydist.training.checkpointing.variables import Snapshots
+from raydist.training.checkpointing.variables import Snapshots, Sums
 
 # What keeping may take of the time; with more of it, more calls go by in between.
 MOST_SHARE = 0.03
@@ -19,13 +19,14 @@ _COPIES = 3
 
 
 class KeepSchedule:
-    """Decides after which calls of steps the state is kept, alike in all workers."""
+    """Decides after which calls of steps the state is kept, alike in all workers, once they have agreed."""
 
     def __init__(self) -> None:
-        self._every = 1
+        self._every: int | None = None
         self._num_calls = 0
         self._kept_at = 0
-        self._cost_s = 0.0
+        self._has_kept = False
+        self._costs_s: list[float] = []
 
     def called(self) -> None:
         """Counts a call."""
@@ -33,20 +34,27 @@ class KeepSchedule:
 
     @property
     def is_due(self) -> bool:
-        return self._num_calls - self._kept_at >= self._every
+        return self._every is not None and self._num_calls - self._kept_at >= self._every
 
     def kept(self, cost_s: float) -> None:
         """Takes what it has cost this worker's training to keep a state after the last call."""
-        self._kept_at, self._cost_s = self._num_calls, cost_s
+        self._kept_at = self._num_calls
+        if self._has_kept:  # the first time traces
+            self._costs_s.append(cost_s)
+        self._has_kept = True
 
     @property
     def cost_s(self) -> float:
-        """What it has cost this worker's training the last time."""
-        return self._cost_s
+        """The least that it has cost this worker's training since `agreed`; 0 while that is not known."""
+        return min(self._costs_s, default=0.0)
 
     def agreed(self, cost_s: float, *, call_s: float) -> None:
         """Takes what all workers have agreed on: what keeping a state costs, and how long a call takes."""
-        self._every = max(1, round(cost_s / (MOST_SHARE * call_s))) if call_s > 0 else 1
+        if cost_s > 0 and call_s > 0:
+            self._every = max(1, round(cost_s / (MOST_SHARE * call_s)))
+        else:
+            self._every = self._every or 1
+        self._costs_s.clear()
 
 
 class StateKeeper:
@@ -56,44 +64,49 @@ class StateKeeper:
         self,
         writer: StateWriter | None,
         *,
-        unstored: Callable[[], Mapping[str, bytes] | None] = dict,
+        waiting: Callable[[], Mapping[str, bytes]] = dict,
         most_bytes: int,
         note: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         """Takes where the chief writes; None for the others.
 
         Args:
-          unstored: Returns what was reported and is not on storage, by its key; None if that cannot be told.
+          waiting: Returns what was reported and waits to be stored.
           most_bytes: Memory that it may take. A state that does not fit is not kept.
         """
         self._writer = writer
-        self._unstored = unstored
+        self._waiting = waiting
         self._most_bytes = most_bytes
         self._note = note
         self._snapshots = Snapshots()
         self._writes = Uploads()
-        self._needs: int | None = None
+        self._most_variables = 0  # of the states that fit
 
     def keep(
-        self, groups: Mapping[str, Sequence[Any]], files: Callable[[], Mapping[str, bytes]], *, step: int
+        self,
+        groups: Mapping[str, Sequence[Any]],
+        files: Callable[[], Mapping[str, bytes]],
+        *,
+        step: int,
+        sums: Sums | None,
+        averaged: Collection[Any] = (),
     ) -> float:
         """Copies the state, and begins to write it; returns the seconds that training had to wait.
 
         Args:
           groups: Variables by the name of what they are of.
           files: Returns what a checkpoint has beside its variables.
+          sums, averaged: As `Snapshots.take` has them.
         """
         begun_at_s = time.perf_counter()
-        writer = self._writer if self._fits(groups) else None
         self._await_write()
-        snapshot = self._snapshots.take(groups, is_chief=writer is not None)
+        writer = self._writer if self._fits(groups) else None
+        snapshot = self._snapshots.take(groups, is_chief=writer is not None, sums=sums, averaged=averaged)
         if snapshot is not None and writer is not None:
             beside = files()
 
             def write() -> None:
-                unstored = self._unstored()
-                if unstored is not None:
-                    writer.write(step, {**snapshot.files(), **beside}, unstored)
+                writer.write(step, {**snapshot.files(), **beside}, self._waiting())
 
             self._writes.start(write)
         return time.perf_counter() - begun_at_s
@@ -105,11 +118,13 @@ class StateKeeper:
             self._give_up(f"{error.strerror}")
 
     def _fits(self, groups: Mapping[str, Sequence[Any]]) -> bool:
-        if self._writer is not None and self._needs is None:
+        num_variables = sum(map(len, groups.values()))
+        if self._writer is not None and num_variables > self._most_variables:
+            self._most_variables = num_variables
             sizes = (math.prod(one.shape) * one.dtype.size for group in groups.values() for one in group)
-            self._needs = _COPIES * sum(sizes)
-            if self._needs > self._most_bytes:
-                needs, most = write_bytes(self._needs), write_bytes(self._most_bytes)
+            needed = _COPIES * sum(sizes)
+            if needed > self._most_bytes:
+                needs, most = write_bytes(needed), write_bytes(self._most_bytes)
                 self._give_up(f"that needs {needs}, and --survivor-memory is {most}")
         return self._writer is not None
 

@@ -12,7 +12,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -64,6 +64,9 @@ def _parts_of(variable: Any) -> list[Any]:
     return [wrapped] if isinstance(wrapped, tf.Variable) else []
 
 
+Sums = Callable[[Sequence[Any]], Sequence[np.ndarray]]
+
+
 class Snapshots:
     """Copies variables to host memory, and keeps that memory for the next time.
 
@@ -73,17 +76,30 @@ class Snapshots:
     def __init__(self) -> None:
         self._buffer: NpzBuffer | None = None
 
-    def take(self, groups: Mapping[str, Sequence[Any]], *, is_chief: bool) -> Snapshot | None:
+    def take(
+        self,
+        groups: Mapping[str, Sequence[Any]],
+        *,
+        is_chief: bool,
+        sums: Sums | None = None,
+        averaged: Collection[Any] = (),
+    ) -> Snapshot | None:
         """Returns a copy of the variables as they are now, or None in a task that is not the chief.
 
         Every task has to call it: reading a variable that is synchronized on read (a metric, tf_keras's
         moving statistics) is a collective. What needs no collective is read by the chief alone. The
         snapshot before is overwritten.
+
+        Args:
+          sums: Returns the sums of variables over all replicas, by one collective; None where there is but
+            one replica, or each variable is the same for all.
+          averaged: Variables that each replica changes for itself, of which the mean is saved.
         """
         wholes = _whole_variables(groups)
+        summed = {} if sums is None else _summed(wholes, sums, averaged)
         if not is_chief:
-            for whole in wholes.values():
-                if tf_private.is_synchronized_on_read(whole.parts[0]):
+            for key, whole in wholes.items():
+                if key not in summed and tf_private.is_synchronized_on_read(whole.parts[0]):
                     whole.read()
             return None
         entries = {key: whole.stored_as() for key, whole in wholes.items()}
@@ -91,7 +107,7 @@ class Snapshots:
             self._buffer = None  # two of them would not fit
             self._buffer = NpzBuffer(entries)
         for key, whole in wholes.items():
-            self._buffer.fill(key, whole.read())
+            self._buffer.fill(key, summed[key] if key in summed else whole.read())
         index = [
             {
                 "key": key,
@@ -215,6 +231,30 @@ class _Whole:
         for part in self.parts:
             part.assign(array[start : start + part.shape[0]])
             start += part.shape[0]
+
+
+def _summed(
+    wholes: Mapping[str, _Whole], sums: Sums, averaged: Collection[Any]
+) -> dict[str, list[np.ndarray]]:
+    """Returns the values, by key, of variables that are summed on read, and the means of `averaged`."""
+    own = {id(one) for one in averaged}
+    kept = {
+        key: whole.parts[0]
+        for key, whole in wholes.items()
+        if len(whole.parts) == 1 and (id(whole.parts[0]) in own or _is_summed_on_read(whole.parts[0]))
+    }
+    if not kept:
+        return {}
+    found = {}
+    for (key, variable), total in zip(kept.items(), sums(list(kept.values())), strict=True):
+        count = variable.distribute_strategy.num_replicas_in_sync if id(variable) in own else 1
+        found[key] = [np.asarray(total / count, wholes[key].numpy_dtype)]
+    return found
+
+
+def _is_summed_on_read(variable: Any) -> bool:
+    is_sum = getattr(variable, "aggregation", None) is tf.VariableAggregation.SUM
+    return is_sum and tf_private.is_synchronized_on_read(variable) and variable.dtype.is_floating
 
 
 def _whole_variables(groups: Mapping[str, Sequence[Any]]) -> dict[str, _Whole]:

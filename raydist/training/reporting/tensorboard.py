@@ -161,14 +161,15 @@ class TensorBoardWriter:
         if now_s - self._flushed_at_s >= age_s:
             self.flush()
 
-    def unstored(self) -> dict[str, bytes] | None:
-        """Returns what waits, as `SegmentWriter.unstored` has it."""
-        found: dict[str, bytes] = {}
-        for folder in self._folders.values():
-            if (waiting := folder.unstored()) is None:
-                return None
-            found |= waiting
-        return found
+    def waiting(self) -> bytes:
+        """Returns the events that wait, for `take_over` of another process."""
+        folders = {name: folder.waiting() for name, folder in self._folders.items()}
+        return json.dumps({name: [one.hex() for one in events] for name, events in folders.items()}).encode()
+
+    def take_over(self, waiting: bytes) -> None:
+        """Takes what waited in a process that has died."""
+        for name, events in json.loads(waiting).items():
+            self._folders[name].append(*map(bytes.fromhex, events))
 
     def flush(self) -> None:
         """Writes what waits; keeps it where that cannot be done, which is logged once."""

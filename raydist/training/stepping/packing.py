@@ -25,6 +25,7 @@ CALLS_BETWEEN = 64
 ASK_EVERY_S = 2.0
 FIRST_QUESTION = 2
 MAX_CALLS_BETWEEN = 4096
+_ALL = 0.9999  # of a share of all workers, which is rounded
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
@@ -37,15 +38,15 @@ class Pauses:
       wants_save: Whether this worker wants a checkpoint; None where there is nothing to ask.
       save: Saves. Called in every worker after the same call, once one of them wants it.
       keep: Keeps the state in memory where that is due. Called in every worker after each call.
-      keep_cost_s: Returns what that has cost this worker; over all workers it is added up.
-      agree_on_keeping: Takes that of all workers, and the seconds of a call.
+      keep_cost_s: Returns what that has cost this worker; None where it keeps none.
+      agree_on_keeping: Takes the mean of that over all workers, and the seconds of a call, if all keep.
     """
 
     limit: Callable[[], int]
     wants_save: Callable[[], bool] | None = None
     save: Callable[[], None]
     keep: Callable[[], None] = lambda: None
-    keep_cost_s: Callable[[], float] = lambda: 0.0
+    keep_cost_s: Callable[[], float | None] = lambda: None
     agree_on_keeping: Callable[[float, float], None] = lambda cost_s, call_s: None
 
 
@@ -104,15 +105,16 @@ class StepPacker:
         wants_save = self._pauses.wants_save if self._pauses is not None else None
         call_s = (self._clock() - (self._asked_at_s or 0.0)) / self._calls_between
         step_s = self._fastest_step_s if self._is_free and self._packs else float("inf")
-        keep_cost_s = self._pauses.keep_cost_s() if self._pauses is not None else 0.0
+        cost_s = self._pauses.keep_cost_s() if self._pauses is not None else None
         wants = float(wants_save is not None), float(wants_save is not None and wants_save())
-        step_s, call_s, may_save, is_wanted, keep_cost_s = agree((step_s, call_s, *wants, keep_cost_s))
+        keeps = float(cost_s is not None), cost_s or 0.0
+        step_s, call_s, may_save, is_wanted, keeping, keep_cost_s = agree((step_s, call_s, *wants, *keeps))
         size_before = self._size
         self._packs = self._packs and step_s < float("inf")
         if self._packs and self._num_calls >= FIRST_CALLS:
             self._size = max(1, min(int(TARGET_CALL_S / step_s), MAX_STEPS)) if step_s > 0 else MAX_STEPS
         self._plan_next(call_s * self._size / size_before, may_save=may_save > 0)
-        if self._pauses is not None:
+        if self._pauses is not None and keeping > _ALL:
             self._pauses.agree_on_keeping(keep_cost_s, call_s * self._size / size_before)
         if is_wanted > 0 and self._pauses is not None:
             self._pauses.save()

@@ -209,7 +209,7 @@ class _Checkpoint:
             save=self.save,
             keep=self._keep_within_epoch,
             # One worker has costs, and the mean over all is agreed on.
-            keep_cost_s=lambda: self._keeping.cost_s * run.assignment.num_workers,
+            keep_cost_s=lambda: self._keeping.cost_s * run.assignment.num_workers if self._keeps else None,
             agree_on_keeping=lambda cost_s, call_s: self._keeping.agreed(cost_s, call_s=call_s),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,7 +15,9 @@ from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule
-from raydist.training.checkpointing.variables import variables_of
+from raydist.training.checkpointing.variables import Sums, variables_of
+from raydist.training.cluster.collectives import sums_over_replicas
+from raydist.training.cluster.kinds import is_central
 from raydist.training.input.reshuffles import EndedTrainings
 from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.reporter import Reporter, note
@@ -122,11 +125,18 @@ class TaskRun:
         """
         # Before the copy is made, so that a command that comes in later is kept for the next step.
         self.commands.save.clear()
-        self.checkpoints.save(trackables, step=step, **self._described(position))
+        self.checkpoints.save(trackables, step=step, sums=self._sums, **self._described(position))
 
     def keep(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> float:
         """Keeps in memory what `save` stores, in every task; returns the seconds that training waited."""
-        return self.checkpoints.keep(trackables, step=step, **self._described(position))
+        return self.checkpoints.keep(trackables, step=step, sums=self._sums, **self._described(position))
+
+    @property
+    def _sums(self) -> Sums | None:
+        strategy = self.strategy
+        if strategy.num_replicas_in_sync == 1 or self.coordinator is not None or is_central(strategy):
+            return None
+        return functools.partial(sums_over_replicas, strategy=strategy)
 
     def _described(self, position: Mapping[str, Any]) -> dict[str, Any]:
         lengths = [(number, *length) for number, length in self.fit_lengths.items()]

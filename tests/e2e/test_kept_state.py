@@ -1,0 +1,114 @@
+"""What the chief's host has in memory when a process dies: the next attempt goes on from there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import Ended
+
+pytestmark = pytest.mark.slow
+
+Raydist = Callable[..., Ended]
+
+_JOB = """
+import json
+import os
+import signal
+
+import numpy as np
+
+import raydist
+
+
+@raydist.job(workers=2)
+def train(ctx: raydist.TrainContext):
+    import keras
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(512, 16)).astype("float32"), rng.integers(0, 3, 512)
+    with ctx.strategy.scope():
+        layers = [keras.Input((16,)), keras.layers.Dense(32), keras.layers.BatchNormalization()]
+        model = keras.Sequential([*layers, keras.layers.Dropout(0.2), keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss, metrics=["accuracy"])
+
+    index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            killed = ctx.params.get("killed", [])
+            step, who = killed[ctx.attempt] if ctx.attempt < len(killed) else (1 << 30, None)
+            if index == who and int(model.optimizer.iterations) >= step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(512, seed=1).batch(16, drop_remainder=True)
+    ctx.fit(model, data, epochs=6, callbacks=[Kill()])
+    print("WEIGHTS", {one.path: one.numpy().tolist() for one in model.weights})
+"""
+
+
+def weights_of(raydist: Raydist, run: str) -> dict[str, np.ndarray]:
+    lines = raydist("logs", run, "--task", "worker/0").out.splitlines()
+    [line] = [line for line in lines if "WEIGHTS" in line]
+    found = ast.literal_eval(line.partition("WEIGHTS")[2].strip())
+    return {name: np.asarray(value, "float32") for name, value in found.items()}
+
+
+def check_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        # Each replica has moving statistics of its own within an epoch, of which the mean is saved.
+        tolerance = 1e-6 if "moving" in name else 0
+        np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def test_attempt_after_a_kill_goes_on_from_memory_and_ends_with_the_same_weights(
+    raydist: Raydist, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "kept.py").write_text(_JOB)
+    plain = raydist("submit", "code/kept.py", "--json", "--name", "plain")
+    assert plain.code == 0, plain.err
+    # Without a checkpoint in between; worker/0 is the chief.
+    kills = "killed=[[77, 1], [130, 0]]"
+    killed = raydist(
+        *("submit", "code/kept.py", "--json", "--name", "killed", "--checkpoint-every", "100000", "-p", kills)
+    )
+    assert killed.code == 0, killed.err
+    assert killed.json["attempts"] == 3
+    notes = [note for note in killed.json["notes"] if "had in memory" in note]
+    steps = [int(re.search(r"from step (\d+)", note)[1]) for note in notes]  # type: ignore[index]
+    assert len(steps) == 2
+    assert 40 < steps[0] <= 77
+    assert 90 < steps[1] <= 130
+    check_equal(weights_of(raydist, "killed"), weights_of(raydist, "plain"))
+    assert killed.json["metrics"] == pytest.approx(plain.json["metrics"], rel=1e-6)
+
+    # From checkpoints in the middle of an epoch.
+    stored = raydist(
+        *("submit", "code/kept.py", "--json", "--name", "stored", "--checkpoint-every", "20", "-p", kills),
+        *("--survivor-memory", "0"),
+    )
+    assert stored.code == 0, stored.err
+    assert not any("had in memory" in note for note in stored.json["notes"])
+    check_equal(weights_of(raydist, "stored"), weights_of(raydist, "plain"))
+
+
+def test_state_that_does_not_fit_is_not_kept_and_a_note_says_so(raydist: Raydist, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "kept.py").write_text(_JOB)
+    ended = raydist(
+        *("submit", "code/kept.py", "--json", "--name", "small", "--survivor-memory", "1KiB"),
+        *("--checkpoint-every", "100000", "-p", "killed=[[50, 1]]"),
+    )
+    assert ended.code == 0, ended.err
+    [note] = [note for note in ended.json["notes"] if "not kept in memory" in note]
+    assert "and --survivor-memory is" in note
+    assert not any("had in memory" in note for note in ended.json["notes"])
