@@ -33,7 +33,7 @@ def record_facts(**changes: Any) -> dict[str, Any]:
             {"task": name, "state": "FINISHED", "steps": 200, "host": f"h{i}", "pid": 7 + i, "address": "h:1"}
             for i, name in enumerate(TASKS)
         ],
-        "notes": ["trained on digits", f"worker/1 failed first (attempt 0): ActorDiedError: {DEATH}"],
+        "notes": ["trained on digits", f"worker/1 failed first (attempt 0): ProcessDied: {DEATH}"],
         "timings": {"ray": 1.0, "placement": 1.5, "tasks_ready": 6.0, "first_step": 7.0, "total": 60.0},
         "spec": {"params": {"epochs": 3, "learning_rate": 0.001}, "checkpoint_every": "epoch"},
         "plan": {"job": "digits.py:train", "reason": "workers is 2", "params": {"epochs": 3}},
@@ -77,7 +77,7 @@ def events() -> list[dict[str, Any]]:
             death = {
                 "task": "worker/1",
                 "kind": "LOST",
-                "type": "ActorDiedError",
+                "type": "ProcessDied",
                 "message": DEATH,
                 "step": 90,
             }

@@ -144,8 +144,8 @@ def test_failed_training_shows_the_traceback_once(raydist: Run, fake_run: Any) -
 
 def test_end_of_the_log_is_shown_of_a_task_that_died(raydist: Run, fake_run: Any) -> None:
     error = RunError(
-        type="ActorDiedError",
-        message="worker/0 failed (attempt 0): ActorDiedError: its process 7 was killed by SIGABRT",
+        type="ProcessDied",
+        message="worker/0 failed (attempt 0): ProcessDied: its process 7 was killed by SIGABRT",
         task=TaskId.parse("worker/0"),
         attempt=0,
         log_end="F0000 Check failed: x\nFatal Python error: Aborted",
