@@ -4,14 +4,15 @@
 
 Each run trains a Keras model with 2 or 3 workers under MultiWorkerMirroredStrategy and saves every 5 steps.
 From its start on, one to four faults strike it, each a random time after the one before: SIGKILL, SIGTERM
-or SIGSTOP of a random task, or a flipped byte in the newest checkpoint followed by a SIGKILL. After each run
-its state, its steps, its final weights (to 1e-5 of the undisturbed run's) and its curve (each epoch's loss
+or SIGSTOP of a random task's process, SIGKILL of an agent or of the fork server, or a flipped byte in the newest
+checkpoint followed by a SIGKILL. After each run its state, its steps, its final weights (to 1e-5 of the undisturbed run's) and its curve (each epoch's loss
 once) are checked. Prints a line for each run; ends with 1 if any was lost or wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import io
 import os
@@ -34,7 +35,9 @@ EPOCHS, STEPS_PER_EPOCH, SAVED_EVERY = 4, 20, 5
 STALL_TIMEOUT_S = 20.0
 START_TIMEOUT_S = 90.0  # what a task that is stopped while it starts costs
 MOST_FAULTS = 4
-KINDS = ("kill", "kill", "kill", "term", "stop", "corrupt")
+KINDS = ("kill", "kill", "kill", "term", "stop", "corrupt", "agent", "server")
+# How the command lines of those begin that are no task's own process.
+TITLES = {"agent": b"ray::TaskActor", "server": b"raydist::fork-server"}
 
 
 @raydist.job(params={"pause_s": 0.05})
@@ -87,7 +90,7 @@ class Faults:
             if kind == "corrupt":
                 done.append(corrupt(handle, share))
                 kind = "kill"
-            done.append(send(handle, kind, pick))
+            done.append(kill_other(handle, kind, pick) if kind in TITLES else send(handle, kind, pick))
         return done
 
 
@@ -110,6 +113,20 @@ def send(handle: raydist.RunHandle, kind: str, pick: float) -> str:
     except ProcessLookupError:
         return f"{task.task} was gone before {kind}"
     return f"{kind} {task.task} at {task.state.value.lower()} {handle.status().steps}"
+
+
+def kill_other(handle: raydist.RunHandle, kind: str, pick: float) -> str:
+    """Kills an agent, or a fork server, of this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().startswith(TITLES[kind]):
+                found.append(int(path.parent.name))
+    if not found:
+        return f"no {kind} was there"
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(found[int(pick * len(found))], signal.SIGKILL)
+    return f"kill {kind} at {handle.status().steps}"
 
 
 def corrupt(handle: raydist.RunHandle, share: float) -> str:

@@ -53,7 +53,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Communication": (
         *("collective", "collective_timeout", "bytes_per_pack", "cross_device_ops", "compress_gradients"),
     ),
-    "Checkpoints and export": ("checkpoint_every", "keep", "keep_best", "export"),
+    "Checkpoints and export": ("checkpoint_every", "survivor_memory", "keep", "keep_best", "export"),
     "What is recorded": (
         *("tensorboard_histograms", "tensorboard_graph", "log_device_placement", "dump_xla"),
     ),
