@@ -4,9 +4,10 @@
 
 Each run trains a Keras model with 2 or 3 workers under MultiWorkerMirroredStrategy and saves every 5 steps.
 From its start on, one to four faults strike it, each a random time after the one before: SIGKILL, SIGTERM
-or SIGSTOP of a random task's process, SIGKILL of an agent or of the fork server, or a flipped byte in the newest
-checkpoint followed by a SIGKILL. After each run its state, its steps, its final weights (to 1e-5 of the undisturbed run's) and its curve (each epoch's loss
-once) are checked. Prints a line for each run; ends with 1 if any was lost or wrong.
+or SIGSTOP of a random task's process, SIGKILL of an agent or of the fork server, or a flipped byte in the
+newest checkpoint followed by a SIGKILL. After each run its state, its steps, its final weights (to 1e-5 of
+the undisturbed run's) and its curve (each epoch's loss once) are checked. Prints a line for each run; ends
+with 1 if any was lost or wrong.
 """
 
 from __future__ import annotations
