@@ -46,6 +46,8 @@ COMMANDS = {
     "profile": "raydist.cli.commands.runs.profile",
     "chaos": "raydist.cli.commands.chaos",
     "doctor": "raydist.cli.commands.doctor",
+    "up": "raydist.cli.commands.up",
+    "down": "raydist.cli.commands.down",
     "guide": "raydist.cli.commands.guide",
     "completion": "raydist.cli.commands.completion",
 }

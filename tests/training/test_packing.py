@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from raydist.training.checkpointing.kept_states import MOST_SHARE, KeepSchedule
+from raydist.training.checkpointing.schedule import MOST_SHARE, KeepSchedule
 from raydist.training.stepping.packing import (
     ASK_EVERY_S,
     CALLS_BETWEEN,

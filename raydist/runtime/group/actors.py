@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 # How long agents may take to end their processes and to store what these have left, before they are killed.
 _END_S = 20.0
 _KILL_TIMEOUT_S = 10.0
+# How long agents may take to pass on what was commanded before the stop.
+_COMMANDS_S = 1.0
 # After this a dead Ray is left alone.
 _STOP_TIMEOUT_S = 45.0
 # How often it is looked whether an embedded Ray still runs, and how long its host has to answer.
@@ -62,6 +64,7 @@ class ActorSet:
         self._actor_class: Any = ray.remote(TaskActor)  # once: each such class is shipped to the workers
         self._remains = Remains(home=self.home)
         self._is_stop_begun = False
+        self._commands: list[Any] = []
         self.extras = ExtraActors(())
         self.handles: dict[TaskId, Any] = {}
         self.last_statuses: tuple[TaskStatus, ...] = ()
@@ -148,7 +151,7 @@ class ActorSet:
         return {task: self._splits.share_of(task.index) for task in workers}
 
     def command(self, command: Command, task: TaskId) -> None:
-        self.handles[task].command.remote(command)
+        self._commands.append(self.handles[task].command.remote(command))
 
     def stop(
         self,
@@ -235,6 +238,9 @@ class ActorSet:
 
     def _end_lives(self, tasks: list[TaskId]) -> list[TaskId]:
         """Has the agents end their processes; returns the tasks of those that have."""
+        commands, self._commands = self._commands, []
+        if commands:  # an agent takes calls beside each other, and these came before
+            ray.wait(commands, num_returns=len(commands), timeout=_COMMANDS_S)
         ends = {self.handles[task].end.remote(): task for task in tasks}
         if not ends:
             return []

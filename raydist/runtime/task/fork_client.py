@@ -20,7 +20,7 @@ from pathlib import Path
 from raydist.planning.environment import static_environment
 from raydist.planning.plan import Plan
 from raydist.runtime.host.software.versions import installed_versions
-from raydist.runtime.task.fork_server import command, user_of
+from raydist.runtime.task.fork_server import Stay, command, receive, send, user_of
 from raydist.runtime.task.runner import preload_of, runner_of
 
 # The name of the server that was started ahead of an embedded Ray, for the tasks of that.
@@ -55,6 +55,19 @@ def connect(runner: str, environ: Mapping[str, str]) -> socket.socket:
     while (connection := _connected(name)) is None:
         _start_server(name, preload, environ, parent=f"pid:{os.getppid()}")
     return connection
+
+
+def warm(runner: str, environ: Mapping[str, str]) -> None:
+    """Starts the server for tasks of that runner and environment, which then stays as long as its Ray.
+
+    Waits until it has imported what they need.
+
+    Raises:
+      OSError: It cannot be started. EOFError: It has ended.
+    """
+    with connect(runner, environ) as server:
+        send(server, Stay())
+        receive(server)
 
 
 @contextlib.contextmanager

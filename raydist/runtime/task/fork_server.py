@@ -62,6 +62,11 @@ class ForkRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stay:
+    """Asks the server to stay as long as its parent; it answers with the same once it has imported."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forked:
     """Says that a process was forked, and why it has to import by itself, if so."""
 
@@ -114,6 +119,7 @@ class _Server:
         self._listener = listener
         self._parent = parent
         self._keep_warm_s = _FIRST_REQUEST_S
+        self._stays = False
         self._problem = problem
         self._pids: dict[socket.socket, int] = {}
         self._idle_since_s = time.monotonic()
@@ -141,11 +147,11 @@ class _Server:
                 os.close(woken)
                 os.close(wake)
                 return asked
-            if not self._pids and time.monotonic() >= self._idle_since_s + self._keep_warm_s:
+            if self._patience_s() == 0:
                 sys.exit()  # a task that connects just now finds the connection closed, and asks again
 
     def _patience_s(self) -> float | None:
-        if self._pids:
+        if self._pids or self._stays:
             return None
         return max(0.0, self._idle_since_s + self._keep_warm_s - time.monotonic())
 
@@ -157,6 +163,10 @@ class _Server:
             if user_of(connection) != os.getuid():
                 raise PermissionError
             request, fds = receive(connection)
+            if isinstance(request, Stay):
+                self._stays = True
+                send(connection, request)
+                raise EOFError
         except (EOFError, OSError):
             connection.close()
             return None

@@ -103,8 +103,8 @@ class TaskProcess:
 
     @property
     def status(self) -> TaskStatus | None:
-        """The newest status; None before the first."""
-        return self._ended or self._status
+        """The newest status before the last, which `wait` returns; None before the first."""
+        return self._status
 
     @property
     def has_died(self) -> bool:
@@ -201,7 +201,7 @@ class TaskProcess:
             match message:
                 case Failed(failure=failure):
                     self._note(_failure=failure)
-                case TaskStatus():
+                case TaskStatus() if not message.state.is_terminal:  # else `Ended` follows, for `wait`
                     self._note(_status=message)
                 case Ended(status=status):
                     self._note(_ended=status)

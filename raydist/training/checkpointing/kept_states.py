@@ -12,49 +12,8 @@ from raydist.storage.kept_state import StateWriter
 from raydist.training.checkpointing.uploads import Uploads
 from raydist.training.checkpointing.variables import Snapshots, Sums
 
-# What keeping may take of the time; with more of it, more calls go by in between.
-MOST_SHARE = 0.03
 # The memory that holds the snapshot, and the two states that take turns.
 _COPIES = 3
-
-
-class KeepSchedule:
-    """Decides after which calls of steps the state is kept, alike in all workers, once they have agreed."""
-
-    def __init__(self) -> None:
-        self._every: int | None = None
-        self._num_calls = 0
-        self._kept_at = 0
-        self._has_kept = False
-        self._costs_s: list[float] = []
-
-    def called(self) -> None:
-        """Counts a call."""
-        self._num_calls += 1
-
-    @property
-    def is_due(self) -> bool:
-        return self._every is not None and self._num_calls - self._kept_at >= self._every
-
-    def kept(self, cost_s: float) -> None:
-        """Takes what it has cost this worker's training to keep a state after the last call."""
-        self._kept_at = self._num_calls
-        if self._has_kept:  # the first time traces
-            self._costs_s.append(cost_s)
-        self._has_kept = True
-
-    @property
-    def cost_s(self) -> float:
-        """The least that it has cost this worker's training since `agreed`; 0 while that is not known."""
-        return min(self._costs_s, default=0.0)
-
-    def agreed(self, cost_s: float, *, call_s: float) -> None:
-        """Takes what all workers have agreed on: what keeping a state costs, and how long a call takes."""
-        if cost_s > 0 and call_s > 0:
-            self._every = max(1, round(cost_s / (MOST_SHARE * call_s)))
-        else:
-            self._every = self._every or 1
-        self._costs_s.clear()
 
 
 class StateKeeper:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.metrics.records import Scope
-from raydist.training.checkpointing.kept_states import KeepSchedule
+from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
 from raydist.training.input.groups import Groups

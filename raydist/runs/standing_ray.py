@@ -1,0 +1,107 @@
+"""A Ray of this machine that stays until it is ended: a thin face of `ray start --head`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from raydist.errors import ClusterError
+from raydist.planning.environment import static_environment
+from raydist.runtime.host.address import ray_folder, running_address
+from raydist.runtime.host.scratch import scratch_root
+from raydist.runtime.host.session import end_session
+from raydist.runtime.task.runner import TRAINING_RUNNER
+from raydist.spec.job import KerasFlavour
+
+_START_TIMEOUT_S = 120.0
+_NOTE = "standing-ray.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandingRay:
+    """One that `start` has started.
+
+    Attributes:
+      session: Ray's folder for it.
+    """
+
+    address: str
+    session: Path
+
+
+def start(*, num_cpus: int | None) -> StandingRay:
+    """Starts one, detached from this process and its shell.
+
+    Args:
+      num_cpus: Logical CPUs; None takes one per core.
+
+    Raises:
+      ClusterError: One runs already, or Ray could not be started.
+    """
+    known = running_address()
+    if known is not None:
+        raise ClusterError(
+            f"Ray runs already at {known}; raydist submit finds it, and raydist down ends one of raydist up"
+        )
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--port=0"]
+    command += ["--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats"]
+    command += [] if num_cpus is None else [f"--num-cpus={num_cpus}"]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_START_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(f"Ray could not be started: {error}") from error
+    address = running_address()
+    if ended.returncode or address is None:
+        last = [line for line in (ended.stderr + ended.stdout).splitlines() if line.strip()][-1:]
+        raise ClusterError(f"Ray could not be started: {''.join(last) or f'exit code {ended.returncode}'}")
+    started = StandingRay(address=address, session=(ray_folder() / "session_latest").resolve())
+    root = scratch_root()
+    root.mkdir(mode=0o700, exist_ok=True)
+    (root / _NOTE).write_text(json.dumps({"address": address, "session": str(started.session)}))
+    return started
+
+
+def stop() -> StandingRay | None:
+    """Ends the Ray that `start` has started, with all that runs there; returns None where there is none."""
+    path = scratch_root() / _NOTE
+    try:
+        note = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    known = StandingRay(address=note["address"], session=Path(note["session"]))
+    end_session(known.session)
+    recorded = known.session.parent / "ray_current_cluster"
+    if recorded.exists() and recorded.read_text().strip() == known.address:
+        recorded.unlink()
+    path.unlink()
+    return known
+
+
+def warm(started: StandingRay, keras: KerasFlavour) -> str | None:
+    """Has its fork server import TensorFlow; returns why it does not, or None."""
+    import ray
+
+    from raydist.runtime.cluster.connection import connect
+
+    with connect(started.address):
+        try:
+            problem: str | None = ray.get(ray.remote(num_cpus=0, max_retries=0)(_warm_here).remote(keras))
+        except ray.exceptions.RayError as error:
+            return str(error)
+    return problem
+
+
+def _warm_here(keras: KerasFlavour) -> str | None:
+    from raydist.runtime.task import fork_client
+
+    changes = static_environment(keras=keras, num_cpus=1, num_gpus=0, environ=os.environ)
+    environ = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+    try:
+        fork_client.warm(TRAINING_RUNNER, environ)
+    except (OSError, EOFError, subprocess.CalledProcessError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
