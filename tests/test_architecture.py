@@ -141,7 +141,9 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "spec", "planning", "storage", "controller.task_group"),
         *("runtime.host", "runtime.cluster", "runtime.checkup", "runtime.task"),
     },
-    "runtime.detach": {"errors", "runtime.host", "runtime.cluster", "runtime.group"},
+    "runtime.detach": {
+        *("errors", "spec", "planning", "runtime.host", "runtime.cluster", "runtime.task", "runtime.group"),
+    },
     # Stays when Ray is gone.
     "watch": {"errors", "spec", "storage", "runtime.host"},
     "runs.handle": {"errors", "spec", "storage", "controller"},
@@ -171,7 +173,7 @@ ROOMS: dict[str, set[str]] = {
     "cli.commands": {
         *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "spec.request", "planning"),
         *("storage", "storage.files", "storage.claims"),
-        *("metrics", "page", "board", "runtime.host", "runtime.task", "runtime.checkup"),
+        *("metrics", "page", "board", "runtime.host", "runtime.task", "runtime.checkup", "runtime.detach"),
         *("runs", "api", "cli.job_options", "cli.screen"),
         *("cli.run_argument", "cli", "__init__"),
     },

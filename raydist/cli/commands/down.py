@@ -12,7 +12,7 @@ from raydist.cli.screen import output
 @json_option
 def command(is_json: bool) -> None:
     """End the Ray that `raydist up` started, with all runs on it."""
-    from raydist.runs import standing_ray
+    from raydist.runtime.detach import standing_ray
 
     ended = standing_ray.stop()
     if is_json:

@@ -27,7 +27,7 @@ def command(num_cpus: int | None, keras: str, is_json: bool) -> None:
     `raydist submit` finds it on this machine. A run starts there without starting Ray and without importing TensorFlow. It
     stays until `raydist down`, or until the machine restarts.
     """
-    from raydist.runs import standing_ray
+    from raydist.runtime.detach import standing_ray
 
     started = standing_ray.start(num_cpus=num_cpus)
     with output.stdout_kept_for_json(is_json):
