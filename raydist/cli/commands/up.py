@@ -24,8 +24,8 @@ from raydist.spec.job import KerasFlavour
 def command(num_cpus: int | None, keras: str, is_json: bool) -> None:
     """Start a Ray that stays, with TensorFlow imported.
 
-    `raydist submit` finds it on this machine. A run starts there without starting Ray and without importing TensorFlow. It
-    stays until `raydist down`, or until the machine restarts.
+    `raydist submit` finds it on this machine. A run starts there without starting Ray, and without importing
+    TensorFlow. It stays until `raydist down`, or until the machine restarts.
     """
     from raydist.runtime.detach import standing_ray
 
