@@ -375,7 +375,9 @@ class RunMachine:
     def _stop(self, following: RunState) -> list[Action]:
         self.state = RunState.STOPPING
         self._next = following
-        return [StopGroup(for_another=following is RunState.STARTING)]
+        # What is on a host that is about to be taken away is of no use to another attempt.
+        is_staying = not self.attempt.told_to_leave
+        return [StopGroup(for_another=following is RunState.STARTING and is_staying)]
 
     def _take_last_news(self, stopped: GroupStopped) -> None:
         # Why the attempt ended is known already: a task that fails as it is stopped changes nothing.

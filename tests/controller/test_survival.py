@@ -148,7 +148,7 @@ def test_worker_that_has_to_leave_may_wait_for_a_checkpoint() -> None:
     run = Run()
     assert run.update(leaving("worker/1")) == SAVE
     assert run.update(leaving("worker/1")) == []
-    assert run.say("worker/0", checkpoint="/c/step-9") == [StopGroup(for_another=True)]
+    assert run.say("worker/0", checkpoint="/c/step-9") == [StopGroup(for_another=False)]
     assert run.handle(GroupStopped()) == [StartAttempt(1)]
     run.train()
     run.say("worker/0", restored_step=9, first_step_at_s=1.0)
@@ -160,7 +160,7 @@ def test_worker_that_has_to_leave_may_wait_for_a_checkpoint() -> None:
 def test_worker_that_has_to_leave_is_not_waited_for_for_ever() -> None:
     run = Run()
     run.update(leaving("worker/1"))
-    assert run.handle(SaveDeadlinePassed()) == [StopGroup(for_another=True)]
+    assert run.handle(SaveDeadlinePassed()) == [StopGroup(for_another=False)]
 
 
 def test_death_of_a_worker_that_had_to_leave_is_not_counted() -> None:
