@@ -18,6 +18,8 @@ from raydist.runtime.host.proxies import describe_proxies, proxies_in
 from raydist.runtime.host.software.lost_parts import lost_parts
 from raydist.runtime.host.software.packages import has_metrics_agent
 from raydist.runtime.host.software.versions import installed_versions
+from raydist.runtime.task.fork_server import servers_here
+from raydist.spec.byte_size import size_text
 from raydist.spec.request import absolute_storage
 from raydist.spec.settings.options import find_option
 
@@ -58,7 +60,8 @@ def command(address: str | None, storage: str, is_json: bool) -> int:
 
 def _of_this_host(storage: str) -> list[dict[str, Any]]:
     versions = [*_versions(), *_lost_parts()]
-    return [*versions, _machine(), _ray(), _metrics(), _storage(storage), *_environment(os.environ)]
+    here = [_machine(), _ray(), *_kept_warm(), _metrics(), _storage(storage)]
+    return [*versions, *here, *_environment(os.environ)]
 
 
 def _of_hosts(address: str, storage: str) -> list[dict[str, Any]]:
@@ -113,6 +116,16 @@ def _ray() -> dict[str, Any]:
         return _finding("Ray", str(error), is_ok=False)
     is_up = accepts_tcp(host, port, timeout_s=3.0)
     return _finding("Ray", f"{address} {'answers' if is_up else 'does not answer'}", is_ok=is_up)
+
+
+def _kept_warm() -> list[dict[str, Any]]:
+    """Tells what keeps TensorFlow imported for the next run."""
+    sizes = servers_here()
+    if not sizes:
+        return []
+    count = "1 process" if len(sizes) == 1 else f"{len(sizes)} processes"
+    memory = size_text(sum(sizes.values()))
+    return [_finding("kept warm", f"{count} with {memory} of memory (PSS), for the next run (--keep-warm)")]
 
 
 def _metrics() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import static_environment
 from raydist.runtime.host.log_capture import LogTarget
-from raydist.runtime.task import fork_client, runner as runner_module
+from raydist.runtime.task import fork_client, fork_server, runner as runner_module
 from raydist.runtime.task.child import Begin, Run
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.process import ProcessDiedError, TaskProcess
@@ -265,3 +265,10 @@ def test_error_of_the_agent_is_raised_in_the_process(start: Callable[..., TaskPr
     ended = outcome(process)
     assert not isinstance(ended, TaskStatus)
     assert (ended.error_type, ended.message) == ("OSError", "no port is left")
+
+
+def test_servers_of_this_machine_are_found_with_their_memory(
+    start: Callable[..., TaskProcess], wait_until: WaitUntil
+) -> None:
+    pid = forked(start(), wait_until)
+    assert fork_server.servers_here()[server_of(pid)] > 1 << 20
