@@ -139,11 +139,13 @@ class Controller:
                 self._handle(Crashed(error))
             raise
         finally:
-            if self._group is not None:
-                self._handle(self._end_attempt())
-            self._launcher.close()
-            self._write_last_record()
-            self._call_end_hook()
+            try:
+                if self._group is not None:
+                    self._handle(self._end_attempt())
+                self._launcher.close()
+            finally:
+                self._write_last_record()
+                self._call_end_hook()
         return self._latest
 
     def record_acceptance(self) -> None:

@@ -91,7 +91,8 @@ class MetricsWriter:
         """Returns the rows that wait, for `take_over` of another process."""
         rows = [
             (
-                *(row.run, row.attempt, str(row.task), row.step, row.epoch, row.wall_time, row.scope.value),
+                *(row.run, row.attempt, str(row.task), int(row.step)),  # a user's own numbers may be NumPy's
+                *(None if row.epoch is None else int(row.epoch), float(row.wall_time), row.scope.value),
                 *(row.name, float(row.value)),
             )
             for row in self._segments.waiting()

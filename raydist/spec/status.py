@@ -180,7 +180,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus:
-    """One push of a task to the mailbox, about twice a second.
+    """What a task tells of itself, about twice a second.
 
     Attributes:
       step: Steps completed by the run, those before a restore included.
@@ -251,7 +251,7 @@ class TaskStatus:
 
 
 class Command(enum.Enum):
-    """What may be asked of a running task: by the controller through the mailbox, or by a signal."""
+    """What may be asked of a running task: by the controller through its agent, or by a signal."""
 
     STOP = "STOP"  # end the process now
     DUMP_STACKS = "DUMP_STACKS"  # write every thread's stack to the task's log

@@ -143,4 +143,8 @@ class HandedState:
 
     def read(self) -> KeptState | None:
         """Returns what the chief of the attempt before has kept, if it is whole."""
-        return None if self.restored is None else unpack(self.restored.read_bytes())
+        if self.restored is None:
+            return None
+        content = self.restored.read_bytes()
+        self.restored.unlink()
+        return unpack(content)

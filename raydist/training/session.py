@@ -172,11 +172,12 @@ def _opened(
             marks_steps=assignment.keras is not KerasFlavour.LEGACY,
         )
         stack.enter_context(_ticking(progress, metrics, board, profiler))
-        keeper, kept = _kept_states(assignment, progress, metrics, board)
+        keeper, kept, take_over = _kept_states(assignment, progress, metrics, board)
         checkpoints = TaskCheckpoints(
             CheckpointStore(storage),
             keeper=keeper,
             kept=kept,
+            on_kept=take_over,
             attempt=assignment.attempt,
             is_chief=assignment.is_chief,
             keep=assignment.job.keep,
@@ -220,12 +221,12 @@ def _kept_states(
     progress: TaskProgress,
     metrics: MetricsWriter,
     board: TensorBoardWriter | None,
-) -> tuple[StateKeeper | None, SavedState | None]:
-    """Returns what keeps states in memory, and what the attempt before has kept."""
+) -> tuple[StateKeeper | None, SavedState | None, Callable[[], None]]:
+    """Returns what keeps states, what an attempt before has kept, and what takes over its reports."""
     handed: HandedState | None = assignment.kept
     most_bytes = assignment.job.survivor_memory
     if handed is None or not most_bytes:
-        return None, None
+        return None, None, lambda: None
 
     def waiting() -> dict[str, bytes]:
         progress.settle()
@@ -241,13 +242,16 @@ def _kept_states(
     keeper = StateKeeper(writer, waiting=waiting, most_bytes=most_bytes, note=reporting.note)
     state = handed.read()
     if state is None:
-        return keeper, None
-    if assignment.is_chief:
-        metrics.take_over(state.waiting[_METRICS])
-        if board is not None:
-            board.take_over(state.waiting[_BOARD])
+        return keeper, None, lambda: None
+
+    def take_over() -> None:
+        if assignment.is_chief:
+            metrics.take_over(state.waiting[_METRICS])
+            if board is not None:
+                board.take_over(state.waiting[_BOARD])
+
     where = f"{assignment.run_uri} (step {state.step}, kept in memory)"
-    return keeper, SavedState.read(state.files, uri=where)
+    return keeper, SavedState.read(state.files, uri=where), take_over
 
 
 def _may_have_evaluations(job: JobSpec) -> bool:

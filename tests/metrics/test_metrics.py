@@ -6,6 +6,7 @@ import math
 import threading
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -26,6 +27,18 @@ def test_rows_are_read_back_as_they_were(storage: RunStorage) -> None:
     writer = MetricsWriter.open(storage, task=TASK, attempt=0)
     writer.append(rows)
     writer.flush()
+    assert read_rows(storage) == rows
+
+
+def test_rows_that_wait_are_taken_over_by_another_process(storage: RunStorage) -> None:
+    rows = [
+        row(step=np.int64(1), value=np.float32(0.5), epoch=1, wall_time=1e9),  # as users give them
+        row(step=2, value=math.inf, scope=Scope.LOCAL),
+    ]
+    dead, heir = (MetricsWriter.open(storage, task=TASK, attempt=attempt) for attempt in (0, 1))
+    dead.append(rows)
+    heir.take_over(dead.waiting())
+    heir.flush()
     assert read_rows(storage) == rows
 
 

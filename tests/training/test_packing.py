@@ -187,26 +187,48 @@ class Keeper:
             self.schedule.kept(self._cost_s or 0.0)
 
 
-def kept_after(*, cost_s: float | None, share: float = 1.0) -> list[int]:
-    """Returns after which calls of 0.1 s a state is kept, where that share of the workers keeps any."""
+def kept_after(*, cost_s: float | None, share: float = 1.0, is_free: bool = True) -> list[int]:
+    """Returns after which of 400 calls a state is kept, where that share of the workers keeps any.
+
+    A step takes 0.01 s, and a call 0.1 s where steps are packed.
+    """
     clock, keeper = Clock(), Keeper(cost_s=cost_s)
 
     def agree(own: Sequence[float]) -> Sequence[float]:
         return (*own[:4], own[4] * share, own[5])
 
-    packer = StepPacker(agree=agree, pauses=keeper.pauses(), packs=True, clock=clock)
+    packer = StepPacker(agree=agree, pauses=keeper.pauses(), is_free=is_free, clock=clock)
     for _ in range(400):
         clock.now_s += 0.01 * packer.next_count(10_000)
     return keeper.kept_after
 
 
 def test_state_that_costs_little_is_kept_after_each_call_once_the_workers_have_agreed() -> None:
-    assert kept_after(cost_s=0.002) == list(range(FIRST_QUESTION, 400))
+    kept = kept_after(cost_s=0.002)
+    assert kept[0] == FIRST_QUESTION
+    assert kept[-300:] == list(range(100, 400))  # before, a call has a single step
 
 
 def test_state_that_costs_more_is_kept_less_often() -> None:
     gaps = [after - before for before, after in pairwise(kept_after(cost_s=0.05))]
     assert min(gaps[-5:]) >= round(0.05 / (0.1 * MOST_SHARE)) - 1
+
+
+def test_state_of_a_single_worker_is_kept_less_often_too_where_a_callback_watches_batches() -> None:
+    kept = kept_after(cost_s=0.003, is_free=False)  # 3 ms for each step of 10 ms
+    assert {after - before for before, after in pairwise(kept[-5:])} == {10}
+
+
+def test_nothing_is_kept_any_more_once_the_chief_has_given_up() -> None:
+    schedule = KeepSchedule()
+    schedule.agreed(0.0, call_s=0.1)
+    schedule.called()
+    assert schedule.is_due
+    schedule.end()
+    schedule.agreed(schedule.cost_s, call_s=0.1)
+    for _ in range(1000):
+        schedule.called()
+    assert not schedule.is_due
 
 
 def test_no_state_is_kept_where_a_worker_cannot_take_part() -> None:

@@ -52,7 +52,7 @@ class ControllerRunner(Protocol):
 class ControllerActor:
     """A detached actor without CPUs, restarted by Ray whenever its process dies.
 
-    It owns the tasks, mailbox and placement group of its run, none of them detached: Ray ends them with it.
+    It owns the agents and the placement group of its run, none of them detached: Ray ends them with it.
     """
 
     def __init__(self, runner: str, *launch: bytes) -> None:

@@ -11,13 +11,20 @@ from pathlib import Path
 
 from raydist.errors import ClusterError
 from raydist.planning.environment import static_environment
-from raydist.runtime.host.address import ray_folder, running_address
-from raydist.runtime.host.scratch import scratch_root
+from raydist.runtime.host.address import (
+    ADDRESS_VARIABLE,
+    accepts_tcp,
+    ray_folder,
+    running_address,
+    split_address,
+)
+from raydist.runtime.host.scratch import is_private, scratch_root
 from raydist.runtime.host.session import end_session
 from raydist.runtime.task.runner import TRAINING_RUNNER
 from raydist.spec.job import KerasFlavour
 
 _START_TIMEOUT_S = 120.0
+_ANSWER_TIMEOUT_S = 1.0
 _NOTE = "standing-ray.json"
 
 
@@ -42,7 +49,8 @@ def start(*, num_cpus: int | None) -> StandingRay:
     Raises:
       ClusterError: One runs already, or Ray could not be started.
     """
-    known = running_address()
+    environ = {name: value for name, value in os.environ.items() if name != ADDRESS_VARIABLE}
+    known = running_address(environ)
     if known is not None:
         raise ClusterError(
             f"Ray runs already at {known}; raydist submit finds it, and raydist down ends one of raydist up"
@@ -50,35 +58,52 @@ def start(*, num_cpus: int | None) -> StandingRay:
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--port=0"]
     command += ["--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats"]
     command += [] if num_cpus is None else [f"--num-cpus={num_cpus}"]
+    latest = ray_folder(environ) / "session_latest"
+    before = latest.resolve()
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=_START_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ClusterError(f"Ray could not be started: {error}") from error
-    address = running_address()
-    if ended.returncode or address is None:
-        last = [line for line in (ended.stderr + ended.stdout).splitlines() if line.strip()][-1:]
-        raise ClusterError(f"Ray could not be started: {''.join(last) or f'exit code {ended.returncode}'}")
-    started = StandingRay(address=address, session=(ray_folder() / "session_latest").resolve())
-    root = scratch_root()
-    root.mkdir(mode=0o700, exist_ok=True)
-    (root / _NOTE).write_text(json.dumps({"address": address, "session": str(started.session)}))
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_START_TIMEOUT_S, env=environ)
+        address = running_address(environ)
+        if ended.returncode or address is None:
+            last = [line for line in (ended.stderr + ended.stdout).splitlines() if line.strip()][-1:]
+            raise ClusterError(
+                f"Ray could not be started: {''.join(last) or f'exit code {ended.returncode}'}"
+            )
+        started = StandingRay(address=address, session=latest.resolve())
+        note = _note_path()
+        note.parent.mkdir(mode=0o700, exist_ok=True)
+        note.write_text(json.dumps({"address": address, "session": str(started.session)}))
+    except BaseException as error:  # also Ctrl-C
+        if latest.exists() and latest.resolve() != before:
+            end_session(latest.resolve())
+        if isinstance(error, (OSError, subprocess.TimeoutExpired)):
+            raise ClusterError(f"Ray could not be started: {error}") from error
+        raise
     return started
 
 
 def stop() -> StandingRay | None:
     """Ends the Ray that `start` has started, with all that runs there; returns None where there is none."""
-    path = scratch_root() / _NOTE
+    path = _note_path()
+    if not is_private(path.parent):
+        return None
     try:
         note = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
         return None
     known = StandingRay(address=note["address"], session=Path(note["session"]))
+    has_run = accepts_tcp(*split_address(known.address), timeout_s=_ANSWER_TIMEOUT_S)
     end_session(known.session)
     recorded = known.session.parent / "ray_current_cluster"
     if recorded.exists() and recorded.read_text().strip() == known.address:
         recorded.unlink()
     path.unlink()
-    return known
+    return known if has_run else None  # it may have ended with the machine
+
+
+def _note_path() -> Path:
+    """Returns where it is noted what was started, beside the scratch folders of tasks, which are swept."""
+    root = scratch_root()
+    return root.with_name(f"{root.name}-up") / _NOTE
 
 
 def warm(started: StandingRay, keras: KerasFlavour) -> str | None:

@@ -35,6 +35,7 @@ _END_S = 20.0
 _KILL_TIMEOUT_S = 10.0
 # How long agents may take to pass on what was commanded before the stop.
 _COMMANDS_S = 1.0
+_MOST_COMMANDS = 32
 # After this a dead Ray is left alone.
 _STOP_TIMEOUT_S = 45.0
 # How often it is looked whether an embedded Ray still runs, and how long its host has to answer.
@@ -49,6 +50,7 @@ class ActorSet:
     Attributes:
       extras: The actors of the extra roles, which share the placement group.
       last_statuses: Once they are stopped, the newest status of each task.
+      has_kept: Whether the chief's agent may have a state of an attempt before to go on from.
     """
 
     def __init__(self, plan: Plan, *, is_driver_in_cluster: bool) -> None:
@@ -68,11 +70,13 @@ class ActorSet:
         self.extras = ExtraActors(())
         self.handles: dict[TaskId, Any] = {}
         self.last_statuses: tuple[TaskStatus, ...] = ()
+        self.has_kept = False
+        self._is_stuck = False  # whether a thread still stops it
 
     def fits(self, plan: Plan) -> bool:
         """Whether the agents can be those of another plan, too."""
         own = self._plan
-        return (own.roles, own.all_roles, own.strategy, own.avoid) == (
+        return not self._is_stuck and (own.roles, own.all_roles, own.strategy, own.avoid) == (
             *(plan.roles, plan.all_roles, plan.strategy, plan.avoid),
         )
 
@@ -151,7 +155,8 @@ class ActorSet:
         return {task: self._splits.share_of(task.index) for task in workers}
 
     def command(self, command: Command, task: TaskId) -> None:
-        self._commands.append(self.handles[task].command.remote(command))
+        ref = self.handles[task].command.remote(command)
+        self._commands = [*self._commands[-_MOST_COMMANDS:], ref]
 
     def stop(
         self,
@@ -171,21 +176,22 @@ class ActorSet:
           for_another: Leaves the agents and their room to another attempt, until `release`.
         """
         departed: list[TaskId] = []
-        gone = {*lost, *away}
+        gone, extras, splits = {*lost, *away}, self.extras, self._splits
 
         def stop_by_ray() -> None:
             if not self._is_stop_begun:
                 self._is_stop_begun = True
                 departed.extend(self._end_lives([task for task in hellos if task not in gone]))
             self._kill_tasks([task for task in self.handles if not for_another or task not in departed])
-            self.extras.stop()  # the tasks may have needed them to their end
+            extras.stop()  # the tasks may have needed them to their end
             self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
-            self._splits.stop()
+            splits.stop()
             if not for_another:
                 self._remove_placement()
 
         # Any call to a Ray that was shut down would start a new one.
         by_ray = ray.is_initialized() and self._call_ray(stop_by_ray)
+        self._is_stuck = not by_ray
         self._remains.gather_here(self._remnants(hellos, departed), by_ray=by_ray)
         for task, hello in hellos.items():
             if hello.node_id == self.home and not (for_another and task in departed):

@@ -36,8 +36,8 @@ from raydist.runtime.task.actor import News
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
 from raydist.runtime.task.runner import runner_of
-from raydist.spec.status import Command, TaskState, TaskStatus
-from raydist.spec.tasks import TaskId, chief_of
+from raydist.spec.status import Command, FailureKind, TaskState, TaskStatus
+from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.storage.proof import StorageProof
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ _SILENCE_S = 2.0
 _LOOK_AGAIN_S = 0.2
 # How often Ray is asked whether nodes are about to be taken away.
 _NODES_POLL_S = 2.0
+_OF_USERS = (FailureKind.USER, FailureKind.MISTAKE, FailureKind.STORAGE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +235,8 @@ class RayTaskGroup:
             away = self._reach.unanswered()
             self._reach.close()
             self._listener.close()
+            # After an exception of the user's a checkpoint is what has proved to be good for a while.
+            self._actors.has_kept = not any(one.kind in _OF_USERS for one in self._ledger.failures)
             self._actors.stop(self._ledger.hellos, self._gone, away, for_another=for_another)
             self._is_ended = True
 
@@ -391,15 +394,15 @@ class RayTaskGroup:
         if self._datasets:
             for task, share in self._actors.split(self._datasets, self._ledger.hellos).items():
                 self._assignments[task] = dataclasses.replace(self._assignments[task], datasets=share)
-        kept = None if self._attempt == 0 else self._chief.take_kept.remote()
+        kept = [self._chief.kept.remote()] if self._actors.has_kept else []
         for task in self._plan.tasks:
-            self._run(task, kept)
+            self._run(task, kept if task.task_type is not TaskType.EVALUATOR else ())
 
     @property
     def _chief(self) -> Any:
         return self._actors.handles[chief_of(task.task_type for task in self._plan.tasks)]
 
-    def _run(self, task: TaskId, kept: Any = None) -> None:
+    def _run(self, task: TaskId, kept: Sequence[Any] = ()) -> None:
         assignment = self._assignments[task]
         run = self._actors.handles[task].run.remote(assignment, self._code, self._chief, kept)
         self._await("run", task, run)

@@ -81,6 +81,7 @@ class Remains:
         for remnant in (*self._left, *killed):
             if not self._is_away(remnant):
                 _salvage(remnant, patience_s=_TIMEOUT_S if by_ray else 0.0)
+        self._left, self._refs, self._threads = [], [], []
 
     def _within_reach(self, away: list[Remnant]) -> list[Remnant]:
         """Returns those on hosts whose Ray still runs; elsewhere they cannot be gathered."""

@@ -116,7 +116,7 @@ def sweep(root: Path, *, stale_after_s: float = STALE_AFTER_S) -> None:
     for path in root.iterdir():
         # Another task of this host may be sweeping too.
         with suppress(FileNotFoundError):
-            if _last_write_s(path) > oldest:
+            if not path.is_dir() or _last_write_s(path) > oldest:
                 continue
             with adopted(path, timeout_s=0) as is_dead:
                 if is_dead:

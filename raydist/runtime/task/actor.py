@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -91,29 +91,31 @@ class TaskActor:
             thread.start()
         if setup.incarnation == 0:
             self._parcels.clear()
-            self._kept = self._memory.newest()
+            # An attempt that has not come so far as to keep one leaves that of the attempt before.
+            self._kept = self._memory.newest() or self._kept
             self._memory.close()
             self._memory = StateMemory()
         life = TaskLife(setup, host=self._host, memory=self._memory, on_change=self._note_change)
         life.begin(self._apply(setup))
+        hello = life.hello(node_id=ray.get_runtime_context().get_node_id())
+        self._called_at_s = time.monotonic()
         self._life, self._task, self._may_vanish = life, setup.task, setup.may_vanish
         self._note_change()
-        return life.hello(node_id=ray.get_runtime_context().get_node_id())
+        return hello
 
-    def take_kept(self) -> bytes | None:
-        """Returns, once, the newest state that the process of the attempt before has kept in memory."""
-        kept, self._kept = self._kept, None
-        return kept
+    def kept(self) -> bytes | None:
+        """Returns the newest state that the process of an attempt before has kept in memory."""
+        return self._kept
 
-    def run(self, assignment: TaskAssignment, code: bytes | None, keeper: Any, kept: bytes | None) -> None:
-        """Has the process train, and returns at once.
+    def run(self, assignment: TaskAssignment, code: bytes | None, keeper: Any, kept: Sequence[Any]) -> None:
+        """Has the process train, and returns once it knows what to do.
 
         Args:
           keeper: The agent that keeps the parcels.
-          kept: What `take_kept` of the chief's agent has returned.
+          kept: The reference to what `kept` of the chief's agent returns, in a list, or an empty one.
         """
         if self._life is not None:
-            self._life.run(assignment, code, RayParcels(keeper), kept)
+            self._life.run(assignment, code, RayParcels(keeper), _fetched(kept))
 
     def news(self, since: int) -> News:
         """Waits for a status after the one with that number, and returns the newest.
@@ -229,6 +231,15 @@ class TaskActor:
             self.end()
         finally:
             os._exit(1)
+
+
+def _fetched(kept: Sequence[Any]) -> bytes | None:
+    try:
+        content: bytes | None = ray.get(kept[0]) if kept else None
+    except ray.exceptions.RayError as error:  # the chief's agent is lost, of which its own calls tell
+        print(f"raydist: no state of the attempt before can be had: {error}", flush=True)
+        return None
+    return content
 
 
 def _without_progress(status: TaskStatus) -> tuple[object, ...]:

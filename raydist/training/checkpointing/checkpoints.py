@@ -66,12 +66,14 @@ class TaskCheckpoints:
         has_evaluator: bool = False,
         keeper: StateKeeper | None = None,
         kept: SavedState | None = None,
+        on_kept: Callable[[], None] = lambda: None,
     ) -> None:
         """Takes what the chief keeps.
 
         Args:
           keeper: Keeps states in memory between two checkpoints; None keeps none.
           kept: What the chief of the attempt before has kept so, for all workers.
+          on_kept: Called once that is what the run goes on from.
           evaluations: The evaluator's values, where they may decide which checkpoint is best; else None.
           has_evaluator: Whether there is an evaluator now, whose values of each checkpoint are awaited.
           before_commit: Stores what a run that continues from the checkpoint will not report again.
@@ -90,6 +92,7 @@ class TaskCheckpoints:
         self._progress = progress
         self._keeper = keeper
         self._kept = kept
+        self._on_kept = on_kept
         self._snapshots = variables.Snapshots()
         self._uploads = Uploads()
         self._newest: SavedState | None = None
@@ -118,12 +121,16 @@ class TaskCheckpoints:
         if not self._is_read:
             self._newest = self._read_consistent()
             self._is_read = True
+            if self._newest is not None and self._newest is self._kept:
+                self._note_kept(self._newest)
         return self._newest
 
     def _read_consistent(self) -> SavedState | None:
         # Otherwise those that found one would wait in its restore for those that train already.
         for _ in range(_READS):
-            state = self._newer_of(self._read_newest(), self._kept)
+            state = self._read_newest()
+            if self._kept is not None and (state is None or state.step < self._kept.step):
+                state = self._kept
             if self._gather is None:
                 return state
             name = state.uri.rpartition("/")[2] if state else ""
@@ -141,16 +148,16 @@ class TaskCheckpoints:
             "same storage; give a --storage that every host shares"
         )
 
-    def _newer_of(self, stored: SavedState | None, kept: SavedState | None) -> SavedState | None:
-        if kept is None or (stored is not None and stored.step >= kept.step):
-            return stored
+    def _note_kept(self, state: SavedState) -> None:
+        self._on_kept()
         if self._is_chief:
-            instead = "the beginning" if stored is None else f"the checkpoint of step {stored.step}"
+            instead = "from the beginning"
+            if self.last_saved_step is not None:
+                instead = f"from the checkpoint of step {self.last_saved_step}"
             self._progress.note(
-                f"attempt {self._attempt} went on from step {kept.step}, which the chief's host had in "
-                f"memory, and not from {instead}"
+                f"attempt {self._attempt} went on from step {state.step}, which the chief's host had in "
+                f"memory, and not {instead}"
             )
-        return kept
 
     def newest_step(self) -> int:
         """Returns the step of the newest committed checkpoint, of this attempt too; 0 without one."""
@@ -276,6 +283,11 @@ class TaskCheckpoints:
         """Whether `keep` does anything, alike in all tasks."""
         return self._keeper is not None
 
+    @property
+    def has_given_up_keeping(self) -> bool:
+        """Whether the chief keeps none any more; False in other tasks."""
+        return self._keeper is not None and self._keeper.is_given_up
+
     def keep(
         self,
         trackables: Mapping[str, Any],
@@ -285,10 +297,8 @@ class TaskCheckpoints:
         history: tuple[Mapping[str, Any], ...] = (),
         arrays: Mapping[str, np.ndarray] | None = None,
         **state: Any,
-    ) -> float:
+    ) -> None:
         """Keeps in memory what `save` takes. Every task calls it at the same step.
-
-        Returns the seconds that training had to wait for it.
 
         Args:
           sums: As `Snapshots.take` has it.
@@ -299,9 +309,7 @@ class TaskCheckpoints:
             found = {STATE_FILE: _encoded(history, step=step, **state)}
             return {**found, ARRAYS_FILE: encode_arrays(arrays)} if arrays else found
 
-        return self._keeper.keep(
-            _groups(trackables), files, step=step, sums=sums, averaged=_statistics(trackables)
-        )
+        self._keeper.keep(_groups(trackables), files, step=step, sums=sums, averaged=_statistics(trackables))
 
     def check_equal(self, trackables: Mapping[str, Any], *, when: str) -> None:
         """Checks that all workers hold the same state, as `equal_state.check` does. Every task calls it."""

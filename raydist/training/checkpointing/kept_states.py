@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import math
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +11,8 @@ from raydist.spec.byte_size import write_bytes
 from raydist.storage.kept_state import StateWriter
 from raydist.training.checkpointing.uploads import Uploads
 from raydist.training.checkpointing.variables import Snapshots, Sums
+
+logger = logging.getLogger(__name__)
 
 # The memory that holds the snapshot, and the two states that take turns.
 _COPIES = 3
@@ -39,6 +41,7 @@ class StateKeeper:
         self._note = note
         self._snapshots = Snapshots()
         self._writes = Uploads()
+        self._is_given_up = False
         self._most_variables = 0  # of the states that fit
 
     def keep(
@@ -49,15 +52,14 @@ class StateKeeper:
         step: int,
         sums: Sums | None,
         averaged: Collection[Any] = (),
-    ) -> float:
-        """Copies the state, and begins to write it; returns the seconds that training had to wait.
+    ) -> None:
+        """Copies the state, and begins to write it.
 
         Args:
           groups: Variables by the name of what they are of.
           files: Returns what a checkpoint has beside its variables.
           sums, averaged: As `Snapshots.take` has them.
         """
-        begun_at_s = time.perf_counter()
         self._await_write()
         writer = self._writer if self._fits(groups) else None
         snapshot = self._snapshots.take(groups, is_chief=writer is not None, sums=sums, averaged=averaged)
@@ -68,13 +70,18 @@ class StateKeeper:
                 writer.write(step, {**snapshot.files(), **beside}, self._waiting())
 
             self._writes.start(write)
-        return time.perf_counter() - begun_at_s
 
     def _await_write(self) -> None:
         try:
             self._writes.wait()
-        except OSError as error:  # no memory
-            self._give_up(f"{error.strerror}")
+        except Exception as error:  # such as no memory; training does not depend on it
+            logger.warning("no state is kept in memory any more", exc_info=True)
+            self._give_up(f"{type(error).__name__}: {error}")
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the chief keeps none any more."""
+        return self._is_given_up
 
     def _fits(self, groups: Mapping[str, Sequence[Any]]) -> bool:
         num_variables = sum(map(len, groups.values()))
@@ -88,7 +95,7 @@ class StateKeeper:
         return self._writer is not None
 
     def _give_up(self, why: str) -> None:
-        self._writer = None
+        self._writer, self._is_given_up = None, True
         self._note(
             f"the state is not kept in memory between checkpoints ({why}), so a new attempt repeats the "
             "steps since the last one"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from raydist.spec.job import CheckpointEvery, CheckpointUnit
 
 # What keeping may take of the time; with more of it, more calls go by in between.
@@ -43,7 +45,7 @@ class KeepSchedule:
         self._every: int | None = None
         self._num_calls = 0
         self._kept_at = 0
-        self._has_kept = False
+        self._has_kept = self._has_ended = False
         self._costs_s: list[float] = []
 
     def called(self) -> None:
@@ -63,12 +65,21 @@ class KeepSchedule:
 
     @property
     def cost_s(self) -> float:
-        """The least that it has cost this worker's training since `agreed`; 0 while that is not known."""
-        return min(self._costs_s, default=0.0)
+        """The least that it has cost this worker's training since `agreed`; 0 while that is not known.
+
+        Infinite once nothing is kept any more.
+        """
+        return math.inf if self._has_ended else min(self._costs_s, default=0.0)
+
+    def end(self) -> None:
+        """Has all workers keep no more, once they agree again."""
+        self._has_ended = True
 
     def agreed(self, cost_s: float, *, call_s: float) -> None:
         """Takes what all workers have agreed on: what keeping a state costs, and how long a call takes."""
-        if cost_s > 0 and call_s > 0:
+        if math.isinf(cost_s):
+            self._every = None
+        elif cost_s > 0 and call_s > 0:
             self._every = max(1, round(cost_s / (MOST_SHARE * call_s)))
         else:
             self._every = self._every or 1

@@ -113,7 +113,7 @@ class StepPacker:
         self._packs = self._packs and step_s < float("inf")
         if self._packs and self._num_calls >= FIRST_CALLS:
             self._size = max(1, min(int(TARGET_CALL_S / step_s), MAX_STEPS)) if step_s > 0 else MAX_STEPS
-        self._plan_next(call_s * self._size / size_before, may_save=may_save > 0)
+        self._plan_next(call_s * self._size / size_before, may_ask=may_save > 0 or keeping > _ALL)
         if self._pauses is not None and keeping > _ALL:
             self._pauses.agree_on_keeping(keep_cost_s, call_s * self._size / size_before)
         if is_wanted > 0 and self._pauses is not None:
@@ -121,12 +121,12 @@ class StepPacker:
         self._fastest_step_s = float("inf")
         self._asked_at_s = self._clock()
 
-    def _plan_next(self, call_s: float, *, may_save: bool) -> None:
+    def _plan_next(self, call_s: float, *, may_ask: bool) -> None:
         """Plans the next question, which is `call_s` seconds long calls away from this one."""
-        if not may_save and not self._packs:
+        if not may_ask and not self._packs:
             self._agree = None  # in every worker, so no worker asks again
             return
-        if may_save:
+        if may_ask:
             # At most twice as many calls as the last time: the first ones say little about the later ones.
             wanted = int(ASK_EVERY_S / call_s) if call_s > 0 else MAX_CALLS_BETWEEN
             self._calls_between = max(1, min(wanted, 2 * self._calls_between, MAX_CALLS_BETWEEN))

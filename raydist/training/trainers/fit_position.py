@@ -141,14 +141,11 @@ class FitPosition:
             trackables, fields = self._state(model, callbacks)
             self.run.save(trackables, step=self.step, **fields)
 
-    def keep(self, model: Any, callbacks: Sequence[Any]) -> float:
-        """Keeps in memory what `save` stores; returns the seconds that training waited for it.
-
-        Every task calls it at the same step.
-        """
+    def keep(self, model: Any, callbacks: Sequence[Any]) -> None:
+        """Keeps in memory what `save` stores. Every task calls it at the same step."""
         self.run.fit_lengths[self.number] = self.length
         trackables, fields = self._state(model, callbacks)
-        return self.run.keep(trackables, step=self.step, **fields)
+        self.run.keep(trackables, step=self.step, **fields)
 
     def _state(self, model: Any, callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns what is saved: what has variables, and the fields of SavedState."""

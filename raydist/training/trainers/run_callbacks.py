@@ -222,8 +222,12 @@ class _Checkpoint:
 
     def _keep(self) -> None:
         if self._keeps and self._keeping.is_due and not self._position.is_done:
-            cost_s = self._position.keep(self.model, self._users)
-            self._keeping.kept(cost_s if self._position.run.assignment.is_chief else 0.0)
+            begun_at_s, run = time.perf_counter(), self._position.run
+            self._position.keep(self.model, self._users)
+            cost_s = time.perf_counter() - begun_at_s
+            self._keeping.kept(cost_s if run.assignment.is_chief else 0.0)
+            if run.checkpoints.has_given_up_keeping:
+                self._keeping.end()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         position, run = self._position, self._position.run

@@ -127,9 +127,9 @@ class TaskRun:
         self.commands.save.clear()
         self.checkpoints.save(trackables, step=step, sums=self._sums, **self._described(position))
 
-    def keep(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> float:
-        """Keeps in memory what `save` stores, in every task; returns the seconds that training waited."""
-        return self.checkpoints.keep(trackables, step=step, sums=self._sums, **self._described(position))
+    def keep(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
+        """Keeps in memory what `save` stores, in every task."""
+        self.checkpoints.keep(trackables, step=step, sums=self._sums, **self._described(position))
 
     @property
     def _sums(self) -> Sums | None:

@@ -126,3 +126,14 @@ def test_salvage_kills_a_task_that_ray_did_not_and_stores_its_log(
     stored = read_log(open_run(str(tmp_path / "runs"), run="run"), task=task, attempt=2)
     assert stored == "printed before the end\n"
     salvage(path, log, pid=owner.pid)
+
+
+def test_what_is_no_folder_is_left_alone() -> None:
+    scratch_root().mkdir(mode=0o700, exist_ok=True)
+    path = scratch_root() / "a file"
+    path.write_text("")
+    try:
+        sweep(scratch_root(), stale_after_s=-1)
+        assert path.exists()
+    finally:
+        path.unlink()
