@@ -185,10 +185,10 @@ class Controller:
                 self._call_group(lambda group: group.replace(task))
             case SendCommand(command, tasks):
                 self._call_group(lambda group: group.command(command, tasks))
-            case StopGroup(for_another):
+            case StopGroup(for_another, keeps_state):
                 self._start_deadline_s = self._grace_deadline_s = None
                 self._save_deadline_s = self._stacks_deadline_s = None
-                self._handle(self._end_attempt(for_another=for_another))
+                self._handle(self._end_attempt(for_another=for_another, keeps_state=keeps_state))
 
     def _start_attempt(self, asked: StartAttempt) -> None:
         self._attempt_started_s = self._room_asked_s = self._clock.now()
@@ -282,9 +282,10 @@ class Controller:
             deadlines.append((self._stacks_deadline_s, StacksDeadlinePassed()))
         return deadlines
 
-    def _end_attempt(self, *, for_another: bool = False) -> GroupStopped:
+    def _end_attempt(self, *, for_another: bool = False, keeps_state: bool = True) -> GroupStopped:
         """Stops the group, if there is one, and returns what is known of its tasks then."""
-        group, problem = self._group, self._stop_group(for_another=for_another)
+        group = self._group
+        problem = self._stop_group(for_another=for_another, keeps_state=keeps_state)
         return GroupStopped(
             problem,
             statuses=() if group is None else group.last_statuses(),
@@ -298,12 +299,12 @@ class Controller:
             logger.warning("the newest checkpoint could not be looked up: %s", error)
             return None
 
-    def _stop_group(self, *, for_another: bool) -> str | None:
+    def _stop_group(self, *, for_another: bool, keeps_state: bool) -> str | None:
         """Stops the group, if there is one; returns why it could not be stopped, or None."""
         if self._group is None:
             return None
         try:
-            self._group.stop(for_another=for_another)
+            self._group.stop(for_another=for_another, keeps_state=keeps_state)
         except Exception as error:
             # Whatever stopping meets, the run ends with the result it had. Kept, to be tried once more.
             logger.exception("attempt %d could not be stopped", self._machine.attempt.number)

@@ -173,9 +173,11 @@ class StopGroup:
 
     Attributes:
       for_another: Whether another attempt follows.
+      keeps_state: Whether that may go on from a state in memory.
     """
 
     for_another: bool = False
+    keeps_state: bool = True
 
 
 Action = (

@@ -93,7 +93,7 @@ class RunMachine:
         self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
         self._memory = MemoryWatch()
         self._saving: Saving | None = None
-        self._awaits_stacks = False
+        self._awaits_stacks = self._is_state_doubted = False
         self._room = 0  # for so many workers, as far as is known
         # The incarnation of the evaluator that has got FINISH, since training is done.
         self._finishing_incarnation: int | None = None
@@ -340,6 +340,8 @@ class RunMachine:
         return self._judge(start_deadline.unready_cause(self.plan, self.attempt))
 
     def _judge(self, cause: RootCause) -> list[Action]:
+        # After an exception of the user's, a checkpoint is what has proved to be good for a while.
+        self._is_state_doubted = cause.failure.kind is FailureKind.USER
         self._lost, following = self._lost.with_cause(cause, self.attempt, at_s=self._news_at_s)
         return self._follow(following)
 
@@ -377,7 +379,9 @@ class RunMachine:
         self._next = following
         # What is on a host that is about to be taken away is of no use to another attempt.
         is_staying = not self.attempt.told_to_leave
-        return [StopGroup(for_another=following is RunState.STARTING and is_staying)]
+        is_another = following is RunState.STARTING and is_staying
+        keeps_state = not (is_another and self._is_state_doubted)
+        return [StopGroup(for_another=is_another, keeps_state=keeps_state)]
 
     def _take_last_news(self, stopped: GroupStopped) -> None:
         # Why the attempt ended is known already: a task that fails as it is stopped changes nothing.
@@ -391,7 +395,7 @@ class RunMachine:
         number = self.attempt.number
         self.attempt = self.attempt.stopped()
         self._next = self._saving = self._finishing_incarnation = None
-        self._awaits_stacks = self._is_chief_told = False
+        self._awaits_stacks = self._is_chief_told = self._is_state_doubted = False
         self._room = 0
         self._watchdog = Watchdog(stall_timeout_s=self.plan.job.stall_timeout)
         if problem is not None:

@@ -54,13 +54,14 @@ class TaskGroup(Protocol):
         One that comes up at another address, which its peers cannot reach, stays STARTING.
         """
 
-    def stop(self, *, for_another: bool = False) -> None:
+    def stop(self, *, for_another: bool = False, keeps_state: bool = True) -> None:
         """Ends every process, placement group and temporary file of the attempt. Idempotent.
 
         A call that follows one which Ctrl-C interrupted, waits for no task to end by itself.
 
         Args:
           for_another: Another attempt follows, for which the launcher may keep what is no process of a task.
+          keeps_state: Whether that may go on from a state in memory; else it goes on from a checkpoint.
         """
 
     def last_statuses(self) -> tuple[TaskStatus, ...]:

@@ -107,6 +107,14 @@ def test_run_fails_when_more_attempts_are_lost_than_allowed(max_failures: int) -
     assert error_of(machine).endswith(f"lost, --max-failures is {max_failures}")
 
 
+def test_attempt_after_an_exception_goes_on_from_a_checkpoint_and_not_from_memory() -> None:
+    machine = machine_after(TRAINING, updated(make_status("worker/1", step=7)))
+    assert machine.handle(failed("worker/1", step=7)) == [StopGroup(for_another=True, keeps_state=False)]
+    machine.handle(GroupStopped())
+    machine.handle(TRAINING)
+    assert machine.handle(LOST) == [StopGroup(for_another=True, keeps_state=True)]
+
+
 def test_collateral_failure_waits_for_its_cause() -> None:
     machine = machine_after(TRAINING)
     assert machine.handle(COLLATERAL) == [AwaitCollateral()]

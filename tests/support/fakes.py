@@ -151,7 +151,7 @@ class FakeTaskGroup:
             name, TaskState.STARTING, pid=1000 * incarnation, incarnation=incarnation
         )
 
-    def stop(self, *, for_another: bool = False) -> None:
+    def stop(self, *, for_another: bool = False, keeps_state: bool = True) -> None:
         self.num_stops += 1
         self.is_for_another = for_another
         if self.stop_problems:

@@ -36,7 +36,7 @@ from raydist.runtime.task.actor import News
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
 from raydist.runtime.task.runner import runner_of
-from raydist.spec.status import Command, FailureKind, TaskState, TaskStatus
+from raydist.spec.status import Command, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.storage.proof import StorageProof
 
@@ -50,7 +50,6 @@ _SILENCE_S = 2.0
 _LOOK_AGAIN_S = 0.2
 # How often Ray is asked whether nodes are about to be taken away.
 _NODES_POLL_S = 2.0
-_OF_USERS = (FailureKind.USER, FailureKind.MISTAKE, FailureKind.STORAGE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,11 +222,12 @@ class RayTaskGroup:
         self._gone.discard(task)
         self._await("hello", task, hello)
 
-    def stop(self, *, for_another: bool = False) -> None:
+    def stop(self, *, for_another: bool = False, keeps_state: bool = True) -> None:
         """Ends every process, agent and placement group, and removes the scratch folders. Idempotent.
 
         Args:
           for_another: Leaves agents and room to another attempt, see `kept`.
+          keeps_state: Whether that may go on from what the chief's agent has in memory.
         """
         self._is_stopped = True  # nothing is awaited from here on
         if not self._is_ended:
@@ -235,8 +235,7 @@ class RayTaskGroup:
             away = self._reach.unanswered()
             self._reach.close()
             self._listener.close()
-            # After an exception of the user's a checkpoint is what has proved to be good for a while.
-            self._actors.has_kept = not any(one.kind in _OF_USERS for one in self._ledger.failures)
+            self._actors.has_kept = keeps_state
             self._actors.stop(self._ledger.hellos, self._gone, away, for_another=for_another)
             self._is_ended = True
 

@@ -46,11 +46,6 @@ class Ledger:
         failures = (status.failure for status in self._statuses.values())
         return {failure.task for failure in failures if failure and failure.kind is FailureKind.LOST}
 
-    @property
-    def failures(self) -> list[TaskFailure]:
-        """How tasks have failed."""
-        return [status.failure for status in self._statuses.values() if status.failure is not None]
-
     def suspects(self, *, silence_s: float) -> frozenset[TaskId]:
         """Returns tasks that may have died: without a status for `silence_s`, or all once one has failed."""
         states = {task: self._statuses[task].state for task in self.hellos}
