@@ -107,6 +107,7 @@ def test_only_a_lost_agent_is_replaced(
     second.group.stop()
 
 
+@pytest.mark.slow
 def test_agents_end_with_a_run_that_has_no_other_attempt(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
@@ -120,6 +121,7 @@ def test_agents_end_with_a_run_that_has_no_other_attempt(
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in agents.values()))
 
 
+@pytest.mark.slow
 def test_plan_that_asks_for_more_has_agents_of_its_own(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
@@ -135,6 +137,7 @@ def test_plan_that_asks_for_more_has_agents_of_its_own(
     second.group.stop()
 
 
+@pytest.mark.slow
 def test_stop_for_another_attempt_before_anything_is_up_leaves_nothing(
     attempts: Callable[[Plan], Attempts], plan: Plan
 ) -> None:
