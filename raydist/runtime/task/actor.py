@@ -228,7 +228,8 @@ class TaskActor:
         # Storage may be cut off as well, and training must not go on until that is found out.
         threading.Timer(_EXIT_S, os._exit, (1,)).start()
         try:
-            self.end()
+            if self._life is not None:
+                self._life.end(patience_s=0)  # Ray may end this process any moment, too
         finally:
             os._exit(1)
 

@@ -161,15 +161,19 @@ class TaskLife:
             memory_limit_bytes=self._memory_limit_bytes,
         )
 
-    def end(self) -> None:
-        """Ends the process, stores what it has left, and leaves nothing on this host. Idempotent."""
+    def end(self, *, patience_s: float = _PATIENCE_S) -> None:
+        """Ends the process, stores what it has left, and leaves nothing on this host. Idempotent.
+
+        Args:
+          patience_s: How long the process may take to say how it stands before it is killed.
+        """
         with self._ending:
             if self._has_ended:
                 return
             self._is_ending = True
             has_died = self._process is not None and self._process.has_died
             if self._process is not None:
-                self._process.stop(timeout_s=_PATIENCE_S)
+                self._process.stop(timeout_s=patience_s)
             self._capture.flush()
             files = TaskFiles.left_in(self._scratch.path, self._setup.log)
             sentence = None if files is None else files.store_rest()
