@@ -24,7 +24,7 @@ from raydist.spec.status import SHOW_PROGRESS
 from raydist.spec.tasks import TaskType
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.evaluations import EvaluationStore
-from raydist.storage.kept_state import HandedState, StateWriter
+from raydist.storage.kept_state import HandedState
 from raydist.storage.run_storage import open_run
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
@@ -233,13 +233,8 @@ def _kept_states(
         found = {} if board is None else {_BOARD: board.waiting()}
         return {**found, _METRICS: metrics.waiting()}
 
-    writer = None
-    if assignment.is_chief:
-        try:
-            writer = StateWriter(handed.memory)
-        except OSError as error:  # such as a container that hides the agent's files
-            logger.warning("no state is kept in memory: %s", error)
-    keeper = StateKeeper(writer, waiting=waiting, most_bytes=most_bytes, note=reporting.note)
+    memory = handed.memory if assignment.is_chief else None
+    keeper = StateKeeper(memory, waiting=waiting, most_bytes=most_bytes, note=progress.note)
     state = handed.read()
     if state is None:
         return keeper, None, lambda: None

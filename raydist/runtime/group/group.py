@@ -7,7 +7,8 @@ import dataclasses
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -293,9 +294,9 @@ class RayTaskGroup:
             self._ledger.failed(unreachable_task(self._ledger.hellos[task], loss, pid=pid))
 
     def _take(self, answer: Answer) -> None:
-        call: Hashable = answer.key
-        if not isinstance(call, _Call):
-            self._actors.extras.take(answer.ref)
+        call: Any = answer.key
+        if not isinstance(call, _Call):  # the reference of an extra role's
+            self._actors.extras.take(call)
             self._await_extras()
             self._run_once_all_are_up()
             return
@@ -303,13 +304,13 @@ class RayTaskGroup:
             return  # of an agent in whose place there is another
         try:
             if call.name == "news":
-                self._take_news(ray.get(answer.ref))
+                self._take_news(answer.future.result())
             elif call.incarnation != self._ledger.incarnation_of(call.task):
                 return
             elif call.name == "hello":
-                self._take_hello(answer.ref, call.task)
+                self._take_hello(answer.future, call.task)
             else:
-                ray.get(answer.ref)
+                answer.future.result()
         except RayTaskError as error:
             raise ClusterError(f"{call.task}: {error.cause}", task=str(call.task)) from error
         except RayError as error:  # by most of Ray's other ones too, its agent was killed: OutOfMemoryError
@@ -322,9 +323,9 @@ class RayTaskGroup:
         hello, peak = self._ledger.hellos.get(task), self._ledger.peak_memory_bytes(task)
         self._ledger.failed(lost_task(task, error, hello=hello, peak=peak))
 
-    def _take_hello(self, ref: Any, task: TaskId) -> None:
+    def _take_hello(self, answer: Future[Hello], task: TaskId) -> None:
         try:
-            hello = self._read_hello(ref, task)
+            hello = self._read_hello(answer, task)
         except (ClusterError, StorageError) as error:
             if not self._assignments:
                 raise
@@ -345,7 +346,7 @@ class RayTaskGroup:
             self._actors.command(command, task)
         self._run_once_all_are_up()
 
-    def _read_hello(self, ref: Any, task: TaskId) -> Hello:
+    def _read_hello(self, answer: Future[Hello], task: TaskId) -> Hello:
         """Returns the hello of a task.
 
         Raises:
@@ -353,7 +354,7 @@ class RayTaskGroup:
           ClusterError, StorageError: Its host cannot run it.
         """
         try:
-            hello: Hello = ray.get(ref)
+            hello = answer.result()
         except RayError as error:
             raise_if_host_cannot(task, error)
             raise

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Hashable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +18,14 @@ _GATHER_S = 0.02
 
 @dataclass(frozen=True)
 class Answer:
-    """What is to be read with `ray.get`, which returns or raises at once.
+    """The answer to a call: its result, or the error that Ray raises for it.
 
     Attributes:
       key: As it was given with the call.
     """
 
     key: Hashable
-    ref: Any
+    future: Future[Any]
 
 
 class Listener:
@@ -35,13 +36,13 @@ class Listener:
 
     def __init__(self) -> None:
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[tuple[Hashable, Any, Any] | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[Answer, Any] | None] = queue.SimpleQueue()
         self._is_closed = False
         threading.Thread(target=self._follow_all, name="raydist-news", daemon=True).start()
 
     def expect(self, key: Hashable, ref: Any) -> None:
         """Has `take` return the answer to a call."""
-        ref.future().add_done_callback(lambda _: self._answers.put(Answer(key, ref)))
+        ref.future().add_done_callback(lambda future: self._answers.put(Answer(key, future)))
 
     def follow(self, key: Hashable, agent: Any) -> None:
         """Has `take` return all that the agent tells, up to an error."""
@@ -67,16 +68,13 @@ class Listener:
         self._ready.put(None)
 
     def _ask(self, key: Hashable, agent: Any, *, since: int) -> None:
-        ref = agent.news.remote(since)
-        # Ray's own thread, which this is called in, is not to call Ray.
-        ref.future().add_done_callback(lambda _: self._ready.put((key, agent, ref)))
+        # Ray's own thread, which the callback runs in, is not to call Ray.
+        asked = agent.news.remote(since).future()
+        asked.add_done_callback(lambda future: self._ready.put((Answer(key, future), agent)))
 
     def _follow_all(self) -> None:
         while (ready := self._ready.get()) is not None and not self._is_closed and ray.is_initialized():
-            key, agent, ref = ready
-            self._answers.put(Answer(key, ref))
-            try:
-                since = ray.get(ref).seq
-            except ray.exceptions.RayError:
-                continue  # whoever takes the answer reads it, too
-            self._ask(key, agent, since=since)
+            answer, agent = ready
+            self._answers.put(answer)
+            if answer.future.exception() is None:  # else there is nobody to ask any more
+                self._ask(answer.key, agent, since=answer.future.result().seq)

@@ -66,6 +66,7 @@ class TaskLife:
         self._ending = threading.Lock()
         self._secrets = Secrets()
         self._notes: tuple[str, ...] = ()
+        self._machine = read_machine()
         self._oom: OomCounter | None = None
         self._memory_limit_bytes: int | None = None
 
@@ -97,8 +98,8 @@ class TaskLife:
                 self._process.kill()
             self._release()
             raise
-        machine, self._oom = read_machine(), OomCounter.read()
-        limits = (machine.memory_bytes, None if self._oom is None else self._oom.limit_bytes())
+        self._oom = OomCounter.read()
+        limits = (self._machine.memory_bytes, None if self._oom is None else self._oom.limit_bytes())
         self._memory_limit_bytes = min(filter(None, limits), default=None)
 
     def hello(self, *, node_id: str) -> Hello:
@@ -113,7 +114,7 @@ class TaskLife:
             scratch_path=self._scratch.path,
             versions=installed_versions(),
             host_name=socket.gethostname(),
-            machine=read_machine(),
+            machine=self._machine,
             packages=package_versions() if self._setup.tells_packages else {},
         )
 
@@ -211,7 +212,7 @@ class TaskLife:
             ended = process.wait()
         except ProcessDiedError as error:
             if not self._is_ending:
-                self._fail(self._describe_death(error.code))
+                self._fail(self._describe_death(process, error.code))
             return
         problem = self._capture.flush()
         if problem is not None:
@@ -228,11 +229,10 @@ class TaskLife:
         self._failure = failure
         self._on_change()
 
-    def _describe_death(self, code: int) -> TaskFailure:
-        process, finding = self._process, examine(self._scratch.path, code=code, oom=self._oom)
-        status = None if process is None else process.status
-        peak = None if status is None else status.peak_memory_bytes
-        pid = "" if process is None or process.pid is None else f" {process.pid}"
+    def _describe_death(self, process: TaskProcess, code: int) -> TaskFailure:
+        finding = examine(self._scratch.path, code=code, oom=self._oom)
+        peak = None if process.status is None else process.status.peak_memory_bytes
+        pid = "" if process.pid is None else f" {process.pid}"
         message = f"its process{pid} on {self._host} {finding.how}"
         if finding.is_out_of_memory and peak is not None:
             message += f"; its peak was {write_bytes(peak)}"

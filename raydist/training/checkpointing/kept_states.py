@@ -23,19 +23,19 @@ class StateKeeper:
 
     def __init__(
         self,
-        writer: StateWriter | None,
+        memory: Sequence[str] | None,
         *,
         waiting: Callable[[], Mapping[str, bytes]] = dict,
         most_bytes: int,
         note: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        """Takes where the chief writes; None for the others.
+        """Takes where the chief writes, see `StateMemory.paths`; None for the others.
 
         Args:
           waiting: Returns what was reported and waits to be stored.
           most_bytes: Memory that it may take. A state that does not fit is not kept.
         """
-        self._writer = writer
+        self._writer: StateWriter | None = None
         self._waiting = waiting
         self._most_bytes = most_bytes
         self._note = note
@@ -43,6 +43,11 @@ class StateKeeper:
         self._writes = Uploads()
         self._is_given_up = False
         self._most_variables = 0  # of the states that fit
+        if memory is not None:
+            try:
+                self._writer = StateWriter(memory)
+            except OSError as error:  # such as a container that hides the agent's files
+                self._give_up(str(error))
 
     def keep(
         self,

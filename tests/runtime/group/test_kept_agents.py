@@ -25,9 +25,10 @@ BOTH = ("worker/0", "worker/1")
 class Attempts:
     """A run's attempts, each driven as `Drive` does it."""
 
-    def __init__(self, launcher: RayLauncher, storage_path: Path) -> None:
+    def __init__(self, launcher: RayLauncher, storage_path: Path, wait_until: WaitUntil) -> None:
         self.launcher = launcher
         self._storage_path = storage_path
+        self._wait_until = wait_until
         self._number = 0
 
     def begin(self, plan: Plan) -> Drive:
@@ -35,9 +36,17 @@ class Attempts:
         self._number += 1
         return Drive(group, self._storage_path)
 
+    def train(self, plan: Plan) -> Drive:
+        """Begins the next attempt, and waits until both workers train."""
+        drive = self.begin(plan)
+        self._wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
+        return drive
+
 
 @pytest.fixture
-def attempts(ray_cluster: Connection, no_leaks: None, tmp_path: Path) -> Iterator[Callable[[Plan], Attempts]]:
+def attempts(
+    ray_cluster: Connection, no_leaks: None, tmp_path: Path, wait_until: WaitUntil
+) -> Iterator[Callable[[Plan], Attempts]]:
     with ExitStack() as stack:
 
         def make(plan: Plan) -> Attempts:
@@ -45,7 +54,7 @@ def attempts(ray_cluster: Connection, no_leaks: None, tmp_path: Path) -> Iterato
                 plan, ray_cluster, code=None, run_uri=str(tmp_path / "run"), runner=COUNTING
             )
             stack.callback(launcher.close)
-            return Attempts(launcher, tmp_path)
+            return Attempts(launcher, tmp_path, wait_until)
 
         yield make
 
@@ -72,8 +81,7 @@ def test_agents_outlive_a_process_and_have_another_one_in_the_next_attempt(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
     run = attempts(plan)
-    first = run.begin(plan)
-    wait_until(lambda: first.all_in(TaskState.RUNNING, *BOTH))
+    first = run.train(plan)
     agents, processes = agents_of(first), {first.statuses[task].pid for task in BOTH}
     lose(first, first.statuses["worker/1"].pid, wait_until)
     first.group.stop(for_another=True)
@@ -81,8 +89,7 @@ def test_agents_outlive_a_process_and_have_another_one_in_the_next_attempt(
     assert list(scratch_root().iterdir()) == []
     assert all(Path(f"/proc/{pid}").exists() for pid in agents.values())
 
-    second = run.begin(plan)
-    wait_until(lambda: second.all_in(TaskState.RUNNING, *BOTH))
+    second = run.train(plan)
     assert agents_of(second) == agents
     assert processes.isdisjoint(second.statuses[task].pid for task in BOTH)
     assert second.statuses["worker/1"].incarnation == 0
@@ -94,14 +101,12 @@ def test_only_a_lost_agent_is_replaced(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
     run = attempts(plan)
-    first = run.begin(plan)
-    wait_until(lambda: first.all_in(TaskState.RUNNING, *BOTH))
+    first = run.train(plan)
     agents = agents_of(first)
     lose(first, agents["worker/1"], wait_until)
     assert first.statuses["worker/1"].failure.message.startswith(f"its agent {agents['worker/1']} on ")  # type: ignore[union-attr]
     first.group.stop(for_another=True)
-    second = run.begin(plan)
-    wait_until(lambda: second.all_in(TaskState.RUNNING, *BOTH))
+    second = run.train(plan)
     assert agents_of(second)["worker/0"] == agents["worker/0"]
     assert agents_of(second)["worker/1"] != agents["worker/1"]
     second.group.stop()
@@ -112,8 +117,7 @@ def test_agents_end_with_a_run_that_has_no_other_attempt(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
     run = attempts(plan)
-    first = run.begin(plan)
-    wait_until(lambda: first.all_in(TaskState.RUNNING, *BOTH))
+    first = run.train(plan)
     agents = agents_of(first)
     first.group.stop(for_another=True)
     for _ in range(2):
@@ -123,16 +127,14 @@ def test_agents_end_with_a_run_that_has_no_other_attempt(
 
 @pytest.mark.slow
 def test_plan_that_asks_for_more_has_agents_of_its_own(
-    attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
+    attempts: Callable[[Plan], Attempts], plan: Plan
 ) -> None:
     run = attempts(plan)
-    first = run.begin(plan)
-    wait_until(lambda: first.all_in(TaskState.RUNNING, *BOTH))
+    first = run.train(plan)
     agents = agents_of(first)
     first.group.stop(for_another=True)
     larger = dataclasses.replace(plan.roles[0], resources=Resources(num_cpus=2))
-    second = run.begin(dataclasses.replace(plan, roles=(larger,)))
-    wait_until(lambda: second.all_in(TaskState.RUNNING, *BOTH))
+    second = run.train(dataclasses.replace(plan, roles=(larger,)))
     assert set(agents_of(second).values()).isdisjoint(agents.values())
     second.group.stop()
 
@@ -151,8 +153,7 @@ def test_agent_that_dies_between_two_attempts_is_lost_and_named(
     attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
 ) -> None:
     run = attempts(plan)
-    first = run.begin(plan)
-    wait_until(lambda: first.all_in(TaskState.RUNNING, *BOTH))
+    first = run.train(plan)
     agents = agents_of(first)
     first.group.stop(for_another=True)
     os.kill(agents["worker/1"], signal.SIGKILL)
@@ -160,7 +161,6 @@ def test_agent_that_dies_between_two_attempts_is_lost_and_named(
     wait_until(lambda: second.poll() or second.state("worker/1") is TaskState.FAILED)
     assert "its agent died" in second.statuses["worker/1"].failure.message  # type: ignore[union-attr]
     second.group.stop(for_another=True)
-    third = run.begin(plan)
-    wait_until(lambda: third.all_in(TaskState.RUNNING, *BOTH))
+    third = run.train(plan)
     assert TaskId.parse("worker/1") in third.group._ledger.hellos
     third.group.stop()
