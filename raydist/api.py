@@ -375,11 +375,11 @@ def _connect(
 ) -> tuple[Connection, Plan]:
     """Connects to Ray. A cluster is asked before it is planned for; an embedded Ray is made to fit."""
     from raydist.runtime.cluster.inventory import probe_inventory
-    from raydist.runtime.cluster.placement import check_label_selector
+    from raydist.runtime.cluster.placement import check_placeable
     from raydist.runtime.cluster.runtime_env import check_runtime_env
 
     check_runtime_env(request.job)
-    check_label_selector(request.job)
+    check_placeable(request.job)
     plan: Plan | None = None
 
     def embedded() -> EmbeddedSize:

@@ -234,6 +234,7 @@ class JobSpec:
       stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
       keep_warm: Seconds that each host of an existing Ray keeps a process which has imported TensorFlow, for
         the next run or attempt.
+      standby: Agents that wait on other hosts, with TensorFlow imported, to take the place of a lost host's.
       survivor_memory: Bytes that the state of `fit` may take in memory of the chief's host between two
         checkpoints, three times its size; 0 keeps none.
       stop_on_nan: Whether the run ends once a reported value is NaN or infinite.
@@ -320,6 +321,7 @@ class JobSpec:
     start_timeout: float = 300.0
     stall_timeout: float = 600.0
     keep_warm: float = 300.0
+    standby: int = 0
     survivor_memory: int = 1 << 30
     stop_on_nan: bool = False
     resume: Resume = False
@@ -353,6 +355,7 @@ _LOWEST: Mapping[str, int] = {
     "data_workers": 0,
     "max_failures": 0,
     "keep_warm": 0,
+    "standby": 0,
     "survivor_memory": 0,
     "seed": 0,
     "gpus_per_worker": 0,

@@ -3,6 +3,7 @@ share itself, but one folder. And hosts that vanish, are cut off, or slow."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -190,6 +191,16 @@ def leftovers(host: Host) -> list[str]:
     return [*map(str, host.task_pids()), *folders]
 
 
+def titles(host: Host) -> list[str]:
+    """Returns the names of raydist's processes there, but for its agents."""
+    found = []
+    for process in (host.machine.root / "proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            name = process.read_bytes().rstrip(b"\0").decode()
+            found += [name] if name.startswith("raydist::") else []
+    return found
+
+
 def checkpoints(hosts: Hosts, run: str) -> set[str]:
     """Returns the names of the run's committed checkpoints."""
     return {path.parent.name for path in (hosts.shared / run / "checkpoints").glob("*/_COMMITTED")}
@@ -212,6 +223,27 @@ def test_killed_host_costs_an_attempt_that_goes_on_where_there_is_room(
     assert checkpoints(hosts, "killed") == {f"step-{EPOCH}-a0", f"step-{2 * EPOCH}-a1"}
     # Of a task that was killed another process removes the folder, a moment later.
     wait_until(lambda: [leftovers(host) for host in (hosts.head, spare)] == [[], []])
+
+
+@pytest.mark.slow
+def test_standby_goes_on_in_the_place_of_a_host_that_is_cut_off(wait_until: WaitUntil) -> None:
+    with Hosts.started(1, 1) as hosts:
+        hosts.head.write("code/helper.py", HELPER)
+        process = submit_held(hosts, "standby", "--standby", "1", "--keep-warm", "0")
+        wait_until(lambda: hosts.status("standby")["steps"] >= HELD_AT, timeout_s=240)
+        victim = host_of(hosts, "standby", other_than=hosts.head)
+        (spare,) = hosts.add(1)
+        wait_until(lambda: titles(spare) == ["raydist::fork-server"], timeout_s=60)
+        victim.cut()
+        (hosts.shared / "release").touch()
+        result = result_of(process)
+        assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 2 * EPOCH, 2)
+        assert {task["host"] for task in result["tasks"]} == {hosts.head.address, spare.address}
+        (note,) = [note for note in result["notes"] if note.startswith("attempt 1: ")]
+        assert note.endswith(" had lost its agent, and a standby has taken its place")
+        # The one that was cut off ends by itself.
+        for host in hosts.all:
+            wait_until(lambda host=host: titles(host) == host.task_pids() == leftovers(host) == [])
 
 
 def test_killed_raylet_costs_an_attempt_that_keeps_away_from_its_host(

@@ -204,6 +204,16 @@ def test_partitioner_is_of_no_use_to_other_strategies_whichever_keras_is_asked_f
     assert made.notes == ("partitioner fixed_shards:2 has no effect: only parameter_server shards variables",)
 
 
+def test_standby_needs_another_host_and_a_fixed_number_of_workers() -> None:
+    with pytest.raises(SpecError, match=r"^standby is 1, but workers is 2:4: an elastic run goes on"):
+        plan(cluster((2, 0), (2, 0)), standby=1, workers=workers(2, 4))
+    made = plan(standby=1)
+    note = "standby has no effect: an embedded Ray has one host, and ends with it"
+    assert (made.job.standby, made.notes) == (0, (note,))
+    made = plan(cluster((4, 0)), standby=1)
+    assert (made.job.standby, made.notes) == (1, ("standby waits for another host: Ray has only one",))
+
+
 def test_tpu_of_ray_takes_all_chips_of_a_host_and_a_named_one_takes_none() -> None:
     ray_tpu = Inventory(hosts=(Host(name="h0"), Host(name="h1", num_tpus=4)))
     named = Inventory(hosts=(Host(name="h0", num_gpus=1),), tpu_name="t1")

@@ -152,3 +152,20 @@ def ray_node(
         stack.callback(_lose if is_lost else _end, process)
         _wait_for_start(process, folder)
         yield
+
+
+def wait_for_lost_nodes(left: int = 1) -> None:
+    """Ray counts on the nodes of the test before until their heartbeats are missed."""
+    import ray
+
+    deadline = time.monotonic() + 30
+    while sum(node["Alive"] for node in ray.nodes()) > left:
+        assert time.monotonic() < deadline, ray.nodes()
+        time.sleep(0.1)
+
+
+def gcs_address() -> str:
+    """Returns the address of the Ray that this process has joined."""
+    import ray
+
+    return str(ray.get_runtime_context().gcs_address)

@@ -58,7 +58,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         *("tensorboard_histograms", "tensorboard_graph", "log_device_placement", "dump_xla"),
     ),
     "Failures and time limits (a DURATION is seconds, or 90s, 5m, 2h)": (
-        *("max_failures", "timeout", "start_timeout", "stall_timeout", "stop_on_nan"),
+        *("max_failures", "standby", "timeout", "start_timeout", "stall_timeout", "stop_on_nan"),
     ),
 }
 

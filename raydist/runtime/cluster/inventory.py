@@ -44,19 +44,23 @@ def probe_free(connection: Connection) -> Inventory:
     return dataclasses.replace(inventory, hosts=tuple(hosts))
 
 
-def unreachable_hosts() -> frozenset[str]:
+def unreachable_hosts(*, known: frozenset[str] = frozenset()) -> frozenset[str]:
     """Returns the addresses of the hosts that Ray counts on, but that are gone or have lost their Ray.
 
     To place anything there would hold up all placement groups of the cluster until Ray gives them up.
+
+    Args:
+      known: Hosts that have just been seen to be gone, for whose answer nobody waits.
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     hosts = {
         join_address(node["NodeManagerAddress"], node["NodeManagerPort"]): node["NodeManagerAddress"]
         for node in nodes
+        if node["NodeManagerAddress"] not in known
     }
     gone = not_listening(hosts.keys(), timeout_s=_ANSWER_S) if len(hosts) > 1 else ()
     there = {host for address, host in hosts.items() if address not in gone}  # a host may have several nodes
-    return frozenset(hosts.values()) - there
+    return (frozenset(hosts.values()) - there) | known
 
 
 def is_node_alive(node_id: str) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -25,6 +26,19 @@ Selector = dict[str, str]
 _LEAST_MEMORY = 1.0  # a byte
 
 
+@dataclass(frozen=True)
+class Room:
+    """One bundle of a placement group."""
+
+    group: PlacementGroup
+    index: int = 0
+
+    @property
+    def strategy(self) -> PlacementGroupSchedulingStrategy:
+        """Ray's scheduling strategy for an actor in it."""
+        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.index)
+
+
 class Placement:
     """A placement group with a bundle for each task that asks for anything; all of them, or none."""
 
@@ -34,7 +48,8 @@ class Placement:
         self._group = group
         self._bundles = bundles
         self._spread = spread
-        self._moved: dict[TaskId, PlacementGroup] = {}
+        self._moved: dict[AnyTask, Room] = {}
+        self._more: list[PlacementGroup] = []  # of one bundle each
 
     @classmethod
     def request(
@@ -59,24 +74,54 @@ class Placement:
         """Whether Ray has found the room; asks Ray, and waits for nothing."""
         return self._group is None or bool(self._group.wait(timeout_seconds=0))
 
-    def move(self, task: TaskId, asked: Resources, *, away_from: str) -> None:
+    def move(self, task: TaskId, asked: Resources, *, away_from: Collection[str]) -> bool:
         """Gives a task whose node does not answer any more room on another one, where there is some now.
 
         Ray itself finds new room for the bundle of a dead node too, a minute later, when it knows of it.
 
         Args:
-          away_from: The node's id.
+          away_from: The ids of that node and of others to keep away from.
+
+        Returns:
+          Whether there was room.
         """
         bundle = _bundle(asked)
         labels = labels_of_nodes()
         free = (
             amounts
             for node_id, amounts in free_resources().items()
-            if node_id != away_from and fulfils(labels.get(node_id, {}), asked.labels)
+            if node_id not in away_from and fulfils(labels.get(node_id, {}), asked.labels)
         )
-        if bundle and any(_holds(amounts, bundle) for amounts in free):
-            self._release(task)
-            self._moved[task] = _request([bundle], [dict(asked.labels)], strategy="PACK", avoid=[away_from])
+        if not bundle or not any(_holds(amounts, bundle) for amounts in free):
+            return False
+        self._release(task)
+        self._moved[task] = self.more(asked, away_from=away_from)
+        return True
+
+    def more(self, asked: Resources, *, away_from: Collection[str]) -> Room:
+        """Asks for room beside that of the tasks, and waits for nothing.
+
+        Args:
+          away_from: Ids of nodes where it is not to be.
+        """
+        bundle = _bundle(asked) or {"memory": _LEAST_MEMORY}
+        group = _request([bundle], [dict(asked.labels)], strategy="PACK", avoid=sorted(away_from))
+        self._more.append(group)
+        return Room(group)
+
+    def swap(self, task: TaskId, room: Room) -> Room | None:
+        """Gives a task that room; returns the one that it had, or None."""
+        before = self._room_of(task)
+        self._moved[task] = room
+        return before
+
+    def give_back(self, room: Room) -> bool:
+        """Gives room back that `more` has asked for; returns whether it was such room."""
+        if room.group not in self._more:
+            return False
+        self._more.remove(room.group)
+        remove_placement_group(room.group)
+        return True
 
     def strategy_for(self, task: AnyTask, *, node_id: str | None) -> Any:
         """Returns Ray's scheduling strategy for the task's actor.
@@ -84,34 +129,44 @@ class Placement:
         Args:
           node_id: Where the task was before, which a task without any resources goes back to.
         """
-        if task in self._moved:
-            return PlacementGroupSchedulingStrategy(self._moved[task], placement_group_bundle_index=0)
-        if self._group is not None and task in self._bundles:
-            return PlacementGroupSchedulingStrategy(
-                self._group, placement_group_bundle_index=self._bundles[task]
-            )
+        room = self._room_of(task)
+        if room is not None:
+            return room.strategy
         if node_id is not None and is_node_alive(node_id):
             return NodeAffinitySchedulingStrategy(node_id, soft=False)
         return "SPREAD" if _is_of(task, self._spread) else "DEFAULT"
 
     def remove(self) -> None:
-        for task in list(self._moved):
-            self._release(task)
+        self._moved.clear()
+        while self._more:
+            remove_placement_group(self._more.pop())
         if self._group is not None:
             remove_placement_group(self._group)
+
+    def _room_of(self, task: AnyTask) -> Room | None:
+        if self._group is not None and task in self._bundles:
+            return self._moved.get(task, Room(self._group, self._bundles[task]))
+        return self._moved.get(task)
 
     def _release(self, task: TaskId) -> None:
         moved = self._moved.pop(task, None)
         if moved is not None:
-            remove_placement_group(moved)
+            self.give_back(moved)
 
 
-def check_label_selector(job: JobSpec) -> None:
-    """Raises UnsupportedError for labels where this Ray cannot go by them."""
-    if job.label_selector and not can_select_nodes():
+def check_placeable(job: JobSpec) -> None:
+    """Raises UnsupportedError for labels and standbys where this Ray cannot go by them."""
+    if can_select_nodes():
+        return
+    if job.label_selector:
         raise UnsupportedError(
             f"label_selector is set, but Ray {ray.__version__} cannot place tasks by labels; install "
             "Ray 2.47 or later, or use --resources-per-worker with a resource that only these hosts have"
+        )
+    if job.standby:
+        raise UnsupportedError(
+            f"standby is {job.standby}, but Ray {ray.__version__} cannot keep it away from the tasks' hosts; "
+            "install Ray 2.47 or later, or leave --standby out"
         )
 
 

@@ -18,6 +18,7 @@ from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.cluster.runtime_env import runtime_env_of
 from raydist.runtime.group.extra_roles import ExtraActors
 from raydist.runtime.group.remains import Remains, Remnant
+from raydist.runtime.group.standbys import Standbys
 from raydist.runtime.host.address import accepts_tcp, split_address
 from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.actor import CONCURRENCY, TaskActor
@@ -51,6 +52,7 @@ class ActorSet:
       extras: The actors of the extra roles, which share the placement group.
       last_statuses: Once they are stopped, the newest status of each task.
       has_kept: Whether the chief's agent may have a state of an attempt before to go on from.
+      notes: Sentences about standbys that were needed.
     """
 
     def __init__(self, plan: Plan, *, is_driver_in_cluster: bool) -> None:
@@ -71,14 +73,54 @@ class ActorSet:
         self.handles: dict[TaskId, Any] = {}
         self.last_statuses: tuple[TaskStatus, ...] = ()
         self.has_kept = False
+        self.notes: tuple[str, ...] = ()
+        self._standbys = Standbys(plan.job.standby, create=self._create_actor)
+        self._nodes: dict[TaskId, str] = {}  # of the agents that are left to another attempt
         self._is_stuck = False  # whether a thread still stops it
 
-    def fits(self, plan: Plan) -> bool:
-        """Whether the agents can be those of another plan, too."""
-        own = self._plan
-        return not self._is_stuck and (own.roles, own.all_roles, own.strategy, own.avoid) == (
-            *(plan.roles, plan.all_roles, plan.strategy, plan.avoid),
-        )
+    def is_fit_for(self, plan: Plan) -> bool:
+        """Whether the agents can be those of another plan, for which missing ones get room on other hosts."""
+        own, placement = self._plan, self._placement
+        same = (own.roles, own.all_roles, own.strategy) == (plan.roles, plan.all_roles, plan.strategy)
+        if self._is_stuck or not same or placement is None:
+            return False
+        self._standbys.discard(placement, avoid=plan.avoid)
+        missing = [task for task in self._setups if task not in self.handles]
+        for task in missing:
+            self._take_standby(self._setups[task], placement)
+        missing = [task for task in missing if task not in self.handles]
+        self._standbys.discard(placement, is_room_needed=bool(missing))
+        if plan.avoid != own.avoid:
+            # The room of the extra roles, too, may be on a host that is avoided.
+            if plan.job.roles or not set(self._nodes.values()).isdisjoint(plan.avoid):
+                return False
+            for task in missing:
+                if not placement.move(task, self._setups[task].resources, away_from=plan.avoid):
+                    return False
+        self._plan = plan
+        return True
+
+    def stand_by(self, hellos: Mapping[TaskId, Hello]) -> None:
+        """Asks for the standbys that are missing or have ended, on other hosts than those of the tasks."""
+        if self._plan.job.standby and self._placement is not None:
+            self._standbys.discard(self._placement)
+            nodes = {*self._plan.avoid, *(hello.node_id for hello in hellos.values())}
+            self._standbys.complete(self._replaceable(), self._placement, away_from=nodes)
+
+    def _replaceable(self) -> TaskSetup:
+        """The set-up that a standby prepares for: of a worker, of which there are mostly the most."""
+        workers = [setup for task, setup in self._setups.items() if task.task_type is TaskType.WORKER]
+        return (workers or [*self._setups.values()])[-1]
+
+    def _take_standby(self, setup: TaskSetup, placement: Placement) -> None:
+        if not self._plan.job.standby:
+            return
+        agent = self._standbys.take(setup.task, setup.resources, placement)
+        if agent is not None:
+            self.handles[setup.task] = agent
+        sentence = "a standby has taken its place" if agent is not None else "no standby was ready for it"
+        attempt = setup.log.attempt + 1
+        self.notes = (*self.notes, f"attempt {attempt}: {setup.task} had lost its agent, and {sentence}")
 
     def start(self, setups: Sequence[TaskSetup], *, roles: Sequence[RoleSetup] = ()) -> None:
         """Asks Ray for the placement group and every actor that is not there, and waits for none of them.
@@ -98,7 +140,7 @@ class ActorSet:
             )
         for setup in setups:
             if setup.task not in self.handles:
-                self.handles[setup.task] = self._create_actor(setup, node_id=None)
+                self.handles[setup.task] = self._create_actor(setup, self._place_of(setup.task))
         self.extras.create(self._placement, runtime_env=self._runtime_env, other_amounts=_other_amounts)
 
     def home_addresses(self) -> set[str]:
@@ -131,12 +173,12 @@ class ActorSet:
         if is_agent_gone:
             assert self._placement is not None
             if is_host_gone and dead is not None:
-                self._placement.move(task, before.resources, away_from=dead.node_id)
+                self._placement.move(task, before.resources, away_from=[dead.node_id])
             else:
                 self._remains.leave(Remnant(setup=before, hello=dead))
             killed = self.handles[task]
-            node_id = dead.node_id if dead else None
-            self.handles[task] = self._create_actor(self._setups[task], node_id=node_id)
+            place = self._place_of(task, node_id=dead.node_id if dead else None)
+            self.handles[task] = self._create_actor(self._setups[task], place)
             ray.kill(killed)  # one that Ray has only lost sight of must not serve beside the new one
         return self.begin(task)
 
@@ -181,12 +223,15 @@ class ActorSet:
         def stop_by_ray() -> None:
             if not self._is_stop_begun:
                 self._is_stop_begun = True
-                departed.extend(self._end_lives([task for task in hellos if task not in gone]))
+                ending = [task for task in hellos if task not in gone]
+                departed.extend(self._end_lives(ending, for_another=for_another))
             self._kill_tasks([task for task in self.handles if not for_another or task not in departed])
+            self._nodes = {task: hellos[task].node_id for task in departed}
             extras.stop()  # the tasks may have needed them to their end
             self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
             splits.stop()
             if not for_another:
+                self._standbys.kill()
                 self._remove_placement()
 
         # Any call to a Ray that was shut down would start a new one.
@@ -202,6 +247,7 @@ class ActorSet:
         """Gives back what `stop` has left to another attempt. Idempotent."""
 
         def release() -> None:
+            self._standbys.kill()
             self._kill_tasks(list(self.handles))
             self._remove_placement()
 
@@ -242,12 +288,12 @@ class ActorSet:
             if task not in departed
         ]
 
-    def _end_lives(self, tasks: list[TaskId]) -> list[TaskId]:
+    def _end_lives(self, tasks: list[TaskId], *, for_another: bool) -> list[TaskId]:
         """Has the agents end their processes; returns the tasks of those that have."""
         commands, self._commands = self._commands, []
         if commands:  # an agent takes calls beside each other, and these came before
             ray.wait(commands, num_returns=len(commands), timeout=_COMMANDS_S)
-        ends = {self.handles[task].end.remote(): task for task in tasks}
+        ends = {self.handles[task].end.remote(for_another): task for task in tasks}
         if not ends:
             return []
         ready, _ = ray.wait(list(ends), num_returns=len(ends), timeout=_END_S)
@@ -276,15 +322,18 @@ class ActorSet:
             self._placement.remove()
             self._placement = None
 
-    def _create_actor(self, setup: TaskSetup, *, node_id: str | None) -> Any:
-        """Asks for one actor. No runtime_env at all is best: its set-up takes a second."""
+    def _place_of(self, task: TaskId, *, node_id: str | None = None) -> Any:
         assert self._placement is not None
+        return self._placement.strategy_for(task, node_id=node_id)
+
+    def _create_actor(self, setup: TaskSetup, place: Any) -> Any:
+        """Asks for one actor. No runtime_env at all is best: its set-up takes a second."""
         actor = self._actor_class.options(
             num_cpus=setup.resources.num_cpus,
             num_gpus=setup.resources.num_gpus,
             memory=setup.resources.memory_bytes or None,
             resources=_other_amounts(setup.resources) or None,
-            scheduling_strategy=self._placement.strategy_for(setup.task, node_id=node_id),
+            scheduling_strategy=place,
             max_restarts=0,
             max_task_retries=0,
             max_concurrency=CONCURRENCY,

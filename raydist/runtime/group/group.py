@@ -69,7 +69,11 @@ class _Call:
 
 
 class RayTaskGroup:
-    """Implements controller.task_group.TaskGroup. Not to be used from several threads at once."""
+    """Implements controller.task_group.TaskGroup. Not to be used from several threads at once.
+
+    Attributes:
+      lost_hosts: Once it is stopped, the addresses of the hosts that did not answer then.
+    """
 
     def __init__(self, plan: Plan, actors: ActorSet, ledger: Ledger, *, attempt: int, run_uri: str) -> None:
         self._plan = plan
@@ -92,6 +96,7 @@ class RayTaskGroup:
         self._looked_at_s = 0.0
         self._is_stopped = False
         self._is_ended = False
+        self.lost_hosts: frozenset[str] = frozenset()
 
     @classmethod
     def start(
@@ -192,7 +197,7 @@ class RayTaskGroup:
             if self._ledger.has_news or time.monotonic() >= deadline:
                 break
         update = self._ledger.take_update()
-        notes = self._actors.extras.notes
+        notes = (*self._actors.notes, *self._actors.extras.notes)
         # A task can be replaced once the extra roles are there too, whose hosts it gets.
         return dataclasses.replace(update, all_addressed=bool(self._assignments), notes=notes)
 
@@ -236,6 +241,7 @@ class RayTaskGroup:
             away = self._reach.unanswered()
             self._reach.close()
             self._listener.close()
+            self.lost_hosts = frozenset(self._ledger.hellos[task].host for task in away)
             self._actors.has_kept = keeps_state
             self._actors.stop(self._ledger.hellos, self._gone, away, for_another=for_another)
             self._is_ended = True
@@ -276,15 +282,17 @@ class RayTaskGroup:
             self._ledger.placed()
 
     def _look_at_nodes(self) -> None:
-        """Notes the tasks on nodes that Ray has to drain: they are about to be taken away."""
+        """Notes the tasks on nodes that Ray has to drain, and looks after the standbys."""
         now = time.monotonic()
-        if not self._can_see_nodes or now - self._looked_at_s < _NODES_POLL_S:
+        if now - self._looked_at_s < _NODES_POLL_S:
             return
         self._looked_at_s = now
-        draining = ray_internals.draining_nodes()
+        draining = ray_internals.draining_nodes() if self._can_see_nodes else ()
         for task, hello in self._ledger.hellos.items():
             if hello.node_id in draining:
                 self._ledger.drained(task)
+        if self._assignments:
+            self._actors.stand_by(self._ledger.hellos)
 
     def _look_for_lost(self) -> None:
         """Finds the tasks whose agent or host is gone without Ray's knowing of it yet."""

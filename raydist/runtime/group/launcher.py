@@ -73,7 +73,8 @@ class RayLauncher:
         if out_of_memory:
             plan = with_more_memory(plan, probe_inventory(self._connection), out_of_memory)
         if not self._connection.is_client:  # from outside, hosts need not answer
-            self._gone = unreachable_hosts() - avoid
+            lost = frozenset() if self._group is None else self._group.lost_hosts
+            self._gone = unreachable_hosts(known=lost) - avoid
             avoid |= self._gone
         problems = self._problems_of(suspected - avoid)
         if avoid or problems:
@@ -113,7 +114,7 @@ class RayLauncher:
         job, is_first = plan.job, not self._has_launched
         self._has_launched = True
         kept = None if self._group is None else self._group.kept
-        if kept is not None and not kept.fits(plan):
+        if kept is not None and not kept.is_fit_for(plan):
             self.close()
             kept = None
         self._group = RayTaskGroup.start(

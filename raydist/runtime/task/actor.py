@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,11 @@ import ray
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import static_environment
+from raydist.runtime.task.fork_client import held
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.life import TaskLife
 from raydist.runtime.task.parcels import RayParcels
 from raydist.spec.status import Command, TaskStatus
-from raydist.spec.tasks import TaskId
 from raydist.storage.kept_state import StateMemory
 
 # A long poll, what follows it, and calls beside them.
@@ -56,7 +57,6 @@ class TaskActor:
         self._environ = dict(os.environ)
         self._node = os.getppid()
         self._life: TaskLife | None = None
-        self._task: TaskId | None = None
         self._endings: list[threading.Thread] = []
         self._parcels: dict[str, bytes] = {}
         self._memory = StateMemory()
@@ -67,6 +67,8 @@ class TaskActor:
         self._seq = self._pressing_seq = 0
         self._told: TaskStatus | None = None
         self._called_at_s = time.monotonic()
+        self._setup: TaskSetup | None = None
+        self._server: socket.socket | None = None  # between two processes
         # Here, as this is called in the main thread. Ray's own handler ends the process.
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writing, False)
@@ -74,6 +76,11 @@ class TaskActor:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for watch in (self._watch_run, lambda: self._watch_signals(reading)):
             threading.Thread(target=watch, name="raydist-watch", daemon=True).start()
+
+    def stand_by(self, setup: TaskSetup) -> str:
+        """Has this host import what such a task needs, and keep it; returns the node's id at once."""
+        self._hold_server(setup)
+        return str(ray.get_runtime_context().get_node_id())
 
     def begin(self, setup: TaskSetup) -> Hello:
         """Has a process forked, and returns what the others have to know of it.
@@ -97,9 +104,13 @@ class TaskActor:
             self._memory = StateMemory()
         life = TaskLife(setup, host=self._host, memory=self._memory, on_change=self._note_change)
         life.begin(self._apply(setup))
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._setup = setup
         hello = life.hello(node_id=ray.get_runtime_context().get_node_id())
         self._called_at_s = time.monotonic()
-        self._life, self._task, self._may_vanish = life, setup.task, setup.may_vanish
+        self._life, self._may_vanish = life, setup.may_vanish
         self._note_change()
         return hello
 
@@ -135,12 +146,15 @@ class TaskActor:
         if self._life is not None:
             self._life.command(command)
 
-    def end(self) -> TaskStatus | None:
+    def end(self, for_another: bool) -> TaskStatus | None:
         """Ends the process, stores what it has left and clears up; returns its last status.
 
-        The agent itself stays, for another process.
+        Args:
+          for_another: Whether the agent is to have another process, for which its host stays prepared.
         """
         life, status = self._life, None
+        if for_another and self._setup is not None:
+            self._hold_server(self._setup)
         if life is not None:
             life.end()
             status = self._status_of(life)
@@ -178,6 +192,12 @@ class TaskActor:
         context = ray.get_runtime_context()
         # A job that calls Ray by itself joins it as a driver.
         return {**os.environ, "RAY_ADDRESS": context.gcs_address, "RAY_NAMESPACE": context.namespace}
+
+    def _hold_server(self, setup: TaskSetup) -> None:
+        try:
+            self._server = self._server or held(setup.runner, self._apply(setup))
+        except OSError as error:  # its task imports by itself then, and says why
+            print(f"raydist: nothing is imported ahead for {setup.task}: {error}", flush=True)
 
     def _status_of(self, life: TaskLife) -> TaskStatus:
         status = life.status()
@@ -224,7 +244,8 @@ class TaskActor:
                 self._exit("is cut off from its run, and ends")
 
     def _exit(self, why: str) -> NoReturn:
-        print(f"raydist: {self._task} {why}", flush=True)
+        task = "a standby" if self._setup is None else self._setup.task
+        print(f"raydist: {task} {why}", flush=True)
         # Storage may be cut off as well, and training must not go on until that is found out.
         threading.Timer(_EXIT_S, os._exit, (1,)).start()
         try:

@@ -70,6 +70,21 @@ def warm(runner: str, environ: Mapping[str, str]) -> None:
         receive(server)
 
 
+def held(runner: str, environ: Mapping[str, str]) -> socket.socket:
+    """Has the server for such tasks stay as long as the connection that is returned, starting it if needed.
+
+    Raises:
+      OSError: It cannot be started.
+    """
+    server = connect(runner, environ)
+    try:
+        send(server, Stay(is_bound=True))
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
 @contextlib.contextmanager
 def started_ahead(plan: Plan, environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
     """Starts the server for the tasks of a Ray that is started inside, on this host; ends it afterwards.

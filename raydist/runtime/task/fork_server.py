@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import pickle
+import re
 import select
 import signal
 import socket
@@ -27,6 +28,15 @@ from typing import Any, NoReturn
 # What begins the command line of a task's process, where others would show the server's.
 TITLE = "raydist::"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_MADV_DONTNEED = 4
+# In /proc/PID/smaps: a private one that cannot be written. What has no file has the inode 0.
+_FILE_MAPPING = re.compile(
+    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) r-[-x]p [0-9a-f]+ \S+ [1-9]\d* .*\n"
+    r"(?P<amounts>(?:[A-Z].*\n)+)",
+    re.MULTILINE,
+)
+_AMOUNT = re.compile(r"^(\w+): +(\d+) kB", re.MULTILINE)
+_M_ARENA_MAX, _LEAST_ARENAS = -8, 2
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 16
 # Link, standard output and standard error of the process.
@@ -38,6 +48,8 @@ _SET_NUM_THREADS = (
     *("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"),
     *("openblas_set_num_threads64_", "openblas_set_num_threads"),
 )
+# The devices of CUDA, ROCm and TPUs. CUDA "does not support" a fork of what has initialized it.
+_ACCELERATORS = ("nvidia", "kfd", "renderD", "accel")
 # From the start of a server to the request that it was started for.
 _FIRST_REQUEST_S = 60.0
 # The request of a client that has connected is on its way.
@@ -63,7 +75,13 @@ class ForkRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """Asks the server to stay as long as its parent; it answers with the same once it has imported."""
+    """Asks the server to stay; it answers with the same once it has imported.
+
+    Attributes:
+      is_bound: Whether it stays no longer than the connection, not as long as its parent.
+    """
+
+    is_bound: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +140,7 @@ class _Server:
         self._stays = False
         self._problem = problem
         self._pids: dict[socket.socket, int] = {}
+        self._bound: list[socket.socket] = []
         self._idle_since_s = time.monotonic()
 
     def serve(self) -> tuple[ForkRequest, list[int]]:
@@ -130,7 +149,7 @@ class _Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         while True:
-            watched = [woken, self._listener.fileno(), *(one.fileno() for one in self._pids)]
+            watched = [woken, *(one.fileno() for one in (self._listener, *self._pids, *self._bound))]
             if self._parent is not None:
                 watched.append(self._parent)
             ready, _, _ = select.select(watched, [], [], self._patience_s())
@@ -141,6 +160,9 @@ class _Server:
                 self._reap()
             for connection in [one for one in self._pids if one.fileno() in ready]:
                 self._forget(connection)  # an agent says nothing more
+            for connection in [one for one in self._bound if one.fileno() in ready]:
+                self._bound.remove(connection)
+                self._drop(connection)
             if self._listener.fileno() in ready and (asked := self._take()) is not None:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -151,7 +173,7 @@ class _Server:
                 sys.exit()  # a task that connects just now finds the connection closed, and asks again
 
     def _patience_s(self) -> float | None:
-        if self._pids or self._stays:
+        if self._pids or self._bound or self._stays:
             return None
         return max(0.0, self._idle_since_s + self._keep_warm_s - time.monotonic())
 
@@ -164,8 +186,11 @@ class _Server:
                 raise PermissionError
             request, fds = receive(connection)
             if isinstance(request, Stay):
-                self._stays = True
                 send(connection, request)
+                if request.is_bound:
+                    self._bound.append(connection)
+                    return None
+                self._stays = True
                 raise EOFError
         except (EOFError, OSError):
             connection.close()
@@ -175,7 +200,7 @@ class _Server:
         if pid == 0:
             _die_with(server)
             os.setsid()
-            for one in (connection, self._listener, *self._pids):
+            for one in (connection, self._listener, *self._pids, *self._bound):
                 one.close()
             if self._parent is not None:
                 os.close(self._parent)
@@ -201,10 +226,11 @@ class _Server:
                 _kill_group(pid)
                 with contextlib.suppress(OSError):
                     send(connection, Exited(code=os.waitstatus_to_exitcode(status)))
+                del self._pids[connection]
                 self._drop(connection)
 
     def _forget(self, connection: socket.socket) -> None:
-        pid = self._pids[connection]
+        pid = self._pids.pop(connection)
         for child in _children_of(pid):  # such as those with a session of their own
             _kill(child)
         _kill(pid)
@@ -212,7 +238,6 @@ class _Server:
         self._drop(connection)
 
     def _drop(self, connection: socket.socket) -> None:
-        del self._pids[connection]
         connection.close()
         self._idle_since_s = time.monotonic()
 
@@ -237,7 +262,7 @@ def main(arguments: Sequence[str]) -> tuple[ForkRequest, list[int]]:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a process leaves running is to be ended, too
     problem = _import(preload)
     listener = socket.socket(fileno=int(listener_fd))
-    if preload and threads_here() > 1:  # that is left behind: a new program in the same process
+    if preload and _unsound() is not None:  # that is left behind: a new program in the same process
         os.set_inheritable(int(listener_fd), True)
         os.environ[_PROBLEM] = problem or ""
         kind, _, number = parent.partition(":")
@@ -260,12 +285,37 @@ def _import(preload: str) -> str | None:
     except BaseException as error:
         # A task imports it again, and shows the error to the user.
         return f"the import failed ({type(error).__name__}: {error})"
-    if threads_here() > 1:
-        count = threads_here()
-        return f"{count} threads run once TensorFlow is imported, and a fork would have only one of them"
+    if (unsound := _unsound()) is not None:
+        return unsound
     gc.collect()
     gc.freeze()  # so that the processes share what is there
+    _drop_file_pages()
     return known
+
+
+def _drop_file_pages() -> None:
+    """Unmaps what was read of libraries to load them, a quarter of a gigabyte with TensorFlow.
+
+    The kernel maps a page again, from its cache, once it is touched; forked processes have none of them.
+    """
+    libc = ctypes.CDLL(None)
+    for match in _FILE_MAPPING.finditer(Path("/proc/self/smaps").read_text()):
+        amounts = dict(_AMOUNT.findall(match["amounts"]))
+        if all(amounts.get(name, "0") == "0" for name in ("Anonymous", "Private_Dirty", "Shared_Dirty")):
+            start, end = int(match["start"], 16), int(match["end"], 16)
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
+
+
+def _unsound() -> str | None:
+    """Returns why a fork of this process could not be used, or None."""
+    if (count := threads_here()) > 1:
+        return f"{count} threads run once TensorFlow is imported, and a fork would have only one of them"
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists them
+            name = fd.readlink().name
+            if name.startswith(_ACCELERATORS) and fd.is_char_device():
+                return f"{name} is open once TensorFlow is imported, and a fork could not use it"
+    return None
 
 
 def command(*arguments: object) -> list[str]:
@@ -361,16 +411,25 @@ def become(request: ForkRequest, fds: Sequence[int]) -> int:
     sys.path[:] = request.sys_path
     sys.argv[:] = [""]
     tempfile.tempdir = None
+    num_threads = _num_threads(request.environ, "OMP_NUM_THREADS")
+    if "MALLOC_ARENA_MAX" not in request.environ and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        # TensorFlow has some hundred threads, few of which run at a time; glibc would make eight for a core,
+        # each of some megabytes.
+        libc.mallopt(_M_ARENA_MAX, max(_LEAST_ARENAS, num_threads))
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # Python's own generator does so by itself
-        _set_openblas_threads(request.environ)
+        _set_openblas_threads(_num_threads(request.environ, "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))
     return link
 
 
-def _set_openblas_threads(environ: Mapping[str, str]) -> None:
+def _num_threads(environ: Mapping[str, str], *names: str) -> int:
+    """Returns what the first of the variables that is set says, else one for each core."""
+    given = next(filter(None, map(environ.get, names)), "")
+    return int(given) if given.isdecimal() else len(os.sched_getaffinity(0))
+
+
+def _set_openblas_threads(num_threads: int) -> None:
     """Gives NumPy the threads that it would have taken when it was loaded, of which the server has one."""
-    given = environ.get("OPENBLAS_NUM_THREADS") or environ.get("OMP_NUM_THREADS") or ""
-    num_threads = int(given) if given.isdecimal() else len(os.sched_getaffinity(0))
     if num_threads < 2:
         return
     lines = Path("/proc/self/maps").read_text().splitlines()

@@ -279,6 +279,12 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.duration,
     ),
     Option(
+        name="standby",
+        metavar="N",
+        summary="Hosts that wait, with a worker's resources and TensorFlow imported, for another to be lost.",
+        parser=values.whole_number,
+    ),
+    Option(
         name="survivor_memory",
         metavar="SIZE",
         summary="Memory for the chief's state, from which a new attempt goes on; 0 for none.",

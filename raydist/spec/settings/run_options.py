@@ -82,6 +82,7 @@ class RunOptions(TypedDict, total=False):
     start_timeout: Duration
     stall_timeout: Duration
     keep_warm: Duration
+    standby: int
     survivor_memory: ByteSize
     stop_on_nan: bool
     resume: bool | Literal["auto"]

@@ -41,17 +41,19 @@ import dataclasses
 import ray
 ray.util.placement_group = lambda bundles, strategy="PACK": None
 from raydist.errors import UnsupportedError
-from raydist.runtime.cluster.placement import check_label_selector
+from raydist.runtime.cluster.placement import check_placeable
 from raydist.spec import EntryPoint, JobSpec
 job = JobSpec(name="r", entry_point=EntryPoint(function="train", file="job.py"))
-check_label_selector(job)
-try:
-    check_label_selector(dataclasses.replace(job, label_selector={"zone": "a"}))
-except UnsupportedError as error:
-    print(error)
+check_placeable(job)
+for changes in ({"label_selector": {"zone": "a"}}, {"standby": 1}):
+    try:
+        check_placeable(dataclasses.replace(job, **changes))
+    except UnsupportedError as error:
+        print(error)
 """
 
 
-def test_labels_are_refused_by_a_ray_that_does_not_place_by_them() -> None:
+def test_labels_and_standbys_are_refused_by_a_ray_that_does_not_place_by_labels() -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT_LABELS], capture_output=True, text=True, check=True)
     assert "cannot place tasks by labels; install Ray 2.47 or later, or use --resources" in done.stdout
+    assert "standby is 1, but Ray " in done.stdout

@@ -5,68 +5,25 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from raydist.planning.plan import Plan
-from raydist.runtime.cluster.connection import Connection
-from raydist.runtime.group.launcher import RayLauncher
 from raydist.runtime.host.scratch import scratch_root
 from raydist.spec import FailureKind, Resources, TaskId, TaskState
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import COUNTING, Drive, make_plan
+from tests.runtime.conftest import Drive, make_plan
+from tests.runtime.group.conftest import Attempts, agents_of
 
 BOTH = ("worker/0", "worker/1")
-
-
-class Attempts:
-    """A run's attempts, each driven as `Drive` does it."""
-
-    def __init__(self, launcher: RayLauncher, storage_path: Path, wait_until: WaitUntil) -> None:
-        self.launcher = launcher
-        self._storage_path = storage_path
-        self._wait_until = wait_until
-        self._number = 0
-
-    def begin(self, plan: Plan) -> Drive:
-        group = self.launcher.launch(plan, attempt=self._number)
-        self._number += 1
-        return Drive(group, self._storage_path)
-
-    def train(self, plan: Plan) -> Drive:
-        """Begins the next attempt, and waits until both workers train."""
-        drive = self.begin(plan)
-        self._wait_until(lambda: drive.all_in(TaskState.RUNNING, *BOTH))
-        return drive
-
-
-@pytest.fixture
-def attempts(
-    ray_cluster: Connection, no_leaks: None, tmp_path: Path, wait_until: WaitUntil
-) -> Iterator[Callable[[Plan], Attempts]]:
-    with ExitStack() as stack:
-
-        def make(plan: Plan) -> Attempts:
-            launcher = RayLauncher(
-                plan, ray_cluster, code=None, run_uri=str(tmp_path / "run"), runner=COUNTING
-            )
-            stack.callback(launcher.close)
-            return Attempts(launcher, tmp_path, wait_until)
-
-        yield make
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     plan = make_plan(2, num_cpus=1.0, steps=100_000)
     return dataclasses.replace(plan, job=dataclasses.replace(plan.job, storage=str(tmp_path)))
-
-
-def agents_of(drive: Drive) -> dict[str, int]:
-    return {str(task): hello.pid for task, hello in drive.group._ledger.hellos.items()}
 
 
 def lose(drive: Drive, pid: int, wait_until: WaitUntil, *, task: str = "worker/1") -> None:

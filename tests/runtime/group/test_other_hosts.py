@@ -27,7 +27,7 @@ from raydist.storage.proof import StorageProof
 from tests.conftest import WaitUntil
 from tests.runtime.conftest import Drive, make_plan, make_ps_plan
 from tests.support.disks import behind_another_disk, mounted_disk
-from tests.support.ray_heads import ray_node
+from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
 
 Start = Callable[..., Drive]
 
@@ -37,16 +37,6 @@ ONLY_THERE = 6.0  # CPUs, more than the driver's node has
 @pytest.fixture(autouse=True)
 def only_the_drivers_node(ray_cluster: Connection) -> None:
     wait_for_lost_nodes()
-
-
-def wait_for_lost_nodes() -> None:
-    """Ray counts on the nodes of the test before until their heartbeats are missed."""
-    import ray
-
-    deadline = time.monotonic() + 30
-    while sum(node["Alive"] for node in ray.nodes()) > 1:
-        assert time.monotonic() < deadline, ray.nodes()
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="class")
@@ -61,12 +51,6 @@ def equal_node(ray_cluster: Connection) -> Iterator[None]:
     wait_for_lost_nodes()
     with ray_node(gcs_address(), num_cpus=4):
         yield
-
-
-def gcs_address() -> str:
-    import ray
-
-    return str(ray.get_runtime_context().gcs_address)
 
 
 def raylet_of(pid: int) -> int:

@@ -1,0 +1,113 @@
+"""A host is lost: from the moment that the run knows of it to the next new step, with and without a standby.
+
+    python tests/benchmarks/lost_host.py [--rounds 5] [--without]
+
+Hosts are network namespaces of this machine (needs root and iproute2). Two workers train on two of three
+hosts, and the cable of one is pulled; the third has room. In turn with `--standby 0` and `--standby 1`.
+Prints each round with the times of its events, and the ratio of the medians (target: at most 0.35).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.support.hosts import Host, Hosts
+
+JOB = """
+import os
+import time
+
+import tensorflow as tf
+
+import raydist
+
+
+class Log(tf.keras.callbacks.Callback):
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_train_batch_end(self, batch, logs=None):
+        with open(self.path, "a") as file:
+            file.write(f"{time.time()}\\n")
+        time.sleep(0.05)
+
+
+@raydist.job(workers=2, params={"log": ""})
+def train(ctx: raydist.TrainContext):
+    with ctx.strategy.scope():
+        layers = [tf.keras.layers.Dense(64), tf.keras.layers.Dense(10)]
+        model = tf.keras.Sequential([tf.keras.Input((32,)), *layers])
+        model.compile("sgd", loss="mse")
+    data = tf.data.Dataset.from_tensors((tf.ones((64, 32)), tf.zeros((64, 10)))).repeat(400)
+    log = [Log(ctx.params["log"] + f"-{ctx.attempt}")] if ctx.is_chief else []
+    ctx.fit(model, data, epochs=1, callbacks=log)
+"""
+_START_S = 120.0
+
+
+def wait_for(found: Any) -> Any:
+    deadline = time.monotonic() + _START_S
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(run.rglob("*.jsonl")) for line in lines(path)]
+
+
+def recover(hosts: Hosts, name: str, *, standby: int) -> float:
+    """Returns the seconds from the loss, as the run knows it, to the first step of the next attempt."""
+    log, job = hosts.shared / name, hosts.head.write("code/job.py", JOB)
+    options = ("--storage", str(hosts.shared), "--address", f"{hosts.head.address}:6379", "--json")
+    waiting = ("--standby", str(standby)) if standby else ()
+    command = ("submit", job, "--name", name, *options, "-p", f"log={log}", "--checkpoint-every", "20")
+    process = hosts.raydist(*command, *waiting, "--no-export")
+    wait_for(lambda: len(lines(Path(f"{log}-0"))) > 60)  # a standby is there by then
+    used = {task["host"] for task in hosts.status(name)["tasks"]} - {hosts.head.address}
+    victim: Host = next(host for host in hosts.all if host.address in used)
+    victim.cut()
+    first = float(wait_for(lambda: lines(Path(f"{log}-1")))[0])
+    process.terminate()
+    process.communicate()
+    victim.heal()
+    found = events(hosts.shared / name)
+    lost_at_s = next(one["at_s"] for one in found if one["event"] == "task_failed")
+    told = [f"{one['event']} {one['at_s'] - lost_at_s:+.2f}" for one in found if one["at_s"] >= lost_at_s]
+    print(f"  standby {standby}: {first - lost_at_s:.2f} s; {', '.join(told[:10])}", flush=True)
+    return first - lost_at_s
+
+
+def main() -> None:
+    """Prints each round, and the ratio."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--without", action="store_true", help="Only without a standby.")
+    arguments = parser.parse_args()
+    found: dict[int, list[float]] = {0: [], 1: []}
+    for number in range(arguments.rounds):
+        for standby in (0,) if arguments.without else (0, 1):
+            with Hosts.started(1, 1, 1) as hosts:  # anew, as Ray takes a minute to see that a host is back
+                found[standby].append(recover(hosts, f"r{number}-{standby}", standby=standby))
+    medians = {standby: statistics.median(times) for standby, times in found.items() if times}
+    print(", ".join(f"standby {standby}: {median:.2f} s" for standby, median in medians.items()))
+    if len(medians) > 1:
+        print(f"ratio {medians[1] / medians[0]:.2f}")
+
+
+if __name__ == "__main__":
+    main()
