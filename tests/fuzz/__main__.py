@@ -41,6 +41,10 @@ def main(
     counts: Counter[str] = Counter()
     for start in range(0, len(names), at_once):
         for result in compare(names[start : start + at_once], keras=keras, cluster=strategy):
+            if result.verdict is Verdict.DIFFERENT:
+                # A process says a sentence once, which may have been for the program before.
+                (alone,) = compare([result.program.name], keras=keras, cluster=strategy)
+                result = alone if alone.verdict is Verdict.TOLD else result
             counts[result.verdict.value] += 1
             if result.verdict.is_defect:
                 _say(result, keras=keras, strategy=strategy, is_shrunk=is_shrunk)

@@ -104,13 +104,15 @@ class OwnTrainStep(Wrapped):
         return self._logs(loss, y, y_pred, sample_weight)
 
     def _logs(self, loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+        logs = {}
         for metric in self.metrics:
             if metric.name == "loss":
                 metric.update_state(loss)
-            # compute_loss has updated those of outputs. Plain tf_keras has no compiled ones here.
-            elif not metric.name.endswith("_loss") and not (isinstance(y, tuple) and not IS_KERAS_3):
+            elif not metric.name.endswith("_loss"):  # compute_loss has updated those of outputs
+                if isinstance(y, tuple) and not IS_KERAS_3:  # plain tf_keras has no compiled ones here
+                    continue
                 metric.update_state(y, y_pred, sample_weight=sample_weight)
-        logs = {metric.name: metric.result() for metric in self.metrics}
+            logs[metric.name] = metric.result()
         if self.shows_again and "loss" in logs:
             logs["loss_again"] = logs["loss"]
         return logs
