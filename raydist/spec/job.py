@@ -234,7 +234,7 @@ class JobSpec:
       stall_timeout: Seconds without a step after which an attempt is ended and its stacks are dumped.
       keep_warm: Seconds that each host of an existing Ray keeps a process which has imported TensorFlow, for
         the next run or attempt.
-      standby: Agents that wait on other hosts, with TensorFlow imported, to take the place of a lost host's.
+      standby: Agents that wait on other hosts, with TensorFlow imported, for the tasks of a lost host.
       survivor_memory: Bytes that the state of `fit` may take in memory of the chief's host between two
         checkpoints, three times its size; 0 keeps none.
       stop_on_nan: Whether the run ends once a reported value is NaN or infinite.

@@ -50,7 +50,7 @@ def unreachable_hosts(*, known: frozenset[str] = frozenset()) -> frozenset[str]:
     To place anything there would hold up all placement groups of the cluster until Ray gives them up.
 
     Args:
-      known: Hosts that have just been seen to be gone, for whose answer nobody waits.
+      known: Hosts that are known to be gone, which are not asked again.
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     hosts = {

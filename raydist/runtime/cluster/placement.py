@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from raydist.errors import UnsupportedError
@@ -95,10 +100,10 @@ class Placement:
         if not bundle or not any(_holds(amounts, bundle) for amounts in free):
             return False
         self._release(task)
-        self._moved[task] = self.more(asked, away_from=away_from)
+        self._moved[task] = self.request_more(asked, away_from=away_from)
         return True
 
-    def more(self, asked: Resources, *, away_from: Collection[str]) -> Room:
+    def request_more(self, asked: Resources, *, away_from: Collection[str]) -> Room:
         """Asks for room beside that of the tasks, and waits for nothing.
 
         Args:
@@ -116,7 +121,7 @@ class Placement:
         return before
 
     def give_back(self, room: Room) -> bool:
-        """Gives room back that `more` has asked for; returns whether it was such room."""
+        """Gives room back that `request_more` has asked for; returns whether it was such room."""
         if room.group not in self._more:
             return False
         self._more.remove(room.group)
@@ -137,11 +142,17 @@ class Placement:
         return "SPREAD" if _is_of(task, self._spread) else "DEFAULT"
 
     def remove(self) -> None:
+        more, self._more = self._more, []
         self._moved.clear()
-        while self._more:
-            remove_placement_group(self._more.pop())
+        for group in more:
+            remove_placement_group(group)
         if self._group is not None:
             remove_placement_group(self._group)
+
+    def node_of(self, room: Room) -> str | None:
+        """Returns the id of the node where Ray has it; None while Ray looks for one."""
+        bundles = placement_group_table(room.group)["bundles_to_node_id"]
+        return bundles.get(room.index) or None
 
     def _room_of(self, task: AnyTask) -> Room | None:
         if self._group is not None and task in self._bundles:

@@ -88,6 +88,10 @@ class Reach:
         """Whether a connection is under way, so that the next look should come soon."""
         return any(probe.is_connecting for probe in self._probes.values())
 
+    def lost(self) -> frozenset[TaskId]:
+        """Returns the tasks whose hosts are gone."""
+        return frozenset(self._without_host)
+
     def unanswered(self) -> frozenset[TaskId]:
         """Returns the tasks whose hosts are gone, or did not answer when they were looked at last."""
         now = (task for task, probe in self._probes.items() if probe.num_unanswered > 0)

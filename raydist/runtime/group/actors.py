@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
+from raydist.runtime.cluster.inventory import is_node_alive
 from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.cluster.runtime_env import runtime_env_of
 from raydist.runtime.group.extra_roles import ExtraActors
@@ -52,7 +53,6 @@ class ActorSet:
       extras: The actors of the extra roles, which share the placement group.
       last_statuses: Once they are stopped, the newest status of each task.
       has_kept: Whether the chief's agent may have a state of an attempt before to go on from.
-      notes: Sentences about standbys that were needed.
     """
 
     def __init__(self, plan: Plan, *, is_driver_in_cluster: bool) -> None:
@@ -73,54 +73,75 @@ class ActorSet:
         self.handles: dict[TaskId, Any] = {}
         self.last_statuses: tuple[TaskStatus, ...] = ()
         self.has_kept = False
-        self.notes: tuple[str, ...] = ()
+        self._notes: tuple[str, ...] = ()
         self._standbys = Standbys(plan.job.standby, create=self._create_actor)
-        self._nodes: dict[TaskId, str] = {}  # of the agents that are left to another attempt
+        self._nodes: dict[TaskId, str] = {}  # where the tasks of the attempt before were
         self._is_stuck = False  # whether a thread still stops it
 
-    def is_fit_for(self, plan: Plan) -> bool:
-        """Whether the agents can be those of another plan, for which missing ones get room on other hosts."""
+    def adapt_to(self, plan: Plan) -> bool:
+        """Has the agents be those of another plan, with a standby or other room for those of a lost host.
+
+        Returns:
+          Whether that is possible; they are of no use otherwise.
+        """
         own, placement = self._plan, self._placement
         same = (own.roles, own.all_roles, own.strategy) == (plan.roles, plan.all_roles, plan.strategy)
         if self._is_stuck or not same or placement is None:
             return False
-        self._standbys.discard(placement, avoid=plan.avoid)
-        missing = [task for task in self._setups if task not in self.handles]
-        for task in missing:
-            self._take_standby(self._setups[task], placement)
-        missing = [task for task in missing if task not in self.handles]
-        self._standbys.discard(placement, is_room_needed=bool(missing))
-        if plan.avoid != own.avoid:
-            # The room of the extra roles, too, may be on a host that is avoided.
-            if plan.job.roles or not set(self._nodes.values()).isdisjoint(plan.avoid):
-                return False
-            for task in missing:
-                if not placement.move(task, self._setups[task].resources, away_from=plan.avoid):
-                    return False
+        avoided = set(plan.avoid)
+        kept = {self._nodes[task] for task in self.handles if task in self._nodes}
+        # The room of the extra roles, too, may be on a host that is avoided from now on.
+        if kept & avoided or (plan.job.roles and avoided - set(own.avoid)):
+            return False
         self._plan = plan
-        return True
+        self._standbys.discard(placement, avoid=avoided)
+        displaced = [
+            task
+            for task in self._setups
+            if task not in self.handles and self._is_displaced(self._nodes.get(task), avoided)
+        ]
+        left = [task for task in displaced if not self._take_standby(self._setups[task], placement)]
+        self._standbys.discard(placement, is_room_needed=bool(left))
+        left = [task for task in left if self._nodes[task] in avoided]  # Ray looks for the room of others
+        if len(left) > 1:  # each would be shown the same free room
+            return False
+        return all(placement.move(task, self._setups[task].resources, away_from=avoided) for task in left)
 
-    def stand_by(self, hellos: Mapping[TaskId, Hello]) -> None:
-        """Asks for the standbys that are missing or have ended, on other hosts than those of the tasks."""
-        if self._plan.job.standby and self._placement is not None:
-            self._standbys.discard(self._placement)
-            nodes = {*self._plan.avoid, *(hello.node_id for hello in hellos.values())}
+    def stand_by(self, hellos: Mapping[TaskId, Hello], *, away_from: Collection[str] = ()) -> None:
+        """Asks for the standbys that are missing or have ended, on other nodes than those of the tasks."""
+        if not self._plan.job.standby or self._placement is None:
+            return
+        nodes = {*self._plan.avoid, *away_from, *(hello.node_id for hello in hellos.values())}
+        try:
+            self._standbys.discard(self._placement, avoid=nodes)
             self._standbys.complete(self._replaceable(), self._placement, away_from=nodes)
+        except (RayError, ConnectionError) as error:  # the run does not need them, and asks again
+            logger.debug("no standby could be asked for: %s", error)
+
+    def _is_displaced(self, node_id: str | None, avoided: Collection[str]) -> bool:
+        """Whether a task cannot go back to where it was."""
+        return node_id is not None and (node_id in avoided or not is_node_alive(node_id))
 
     def _replaceable(self) -> TaskSetup:
         """The set-up that a standby prepares for: of a worker, of which there are mostly the most."""
         workers = [setup for task, setup in self._setups.items() if task.task_type is TaskType.WORKER]
         return (workers or [*self._setups.values()])[-1]
 
-    def _take_standby(self, setup: TaskSetup, placement: Placement) -> None:
+    def _take_standby(self, setup: TaskSetup, placement: Placement) -> bool:
+        """Gives a task of a lost host a standby's agent; returns whether one was ready."""
         if not self._plan.job.standby:
-            return
+            return False
         agent = self._standbys.take(setup.task, setup.resources, placement)
         if agent is not None:
             self.handles[setup.task] = agent
         sentence = "a standby has taken its place" if agent is not None else "no standby was ready for it"
-        attempt = setup.log.attempt + 1
-        self.notes = (*self.notes, f"attempt {attempt}: {setup.task} had lost its agent, and {sentence}")
+        self._notes = (*self._notes, f"the host of {setup.task} was lost, and {sentence}")
+        return agent is not None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about standbys."""
+        return (*self._notes, *self._standbys.notes)
 
     def start(self, setups: Sequence[TaskSetup], *, roles: Sequence[RoleSetup] = ()) -> None:
         """Asks Ray for the placement group and every actor that is not there, and waits for none of them.
@@ -172,13 +193,16 @@ class ActorSet:
         self._setups[task] = before.for_next_life(address=address)
         if is_agent_gone:
             assert self._placement is not None
+            killed = self.handles.pop(task)
             if is_host_gone and dead is not None:
-                self._placement.move(task, before.resources, away_from=[dead.node_id])
+                if not self._take_standby(self._setups[task], self._placement):
+                    self._standbys.discard(self._placement, is_room_needed=True)
+                    self._placement.move(task, before.resources, away_from=[dead.node_id])
             else:
                 self._remains.leave(Remnant(setup=before, hello=dead))
-            killed = self.handles[task]
-            place = self._place_of(task, node_id=dead.node_id if dead else None)
-            self.handles[task] = self._create_actor(self._setups[task], place)
+            if task not in self.handles:
+                place = self._place_of(task, node_id=dead.node_id if dead else None)
+                self.handles[task] = self._create_actor(self._setups[task], place)
             ray.kill(killed)  # one that Ray has only lost sight of must not serve beside the new one
         return self.begin(task)
 
@@ -226,7 +250,7 @@ class ActorSet:
                 ending = [task for task in hellos if task not in gone]
                 departed.extend(self._end_lives(ending, for_another=for_another))
             self._kill_tasks([task for task in self.handles if not for_another or task not in departed])
-            self._nodes = {task: hellos[task].node_id for task in departed}
+            self._nodes = {task: hello.node_id for task, hello in hellos.items()}
             extras.stop()  # the tasks may have needed them to their end
             self._remains.gather_there(self._remnants(hellos, {*departed, *away}))
             splits.stop()

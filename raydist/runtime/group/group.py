@@ -72,7 +72,7 @@ class RayTaskGroup:
     """Implements controller.task_group.TaskGroup. Not to be used from several threads at once.
 
     Attributes:
-      lost_hosts: Once it is stopped, the addresses of the hosts that did not answer then.
+      lost_hosts: Once it is stopped, the addresses of the hosts that were gone.
     """
 
     def __init__(self, plan: Plan, actors: ActorSet, ledger: Ledger, *, attempt: int, run_uri: str) -> None:
@@ -238,10 +238,11 @@ class RayTaskGroup:
         self._is_stopped = True  # nothing is awaited from here on
         if not self._is_ended:
             # Only then is it done: a stop that Ctrl-C cut off is taken up again by the next.
-            away = self._reach.unanswered()
+            away, lost = self._reach.unanswered(), self._reach.lost()
             self._reach.close()
             self._listener.close()
-            self.lost_hosts = frozenset(self._ledger.hellos[task].host for task in away)
+            hellos = self._ledger.hellos.items()
+            self.lost_hosts = frozenset(hello.host for task, hello in hellos if task in lost)
             self._actors.has_kept = keeps_state
             self._actors.stop(self._ledger.hellos, self._gone, away, for_another=for_another)
             self._is_ended = True
@@ -282,7 +283,7 @@ class RayTaskGroup:
             self._ledger.placed()
 
     def _look_at_nodes(self) -> None:
-        """Notes the tasks on nodes that Ray has to drain, and looks after the standbys."""
+        """Notes the tasks on nodes that Ray has to drain, and replaces standbys that are missing."""
         now = time.monotonic()
         if now - self._looked_at_s < _NODES_POLL_S:
             return
@@ -291,8 +292,9 @@ class RayTaskGroup:
         for task, hello in self._ledger.hellos.items():
             if hello.node_id in draining:
                 self._ledger.drained(task)
-        if self._assignments:
-            self._actors.stand_by(self._ledger.hellos)
+        hellos = self._ledger.hellos
+        if self._assignments and len(hellos) == len(self._plan.tasks):  # a replacement needs the room first
+            self._actors.stand_by(hellos, away_from=draining)
 
     def _look_for_lost(self) -> None:
         """Finds the tasks whose agent or host is gone without Ray's knowing of it yet."""

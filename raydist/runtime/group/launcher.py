@@ -114,7 +114,7 @@ class RayLauncher:
         job, is_first = plan.job, not self._has_launched
         self._has_launched = True
         kept = None if self._group is None else self._group.kept
-        if kept is not None and not kept.is_fit_for(plan):
+        if kept is not None and not kept.adapt_to(plan):
             self.close()
             kept = None
         self._group = RayTaskGroup.start(

@@ -13,13 +13,16 @@ from raydist.runtime.cluster.placement import Placement, Room
 from raydist.runtime.task.greeting import TaskSetup
 from raydist.spec.tasks import Resources, TaskId
 
+# A host that cannot run one would be asked again and again.
+_MOST_DEATHS = 3
+
 
 @dataclass(frozen=True)
 class _Standby:
     """One that was asked for.
 
     Attributes:
-      ready: The reference to its node's id, which can be had once it has room and imports.
+      ready: The reference to its node's id, once it has room and its host has begun to import.
       death: The reference to a call that only the agent's death ends.
     """
 
@@ -31,33 +34,50 @@ class _Standby:
 
     @property
     def is_dead(self) -> bool:
-        return _has_ended(self.death)
+        return _has_ended(self.death) or (_has_ended(self.ready) and self._id is None)
 
     @property
     def node_id(self) -> str | None:
-        """The id of its node; None while it is not ready."""
-        if self.is_dead or not _has_ended(self.ready):
-            return None
+        """The id of its node; None while it is not ready, and once it has died."""
+        return self._id if _has_ended(self.ready) and not _has_ended(self.death) else None
+
+    @property
+    def _id(self) -> str | None:
         try:
             return str(ray.get(self.ready))
-        except RayError:  # it has died just now
+        except RayError:
             return None
 
 
 class Standbys:
-    """Waits for nothing: a standby serves once it is there."""
+    """Waits for nothing: a standby serves once it is there.
+
+    Attributes:
+      notes: Why no more standbys are asked for.
+    """
 
     def __init__(self, count: int, *, create: Callable[[TaskSetup, Any], Any]) -> None:
         """Takes how many there are to be, and what asks Ray for an agent by its set-up and its place."""
         self._count = count
         self._create = create
         self._waiting: list[_Standby] = []
-        self._left: list[Room] = []  # by the tasks that have taken a standby's
+        self._vacated: list[Room] = []  # by tasks that have taken a standby's
+        self._num_deaths = 0
+        self.notes: tuple[str, ...] = ()
 
     def complete(self, setup: TaskSetup, placement: Placement, *, away_from: Collection[str]) -> None:
         """Asks for those that are missing, for tasks like that one, on other nodes than these."""
-        while len(self._waiting) < self._count:
-            room = self._left.pop() if self._left else placement.more(setup.resources, away_from=away_from)
+        while len(self._waiting) < self._count and self._num_deaths < _MOST_DEATHS:
+            used = {*away_from, *(one.node_id for one in self._waiting if one.node_id is not None)}
+            if not self._vacated:
+                room = placement.request_more(setup.resources, away_from=used)
+            elif (node_id := placement.node_of(self._vacated[-1])) is None:
+                return  # Ray looks for another host for the bundle that a lost one had
+            elif node_id in used:
+                self._vacated.pop()  # it stays in the placement group, and is of no use
+                continue
+            else:
+                room = self._vacated.pop()
             agent = self._create(setup, room.strategy)
             ready, death = agent.stand_by.remote(setup), agent.linger.remote()
             self._waiting.append(_Standby(agent, room, setup.resources, ready, death))
@@ -72,10 +92,11 @@ class Standbys:
         """
         for one in list(self._waiting):
             if one.is_dead or one.node_id in avoid or (is_room_needed and one.node_id is None):
+                self._note_death(one)
                 self._waiting.remove(one)
                 ray.kill(one.agent)
                 if not placement.give_back(one.room):
-                    self._left.append(one.room)
+                    self._vacated.append(one.room)
 
     def take(self, task: TaskId, resources: Resources, placement: Placement) -> Any:
         """Gives the task the room of a standby, and returns its agent; None where none is ready."""
@@ -84,16 +105,28 @@ class Standbys:
         if one is None:
             return None
         self._waiting.remove(one)
-        left = placement.swap(task, one.room)
-        if left is not None:
-            self._left.append(left)
+        vacated = placement.swap(task, one.room)
+        if vacated is not None and not placement.give_back(vacated):
+            self._vacated.append(vacated)
         return one.agent
 
     def kill(self) -> None:
         """Ends those that wait; their room is the placement's to give back. Idempotent."""
-        while self._waiting:
-            ray.kill(self._waiting.pop().agent)
-        self._left.clear()
+        waiting, self._waiting = self._waiting, []
+        self._vacated.clear()
+        for one in waiting:
+            ray.kill(one.agent)
+
+    def _note_death(self, one: _Standby) -> None:
+        if not one.is_dead:
+            return
+        self._num_deaths += 1
+        if self._num_deaths == _MOST_DEATHS:
+            try:
+                ray.get(one.death, timeout=0)
+            except RayError as error:
+                last = str(error).strip().splitlines()[0]
+                self.notes = (f"no more standbys are asked for, since {_MOST_DEATHS} have died: {last}",)
 
 
 def _has_ended(ref: Any) -> bool:

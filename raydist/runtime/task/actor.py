@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ import ray
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.environment import static_environment
-from raydist.runtime.task.fork_client import held
+from raydist.runtime.task.fork_client import hold
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.life import TaskLife
 from raydist.runtime.task.parcels import RayParcels
@@ -78,7 +79,7 @@ class TaskActor:
             threading.Thread(target=watch, name="raydist-watch", daemon=True).start()
 
     def stand_by(self, setup: TaskSetup) -> str:
-        """Has this host import what such a task needs, and keep it; returns the node's id at once."""
+        """Has this host begin to import what such a task needs; returns the node's id."""
         self._hold_server(setup)
         return str(ray.get_runtime_context().get_node_id())
 
@@ -103,10 +104,13 @@ class TaskActor:
             self._memory.close()
             self._memory = StateMemory()
         life = TaskLife(setup, host=self._host, memory=self._memory, on_change=self._note_change)
-        life.begin(self._apply(setup))
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        try:
+            life.begin(self._apply(setup), hold=server)
+        except BaseException:
+            if server is not None:
+                server.close()
+            raise
         self._setup = setup
         hello = life.hello(node_id=ray.get_runtime_context().get_node_id())
         self._called_at_s = time.monotonic()
@@ -195,8 +199,9 @@ class TaskActor:
 
     def _hold_server(self, setup: TaskSetup) -> None:
         try:
-            self._server = self._server or held(setup.runner, self._apply(setup))
-        except OSError as error:  # its task imports by itself then, and says why
+            environ = self._apply(setup)
+            self._server = self._server or hold(setup.runner, environ, keep_warm_s=setup.keep_warm_s)
+        except (OSError, subprocess.CalledProcessError) as error:  # its task tells what comes of it
             print(f"raydist: nothing is imported ahead for {setup.task}: {error}", flush=True)
 
     def _status_of(self, life: TaskLife) -> TaskStatus:

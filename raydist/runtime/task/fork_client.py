@@ -70,15 +70,18 @@ def warm(runner: str, environ: Mapping[str, str]) -> None:
         receive(server)
 
 
-def held(runner: str, environ: Mapping[str, str]) -> socket.socket:
+def hold(runner: str, environ: Mapping[str, str], *, keep_warm_s: float) -> socket.socket:
     """Has the server for such tasks stay as long as the connection that is returned, starting it if needed.
+
+    Args:
+      keep_warm_s: How long it stays after that.
 
     Raises:
       OSError: It cannot be started.
     """
     server = connect(runner, environ)
     try:
-        send(server, Stay(is_bound=True))
+        send(server, Stay(keep_warm_s=keep_warm_s))
     except BaseException:
         server.close()
         raise

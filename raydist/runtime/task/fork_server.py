@@ -35,6 +35,8 @@ _FILE_MAPPING = re.compile(
     r"(?P<amounts>(?:[A-Z].*\n)+)",
     re.MULTILINE,
 )
+# Where one of them is not 0, a page is not that of the file any more.
+_PRIVATE_AMOUNTS = ("Anonymous", "Private_Dirty", "Shared_Dirty", "Swap")
 _AMOUNT = re.compile(r"^(\w+): +(\d+) kB", re.MULTILINE)
 _M_ARENA_MAX, _LEAST_ARENAS = -8, 2
 _LENGTH = struct.Struct("<Q")
@@ -78,10 +80,10 @@ class Stay:
     """Asks the server to stay; it answers with the same once it has imported.
 
     Attributes:
-      is_bound: Whether it stays no longer than the connection, not as long as its parent.
+      keep_warm_s: How long it stays after the connection; None if it stays as long as its parent.
     """
 
-    is_bound: bool = False
+    keep_warm_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +189,8 @@ class _Server:
             request, fds = receive(connection)
             if isinstance(request, Stay):
                 send(connection, request)
-                if request.is_bound:
+                if request.keep_warm_s is not None:
+                    self._keep_warm_s = request.keep_warm_s
                     self._bound.append(connection)
                     return None
                 self._stays = True
@@ -301,7 +304,7 @@ def _drop_file_pages() -> None:
     libc = ctypes.CDLL(None)
     for match in _FILE_MAPPING.finditer(Path("/proc/self/smaps").read_text()):
         amounts = dict(_AMOUNT.findall(match["amounts"]))
-        if all(amounts.get(name, "0") == "0" for name in ("Anonymous", "Private_Dirty", "Shared_Dirty")):
+        if all(amounts.get(name, "0") == "0" for name in _PRIVATE_AMOUNTS):
             start, end = int(match["start"], 16), int(match["end"], 16)
             libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
 
@@ -312,9 +315,9 @@ def _unsound() -> str | None:
         return f"{count} threads run once TensorFlow is imported, and a fork would have only one of them"
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the one that lists them
-            name = fd.readlink().name
-            if name.startswith(_ACCELERATORS) and fd.is_char_device():
-                return f"{name} is open once TensorFlow is imported, and a fork could not use it"
+            path = fd.readlink()
+            if (path.parent.name == "vfio" or path.name.startswith(_ACCELERATORS)) and fd.is_char_device():
+                return f"{path.name} is open once TensorFlow is imported, and a fork could not use it"
     return None
 
 
@@ -412,7 +415,8 @@ def become(request: ForkRequest, fds: Sequence[int]) -> int:
     sys.argv[:] = [""]
     tempfile.tempdir = None
     num_threads = _num_threads(request.environ, "OMP_NUM_THREADS")
-    if "MALLOC_ARENA_MAX" not in request.environ and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    is_set = "MALLOC_ARENA_MAX" in request.environ or "arena_max" in request.environ.get("GLIBC_TUNABLES", "")
+    if not is_set and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         # TensorFlow has some hundred threads, few of which run at a time; glibc would make eight for a core,
         # each of some megabytes.
         libc.mallopt(_M_ARENA_MAX, max(_LEAST_ARENAS, num_threads))

@@ -70,11 +70,12 @@ class TaskLife:
         self._oom: OomCounter | None = None
         self._memory_limit_bytes: int | None = None
 
-    def begin(self, environ: Mapping[str, str]) -> None:
+    def begin(self, environ: Mapping[str, str], *, hold: socket.socket | None = None) -> None:
         """Takes what the process needs of the host, and has it forked; leaves nothing if that fails.
 
         Args:
           environ: Of the process, but for the folder of its temporary files.
+          hold: As for TaskProcess, which gets it.
 
         Raises:
           ClusterError: The host cannot run it. StorageError: It does not see the run's storage.
@@ -90,7 +91,7 @@ class TaskLife:
             if self._is_in_place:
                 temporary = self._scratch.make_temporary_folder()
                 # Its import goes on beside the rest.
-                self._process = self._start({**environ, "TMPDIR": str(temporary)}, self._held)
+                self._process = self._start({**environ, "TMPDIR": str(temporary)}, self._held, hold)
             self._check_storage()
         except BaseException:
             self._is_ending = True
@@ -189,7 +190,7 @@ class TaskLife:
             self._held.close()
         self._scratch.remove()
 
-    def _start(self, environ: Mapping[str, str], held: _Held) -> TaskProcess:
+    def _start(self, environ: Mapping[str, str], held: _Held, hold: socket.socket | None) -> TaskProcess:
         """Asks for the process, which is there in a moment, or once its server has imported."""
         setup = self._setup
         begin = Begin(
@@ -201,7 +202,12 @@ class TaskLife:
             may_vanish=setup.may_vanish,
         )
         process = TaskProcess(
-            begin, environ=environ, held=held, keep_warm_s=setup.keep_warm_s, on_change=self._on_change
+            begin,
+            environ=environ,
+            held=held,
+            keep_warm_s=setup.keep_warm_s,
+            hold=hold,
+            on_change=self._on_change,
         )
         threading.Thread(target=self._follow, args=(process,), name="raydist-process", daemon=True).start()
         return process

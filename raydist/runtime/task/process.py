@@ -51,6 +51,7 @@ class TaskProcess:
         environ: Mapping[str, str],
         held: Any,
         keep_warm_s: float,
+        hold: socket.socket | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Asks for the process, and returns at once.
@@ -59,6 +60,7 @@ class TaskProcess:
           environ: Its whole environment.
           held: Has the methods that the process may call, see `child.Ask`.
           keep_warm_s: How long its server stays after it, if no other process needs it.
+          hold: A connection that keeps the server until then, and is closed; None where none does.
           on_change: Called whenever there is something new to be read here.
         """
         self.pid: int | None = None
@@ -80,6 +82,7 @@ class TaskProcess:
             title=str(begin.task), environ=dict(environ), sys_path=import_path(), keep_warm_s=keep_warm_s
         )
         self._server: socket.socket | None = None
+        self._hold = hold
         threading.Thread(
             target=self._start, args=(begin.runner, request, others), name="raydist-fork", daemon=True
         ).start()
@@ -158,6 +161,9 @@ class TaskProcess:
                 print(f"raydist: no process could be forked: {type(error).__name__}: {error}", flush=True)
             self._note(_code=1)
             return
+        finally:
+            if self._hold is not None:
+                self._hold.close()
         self._note(pid=forked.pid, problem=forked.problem)
         assert self._server is not None
         try:

@@ -281,7 +281,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="standby",
         metavar="N",
-        summary="Hosts that wait, with a worker's resources and TensorFlow imported, for another to be lost.",
+        summary="Agents that wait on other hosts, TensorFlow imported, for the tasks of a lost host.",
         parser=values.whole_number,
     ),
     Option(

@@ -26,6 +26,10 @@ def plan(tmp_path: Path) -> Plan:
     return dataclasses.replace(plan, job=dataclasses.replace(plan.job, storage=str(tmp_path)))
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def lose(drive: Drive, pid: int, wait_until: WaitUntil, *, task: str = "worker/1") -> None:
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: drive.poll() or drive.state(task) is TaskState.FAILED)
@@ -52,6 +56,20 @@ def test_agents_outlive_a_process_and_have_another_one_in_the_next_attempt(
     assert second.statuses["worker/1"].incarnation == 0
     second.group.stop()
     assert not any(Path(f"/proc/{pid}").exists() for pid in agents.values())
+
+
+def test_what_is_imported_stays_between_two_attempts_even_if_it_is_not_kept_warm(
+    attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
+) -> None:
+    cold = dataclasses.replace(plan, job=dataclasses.replace(plan.job, keep_warm=0.0))
+    run, servers = attempts(cold), set()
+    for _ in range(3):
+        drive = run.train(cold)
+        servers |= {parent_of(drive.statuses[task].pid) for task in BOTH}
+        drive.group.stop(for_another=True)
+    run.launcher.close()
+    (server,) = servers
+    wait_until(lambda: not Path(f"/proc/{server}").exists())
 
 
 def test_only_a_lost_agent_is_replaced(

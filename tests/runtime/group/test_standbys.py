@@ -65,13 +65,12 @@ def test_standby_takes_the_place_of_a_lost_node_and_another_one_is_asked_for(
             wait_until(lambda: first.poll() or is_ready(first))
             (standby,) = first.group.kept._standbys._waiting
         lose(first, wait_until)
+        wait_for_lost_nodes(2)
         second = run.train(plan)
         assert node_of(second) == standby.node_id
-        assert second.group.poll(timeout_s=0).notes == (
-            "attempt 1: worker/0 had lost its agent, and a standby has taken its place",
-        )
+        note = "the host of worker/0 was lost, and a standby has taken its place"
+        assert second.group.poll(timeout_s=0).notes == (note,)
         # It waits in the room of the lost one, for which Ray finds another node.
-        wait_for_lost_nodes(2)
         with ray_node(gcs_address(), num_cpus=6):
             wait_until(lambda: second.poll() or is_ready(second))
             second.group.stop()
@@ -92,7 +91,7 @@ def test_attempt_without_a_ready_standby_says_so(
     with ray_node(gcs_address(), num_cpus=6):
         second = run.train(plan)
         (note,) = second.group.poll(timeout_s=0).notes
-        assert note == "attempt 1: worker/0 had lost its agent, and no standby was ready for it"
+        assert note == "the host of worker/0 was lost, and no standby was ready for it"
         second.group.stop()
     sweep(scratch_root(), stale_after_s=-1)
 

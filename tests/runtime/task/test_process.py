@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -57,7 +58,11 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     agents: list[Agent] = []
 
     def start_process(
-        runner: str = COUNTING, preload: str = "", keep_warm_s: float = 0.0, **environ: str
+        runner: str = COUNTING,
+        preload: str = "",
+        keep_warm_s: float = 0.0,
+        hold: socket.socket | None = None,
+        **environ: str,
     ) -> TaskProcess:
         monkeypatch.setitem(runner_module._PRELOADS, "tests.support.runners", preload)
         begin = Begin(
@@ -70,7 +75,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         )
         environ = {**os.environ, "OF_TEST": str(tmp_path), **environ}
         agents.append(Agent())
-        process = TaskProcess(begin, environ=environ, held=agents[-1], keep_warm_s=keep_warm_s)
+        process = TaskProcess(begin, environ=environ, held=agents[-1], keep_warm_s=keep_warm_s, hold=hold)
         started.append(process)
         return process
 
@@ -213,12 +218,11 @@ def test_server_stays_as_long_as_it_is_held(
     process = start()
     pid = forked(process, wait_until)
     server = server_of(pid)
-    holder = fork_client.held(COUNTING, {**os.environ, "OF_TEST": str(tmp_path)})
+    holder = fork_client.hold(COUNTING, {**os.environ, "OF_TEST": str(tmp_path)}, keep_warm_s=0.0)
     process.kill()
     wait_until(lambda: not lives(pid))
-    following = start()
+    following = start(hold=holder)  # which closes it
     assert server_of(forked(following, wait_until)) == server
-    holder.close()
     following.kill()
     wait_until(lambda: not lives(server))
 
