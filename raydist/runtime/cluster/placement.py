@@ -154,6 +154,11 @@ class Placement:
         bundles = placement_group_table(room.group)["bundles_to_node_id"]
         return bundles.get(room.index) or None
 
+    def node_of_task(self, task: AnyTask) -> str | None:
+        """Returns the id of the node where the task has its room; None if Ray has found it none."""
+        room = self._room_of(task)
+        return None if room is None else self.node_of(room)
+
     def _room_of(self, task: AnyTask) -> Room | None:
         if self._group is not None and task in self._bundles:
             return self._moved.get(task, Room(self._group, self._bundles[task]))

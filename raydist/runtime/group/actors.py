@@ -95,14 +95,11 @@ class ActorSet:
             return False
         self._plan = plan
         self._standbys.discard(placement, avoid=avoided)
-        displaced = [
-            task
-            for task in self._setups
-            if task not in self.handles and self._is_displaced(self._nodes.get(task), avoided)
-        ]
+        missing = [task for task in self._setups if task not in self.handles]
+        displaced = [task for task in missing if self._is_displaced(task, placement, avoided)]
         left = [task for task in displaced if not self._take_standby(self._setups[task], placement)]
         self._standbys.discard(placement, is_room_needed=bool(left))
-        left = [task for task in left if self._nodes[task] in avoided]  # Ray looks for the room of others
+        left = [task for task in left if placement.node_of_task(task) in avoided]  # Ray moves the others
         if len(left) > 1:  # each would be shown the same free room
             return False
         return all(placement.move(task, self._setups[task].resources, away_from=avoided) for task in left)
@@ -118,9 +115,10 @@ class ActorSet:
         except (RayError, ConnectionError) as error:  # the run does not need them, and asks again
             logger.debug("no standby could be asked for: %s", error)
 
-    def _is_displaced(self, node_id: str | None, avoided: Collection[str]) -> bool:
-        """Whether a task cannot go back to where it was."""
-        return node_id is not None and (node_id in avoided or not is_node_alive(node_id))
+    def _is_displaced(self, task: TaskId, placement: Placement, avoided: Collection[str]) -> bool:
+        """Whether a task cannot go back to where it was, or was to be."""
+        node_id = self._nodes.get(task) or placement.node_of_task(task)
+        return node_id is None or node_id in avoided or not is_node_alive(node_id)
 
     def _replaceable(self) -> TaskSetup:
         """The set-up that a standby prepares for: of a worker, of which there are mostly the most."""
