@@ -196,12 +196,12 @@ def test_task_is_moved_to_another_node_only_where_there_is_room(ray_cluster: Con
     (home,) = [str(host.node_id) for host in probe_inventory(ray_cluster).hosts]
     placement = Placement.request({worker: one_cpu}, spread=None)
     try:
-        placement.move(worker, one_cpu, away_from=home)
+        placement.move(worker, one_cpu, away_from=[home])
         assert node_of(placement, worker) == home
         with ray_node(gcs_address(), num_cpus=1):
-            placement.move(worker, Resources(num_cpus=2), away_from=home)
+            placement.move(worker, Resources(num_cpus=2), away_from=[home])
             assert node_of(placement, worker) == home
-            placement.move(worker, one_cpu, away_from=home)
+            placement.move(worker, one_cpu, away_from=[home])
             assert node_of(placement, worker) != home
     finally:
         placement.remove()

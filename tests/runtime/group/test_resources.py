@@ -108,9 +108,9 @@ def test_task_of_a_host_that_is_gone_moves_only_where_its_labels_are(
     try:
         wait_until(placement.is_ready)
         before = placement.strategy_for(task, node_id=None).placement_group
-        placement.move(task, labelled, away_from=special_node)  # no other node has the label
+        placement.move(task, labelled, away_from=[special_node])  # no other node has the label
         assert placement.strategy_for(task, node_id=None).placement_group == before
-        placement.move(task, labelled, away_from=str(other))
+        placement.move(task, labelled, away_from=[str(other)])
         moved = placement.strategy_for(task, node_id=None).placement_group
         assert moved != before
         assert moved.wait(timeout_seconds=30)
