@@ -131,7 +131,10 @@ def kill_other(handle: raydist.RunHandle, kind: str, pick: float) -> str:
 
 
 def corrupt(handle: raydist.RunHandle, share: float) -> str:
-    folders = sorted(Path(handle.status().storage, "checkpoints").glob("step-*"), key=os.path.getmtime)
+    found = Path(handle.status().storage, "checkpoints").glob("step-*")
+    # Nobody trains again what has ended with a whole checkpoint.
+    whole = (path for path in found if not path.name.startswith(f"step-{EPOCHS * STEPS_PER_EPOCH}-"))
+    folders = sorted(whole, key=os.path.getmtime)
     files = sorted(folders[-1].iterdir()) if folders else []
     if not files:
         return "nothing to corrupt"
