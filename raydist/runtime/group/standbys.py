@@ -118,7 +118,8 @@ class Standbys:
             ray.kill(one.agent)
 
     def _note_death(self, one: _Standby) -> None:
-        if not one.is_dead:
+        """Counts one that has died before it was ready."""
+        if not one.is_dead or (_has_ended(one.ready) and one._id is not None):
             return
         self._num_deaths += 1
         if self._num_deaths == _MOST_DEATHS:
@@ -126,7 +127,7 @@ class Standbys:
                 ray.get(one.death, timeout=0)
             except RayError as error:
                 last = str(error).strip().splitlines()[0]
-                self.notes = (f"no more standbys are asked for, since {_MOST_DEATHS} have died: {last}",)
+                self.notes = (f"no more standbys are asked for, as {_MOST_DEATHS} could not start: {last}",)
 
 
 def _has_ended(ref: Any) -> bool:

@@ -12,11 +12,15 @@ import ray
 
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.connection import Connection
+from raydist.runtime.cluster.placement import Placement
 from raydist.runtime.cluster.ray_internals import free_resources
+from raydist.runtime.group.standbys import Standbys
+from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.scratch import scratch_root, sweep
+from raydist.runtime.task.greeting import TaskSetup
 from raydist.spec import Resources, TaskState
 from tests.conftest import WaitUntil
-from tests.runtime.conftest import Drive, make_plan
+from tests.runtime.conftest import COUNTING, Drive, make_plan
 from tests.runtime.group.conftest import Attempts, agents_of
 from tests.support.ray_heads import gcs_address, ray_node, wait_for_lost_nodes
 
@@ -121,6 +125,52 @@ def test_standby_that_has_died_is_replaced_and_one_of_another_size_is_not_used(
         assert standby not in second.group.kept._standbys._waiting
         second.group.stop()
         wait_until(is_all_free)
+
+
+class Broken:
+    """An agent that does not start."""
+
+    def __init__(self) -> None:
+        raise ImportError("no raydist on this host")
+
+    def stand_by(self, setup: object) -> None: ...
+
+    def linger(self) -> None: ...
+
+
+@pytest.mark.slow
+def test_standby_that_cannot_start_is_not_asked_for_without_end(
+    ray_cluster: Connection, plan: Plan, wait_until: WaitUntil
+) -> None:
+    created = []
+
+    def create(setup: object, place: object) -> object:
+        created.append(ray.remote(Broken).options(num_cpus=0, scheduling_strategy=place).remote())
+        return created[-1]
+
+    (task,) = plan.tasks
+    setup = TaskSetup(
+        task=task,
+        runner=COUNTING,
+        keras=plan.keras,
+        resources=Resources(num_cpus=1),
+        log=LogTarget(storage_uri="unused", run="run", task=task, attempt=0),
+        scratch_prefix="run",
+    )
+    placement, standbys = Placement.request({}, spread=None), Standbys(1, create=create)
+
+    def has_given_up() -> bool:
+        standbys.discard(placement)
+        standbys.complete(setup, placement, away_from=())
+        return bool(standbys.notes)
+
+    wait_until(has_given_up)
+    (note,) = standbys.notes
+    assert note.startswith("no more standbys are asked for, as 3 could not start: ")
+    assert len(created) == 3
+    standbys.kill()
+    placement.remove()
+    wait_until(is_all_free)
 
 
 @pytest.mark.slow
