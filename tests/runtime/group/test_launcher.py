@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(launcher_module, "problems_of", problems_of)
     for probe in ("probe_inventory", "probe_free"):
         monkeypatch.setattr(launcher_module, probe, lambda connection: INVENTORY)
-    monkeypatch.setattr(launcher_module, "unreachable_hosts", lambda known: frozenset({"10.0.0.1"}))
+    monkeypatch.setattr(launcher_module, "unreachable_hosts", lambda known=(): frozenset({"10.0.0.1"}))
     monkeypatch.setattr(launcher_module, "can_select_nodes", lambda: True)
     monkeypatch.setattr(launcher_module, "_RELEASE_S", 0.0)
     return hosts
@@ -62,7 +62,7 @@ def test_elastic_attempt_has_no_worker_on_a_host_that_does_not_answer_or_has_a_p
     plan = launcher.replan(avoid=frozenset(), suspected=frozenset({"10.0.0.2"}))
     assert (plan.avoid, plan.num_workers) == (("n1", "n2"), 2)
     assert launcher.room(plan, is_placed=False) == 2
-    monkeypatch.setattr(launcher_module, "unreachable_hosts", lambda known: frozenset())
+    monkeypatch.setattr(launcher_module, "unreachable_hosts", lambda known=(): frozenset())
     assert launcher.room(plan, is_placed=False) == 4  # it answers again; the other one still has its problem
 
 
