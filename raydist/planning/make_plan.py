@@ -36,11 +36,6 @@ def make_plan(
       ClusterError: The hosts can never give it.
     """
     check_memory_retry(job)
-    if job.standby and job.workers.minimum != job.workers.maximum:
-        raise SpecError(
-            f"standby is {job.standby}, but workers is {job.workers}: an elastic run goes on with the "
-            "workers that are left; leave --standby out, or give a number of workers"
-        )
     choice = choose_strategy(job, origins, inventory)
     job, strategy, notes = choice.job, choice.strategy, list(choice.notes)
     keras, keras_reason = choose_keras(job, strategy, legacy_keras_reason=legacy_keras_reason)
@@ -54,11 +49,7 @@ def make_plan(
     if job.keras is KerasFlavour.AUTO and keras is KerasFlavour.LEGACY:
         notes.append(f"tf.keras is tf_keras: {keras_reason}")
     notes += _without_effect(job, strategy)
-    if job.standby and inventory.is_embedded:
-        job = dataclasses.replace(job, standby=0)
-        notes.append("standby has no effect: an embedded Ray has one host, and ends with it")
-    elif job.standby and len(inventory.hosts) == 1:
-        notes.append("standby waits for another host: Ray has only one")
+    job = _with_usable_standby(job, inventory, notes)
     if job.sum_embedding_rows and keras is KerasFlavour.LEGACY:
         notes.append("sum_embedding_rows has no effect: tf_keras sums them by itself")
     return Plan(
@@ -74,6 +65,23 @@ def make_plan(
         embedded_resources=embedded_resources(all_roles, inventory),
         notes=tuple(notes),
     )
+
+
+def _with_usable_standby(job: JobSpec, inventory: Inventory, notes: list[str]) -> JobSpec:
+    """Returns the job, without standbys on a Ray that can have none; raises SpecError for an elastic one."""
+    if not job.standby:
+        return job
+    if job.workers.minimum != job.workers.maximum:
+        raise SpecError(
+            f"standby is {job.standby}, but workers is {job.workers}: an elastic run goes on with the "
+            "workers that are left; leave --standby out, or give a number of workers"
+        )
+    if inventory.is_embedded:
+        notes.append("standby has no effect: an embedded Ray has one host, and ends with it")
+        return dataclasses.replace(job, standby=0)
+    if len(inventory.hosts) == 1:
+        notes.append("standby waits for another host: Ray has only one")
+    return job
 
 
 def choose_keras(

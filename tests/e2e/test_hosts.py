@@ -331,18 +331,21 @@ def train(ctx: raydist.TrainContext):
 
 
 @pytest.mark.slow
-def test_worker_whose_host_is_killed_comes_back_on_another_one(wait_until: WaitUntil) -> None:
+@pytest.mark.parametrize("standby", ["0", "1"])
+def test_worker_whose_host_is_killed_comes_back_on_another_one(standby: str, wait_until: WaitUntil) -> None:
     with Hosts.started(2, 3) as hosts:  # the worker, with its three CPUs, has the second host for itself
         hosts.head.write("code/helper.py", HELPER)
-        process = submit_held(hosts, "ps", "--cpus-per-worker", "3", job=PS_JOB)
+        process = submit_held(hosts, "ps", "--cpus-per-worker", "3", "--standby", standby, job=PS_JOB)
         wait_until(lambda: hosts.status("ps")["steps"] >= HELD_AT, timeout_s=240)
         (spare,) = hosts.add(3)
+        wait_until(lambda: titles(spare) == ["raydist::fork-server"] * int(standby))
         hosts.all[1].kill()
         (hosts.shared / "release").touch()
         result = result_of(process)
         assert (result["state"], result["steps"], result["attempts"]) == ("SUCCEEDED", 300, 2)
         workers = [task["host"] for task in result["tasks"] if task["task"] == "worker/0"]
         assert workers == [spare.address]
+        assert any("a standby has taken its place" in note for note in result["notes"]) == (standby == "1")
         assert any("came back on another host" in note for note in result["notes"])
         # Of a task that was killed another process removes the folder, a moment later.
     wait_until(lambda: [leftovers(host) for host in (hosts.head, spare)] == [[], []])

@@ -105,7 +105,7 @@ class ActorSet:
         return all(placement.move(task, self._setups[task].resources, away_from=avoided) for task in left)
 
     def stand_by(self, hellos: Mapping[TaskId, Hello], *, away_from: Collection[str] = ()) -> None:
-        """Asks for the standbys that are missing or have ended, on other nodes than those of the tasks."""
+        """Asks for a standby where one is missing or has ended, on another node than those of the tasks."""
         if not self._plan.job.standby or self._placement is None:
             return
         nodes = {*self._plan.avoid, *away_from, *(hello.node_id for hello in hellos.values())}
@@ -118,7 +118,7 @@ class ActorSet:
     def _is_displaced(self, task: TaskId, placement: Placement, avoided: Collection[str]) -> bool:
         """Whether a task cannot go back to where it was, or was to be."""
         node_id = self._nodes.get(task) or placement.node_of_task(task)
-        return node_id is None or node_id in avoided or not is_node_alive(node_id)
+        return node_id is not None and (node_id in avoided or not is_node_alive(node_id))
 
     def _replaceable(self) -> TaskSetup:
         """The set-up that a standby prepares for: of a worker, of which there are mostly the most."""

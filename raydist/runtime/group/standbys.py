@@ -66,21 +66,25 @@ class Standbys:
         self.notes: tuple[str, ...] = ()
 
     def complete(self, setup: TaskSetup, placement: Placement, *, away_from: Collection[str]) -> None:
-        """Asks for those that are missing, for tasks like that one, on other nodes than these."""
-        while len(self._waiting) < self._count and self._num_deaths < _MOST_DEATHS:
-            used = {*away_from, *(one.node_id for one in self._waiting if one.node_id is not None)}
-            if not self._vacated:
-                room = placement.request_more(setup.resources, away_from=used)
-            elif (node_id := placement.node_of(self._vacated[-1])) is None:
-                return  # Ray looks for another host for the bundle that a lost one had
-            elif node_id in used:
-                self._vacated.pop()  # it stays in the placement group, and is of no use
-                continue
-            else:
-                room = self._vacated.pop()
-            agent = self._create(setup, room.strategy)
-            ready, death = agent.stand_by.remote(setup), agent.linger.remote()
-            self._waiting.append(_Standby(agent, room, setup.resources, ready, death))
+        """Asks for the next that is missing, for tasks like that one, on another node than these.
+
+        One at a time, since none is to be on the node of another.
+        """
+        nodes = [one.node_id for one in self._waiting]
+        if len(nodes) >= self._count or None in nodes or self._num_deaths >= _MOST_DEATHS:
+            return
+        used = {*away_from, *filter(None, nodes)}
+        if not self._vacated:
+            room = placement.request_more(setup.resources, away_from=used)
+        elif (node_id := placement.node_of(self._vacated[-1])) is None:
+            return  # Ray looks for another host for the bundle that a lost one had
+        else:
+            room = self._vacated.pop()
+            if node_id in used:
+                return  # it stays in the placement group, and is of no use
+        agent = self._create(setup, room.strategy)
+        ready, death = agent.stand_by.remote(setup), agent.linger.remote()
+        self._waiting.append(_Standby(agent, room, setup.resources, ready, death))
 
     def discard(
         self, placement: Placement, *, avoid: Collection[str] = (), is_room_needed: bool = False

@@ -127,6 +127,24 @@ def test_standby_that_has_died_is_replaced_and_one_of_another_size_is_not_used(
         wait_until(is_all_free)
 
 
+@pytest.mark.slow
+def test_each_standby_has_a_node_of_its_own(
+    attempts: Callable[[Plan], Attempts], plan: Plan, wait_until: WaitUntil
+) -> None:
+    two = dataclasses.replace(
+        plan,
+        job=dataclasses.replace(plan.job, standby=2),
+        roles=(dataclasses.replace(plan.roles[0], resources=Resources(num_cpus=1)),),
+    )
+    with ray_node(gcs_address(), num_cpus=2), ray_node(gcs_address(), num_cpus=2):
+        drive = attempts(two).train(two)
+        waiting = drive.group.kept._standbys._waiting
+        wait_until(lambda: drive.poll() or (len(waiting) == 2 and all(one.node_id for one in waiting)))
+        assert len({node_of(drive), *(one.node_id for one in waiting)}) == 3
+        drive.group.stop()
+        wait_until(is_all_free)
+
+
 class Broken:
     """An agent that does not start."""
 
