@@ -38,7 +38,6 @@ _FILE_MAPPING = re.compile(
 # Where one of them is not 0, a page is not that of the file any more.
 _PRIVATE_AMOUNTS = ("Anonymous", "Private_Dirty", "Shared_Dirty", "Swap")
 _AMOUNT = re.compile(r"^(\w+): +(\d+) kB", re.MULTILINE)
-_M_ARENA_MAX, _LEAST_ARENAS = -8, 2
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 16
 # Link, standard output and standard error of the process.
@@ -414,26 +413,16 @@ def become(request: ForkRequest, fds: Sequence[int]) -> int:
     sys.path[:] = request.sys_path
     sys.argv[:] = [""]
     tempfile.tempdir = None
-    num_threads = _num_threads(request.environ, "OMP_NUM_THREADS")
-    is_set = "MALLOC_ARENA_MAX" in request.environ or "arena_max" in request.environ.get("GLIBC_TUNABLES", "")
-    if not is_set and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        # TensorFlow has some hundred threads, few of which run at a time; glibc would make eight for a core,
-        # each of some megabytes.
-        libc.mallopt(_M_ARENA_MAX, max(_LEAST_ARENAS, num_threads))
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # Python's own generator does so by itself
-        _set_openblas_threads(_num_threads(request.environ, "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))
+        _set_openblas_threads(request.environ)
     return link
 
 
-def _num_threads(environ: Mapping[str, str], *names: str) -> int:
-    """Returns what the first of the variables that is set says, else one for each core."""
-    given = next(filter(None, map(environ.get, names)), "")
-    return int(given) if given.isdecimal() else len(os.sched_getaffinity(0))
-
-
-def _set_openblas_threads(num_threads: int) -> None:
+def _set_openblas_threads(environ: Mapping[str, str]) -> None:
     """Gives NumPy the threads that it would have taken when it was loaded, of which the server has one."""
+    given = environ.get("OPENBLAS_NUM_THREADS") or environ.get("OMP_NUM_THREADS") or ""
+    num_threads = int(given) if given.isdecimal() else len(os.sched_getaffinity(0))
     if num_threads < 2:
         return
     lines = Path("/proc/self/maps").read_text().splitlines()
