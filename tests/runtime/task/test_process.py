@@ -255,6 +255,27 @@ def test_process_imports_by_itself_where_no_fork_of_what_is_imported_is_sound(
     assert problem in str(process.problem)
 
 
+def test_server_drops_what_was_read_of_libraries_to_load_them() -> None:
+    code = """
+    import pathlib
+    import numpy as np
+    from raydist.runtime.task.fork_server import _drop_file_pages
+
+    def file_kb():
+        status = pathlib.Path("/proc/self/status").read_text()
+        return int(status.partition("RssFile:")[2].split()[0])
+
+    expected, before = np.linalg.svd(np.eye(9))[1].sum(), file_kb()
+    _drop_file_pages()
+    after = file_kb()
+    assert np.linalg.svd(np.eye(9))[1].sum() == expected
+    print(after / before)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.5
+
+
 def test_thread_that_python_itself_starts_with_does_not_keep_a_server_from_forking(
     start: Callable[..., TaskProcess], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
