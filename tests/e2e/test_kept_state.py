@@ -143,3 +143,70 @@ def test_state_that_does_not_fit_is_not_kept_and_a_note_says_so(raydist: Raydist
     [note] = [note for note in ended.json["notes"] if "not kept in memory" in note]
     assert "and --survivor-memory is" in note
     assert not any("had in memory" in note for note in ended.json["notes"])
+
+
+_LOOP = """
+import json
+import os
+import signal
+
+import numpy as np
+
+import raydist
+
+
+@raydist.job(workers=2)
+def train(ctx: raydist.TrainContext):
+    import keras
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(512, 16)).astype("float32"), rng.normal(size=(512, 1)).astype("float32")
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, "tanh"), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Adam(0.01)
+        optimizer.build(model.trainable_variables)
+    ctx.restore(model=model, optimizer=optimizer)
+
+    index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    killed = ctx.params.get("killed", [])
+    at, who = killed[ctx.attempt] if ctx.attempt < len(killed) else (1 << 30, None)
+
+    def kill(step):
+        if index == who and int(step) >= at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def step_fn(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        tf.py_function(kill, [tf.convert_to_tensor(optimizer.iterations.value)], [])
+        return {"loss": loss}
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(512, seed=1).batch(16, drop_remainder=True)
+    ctx.train_steps(step_fn, data.repeat(), num_steps=200, steps_per_call=2)
+    print("WEIGHTS", {one.path: one.numpy().tolist() for one in model.weights})
+"""
+
+
+def test_loop_of_steps_goes_on_from_memory_too(raydist: Raydist, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "loop.py").write_text(_LOOP)
+    plain = raydist("submit", "code/loop.py", "--json", "--name", "plain")
+    assert plain.code == 0, plain.err
+    killed = raydist(
+        *("submit", "code/loop.py", "--json", "--name", "killed", "--checkpoint-every", "100000"),
+        *("-p", "killed=[[90, 1], [150, 0]]"),
+    )
+    assert killed.code == 0, killed.err
+    steps = [
+        int(found[1])
+        for note in killed.json["notes"]
+        if (found := re.search(r"from step (\d+), which", note))
+    ]
+    assert len(steps) == 2
+    assert 0 < steps[0] <= 90
+    assert steps[0] < steps[1] <= 150
+    check_equal(weights_of(raydist, "killed"), weights_of(raydist, "plain"))

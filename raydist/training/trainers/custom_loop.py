@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.metrics.records import Scope
 from raydist.training import tf_private
+from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.input import input_clock, recipes, train_data
 from raydist.training.replicas import loss_rules, slices
 from raydist.training.replicas.loss_verdict import LossRule
@@ -46,6 +48,50 @@ class Span:
     def saved(self) -> dict[str, int]:
         """Returns what a checkpoint inside of the loop says of it."""
         return {"loop": self.index, "loop_first_step": self.first_step}
+
+
+class _Votes(NamedTuple):
+    """What this worker says beside its scalars in a call, and what all of them say together.
+
+    Attributes:
+      wants_save: Whether it wants a checkpoint; of all, how many do.
+      keep_cost_s: What it costs to keep the state in memory. `call_s`: how long the last call took.
+    """
+
+    wants_save: float
+    keep_cost_s: float = 0.0
+    call_s: float = 0.0
+
+
+class _Keeping:
+    """Keeps in memory what the loop has registered, between its checkpoints."""
+
+    def __init__(self, run: TaskRun) -> None:
+        self._run = run
+        self._schedule = KeepSchedule()
+        self._is_on = run.checkpoints.keeps and run.has_registered
+        self._called_at_s: float | None = None
+
+    def votes(self, *, wants_save: bool) -> _Votes:
+        now_s, before_s = time.perf_counter(), self._called_at_s
+        self._called_at_s = now_s
+        call_s = 0.0 if before_s is None else now_s - before_s
+        return _Votes(float(wants_save), self._schedule.cost_s, call_s)
+
+    def called(self, agreed: _Votes) -> None:
+        """Takes the sums over all workers, of which the chief alone has costs."""
+        self._schedule.called()
+        if self._is_on:
+            call_s = agreed.call_s / self._run.assignment.num_workers
+            self._schedule.agreed(agreed.keep_cost_s, call_s=call_s)
+
+    def keep(self, *, step: int, **position: Any) -> None:
+        if self._is_on and self._schedule.is_due:
+            begun_at_s = time.perf_counter()
+            self._run.keep_registered(step=step, **position)
+            self._schedule.kept((time.perf_counter() - begun_at_s) if self._run.assignment.is_chief else 0.0)
+            if self._run.checkpoints.has_given_up_keeping:
+                self._schedule.end()
 
 
 def begin(run: TaskRun, request: LoopRequest) -> Span | None:
@@ -100,15 +146,19 @@ def run_steps(run: TaskRun, request: LoopRequest, span: Span) -> Mapping[str, fl
     iterator = iter(dataset)
     reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
     pace = PaceReport()
+    keeping = _Keeping(run)
     while (done := reports.done) < span.last_step:
         count = min(request.steps_per_call, span.last_step - done, run.steps_to_checkpoint(done))
-        scalars, is_save_wanted = call(iterator, count, run.wants_registered_save(done))
+        scalars, agreed = call(iterator, count, keeping.votes(wants_save=run.wants_registered_save(done)))
+        keeping.called(agreed)
         if reports.completed(count, scalars):
             run.reporter.report(
                 pace.update(run.reporter, step=reports.done), step=reports.done, scope=Scope.LOCAL
             )
-        if is_save_wanted or run.schedule.is_due(step_before=done, step=done + count):
+        if agreed.wants_save > 0 or run.schedule.is_due(step_before=done, step=done + count):
             run.save_registered(step=reports.done, **span.saved())
+        elif reports.done < span.last_step:
+            keeping.keep(step=reports.done, **span.saved())
     pace.finish(run.reporter)
     run.save_registered(step=reports.done, **span.saved())
     run.checkpoints.finish()
@@ -121,10 +171,10 @@ def _make_call(
     *,
     num_workers: int,
     before_first: Callable[[tf.Graph], None],
-) -> Callable[[Any, int, bool], tuple[Mapping[str, float], bool]]:
-    """Returns a function of iterator, number of steps, and whether this worker wants a checkpoint.
+) -> Callable[[Any, int, _Votes], tuple[Mapping[str, float], _Votes]]:
+    """Returns a function of iterator, number of steps, and this worker's votes.
 
-    It returns the scalars' means, and whether any worker wants one.
+    It returns the scalars' means, and the sums of all workers' votes.
 
     Args:
       before_first: Called with the graph of a step before it is run.
@@ -174,7 +224,7 @@ def _make_call(
         return total
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def steps(iterator: Any, count: tf.Tensor, before: tf.Tensor, wants_save: tf.Tensor) -> tf.Tensor:
+    def steps(iterator: Any, count: tf.Tensor, before: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:
         _, total = tf.while_loop(
             lambda index, total: index < count,
             lambda index, total: (index + 1, total + one_step(input_clock.next_element(iterator))),
@@ -182,9 +232,9 @@ def _make_call(
             parallel_iterations=1,
         )
         # One all-reduce a call, of all scalars at once.
-        return over_workers(tf.concat([total, [wants_save]], axis=0))
+        return over_workers(tf.concat([total, votes], axis=0))
 
-    def call(iterator: Any, count: int, wants_save: bool) -> tuple[Mapping[str, float], bool]:
+    def call(iterator: Any, count: int, votes: _Votes) -> tuple[Mapping[str, float], _Votes]:
         nonlocal rule
         left, before = count, None
         if rule is None:
@@ -194,9 +244,9 @@ def _make_call(
             left, before = count - 1, first_step(element)
         if before is None:
             before = tf.zeros([len(names)], tf.float64)
-        reduced = steps(iterator, tf.constant(left), before, tf.constant(float(wants_save), tf.float64))
-        *totals, num_wanting = reduced.numpy().tolist()
-        return dict(zip(names, (total / count for total in totals), strict=True)), num_wanting > 0
+        reduced = steps(iterator, tf.constant(left), before, tf.constant(votes, tf.float64)).numpy().tolist()
+        totals, agreed = reduced[: len(names)], _Votes(*reduced[len(names) :])
+        return dict(zip(names, (total / count for total in totals), strict=True)), agreed
 
     return call
 

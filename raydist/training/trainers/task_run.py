@@ -184,6 +184,15 @@ class TaskRun:
         """Returns how many steps may run from `step` on before a checkpoint is due, at least 1."""
         return self.schedule.steps_left(step) if self._registered else 1 << 30
 
+    @property
+    def has_registered(self) -> bool:
+        """Whether the train function has said what it saves and restores."""
+        return bool(self._registered)
+
+    def keep_registered(self, *, step: int, **position: Any) -> None:
+        """Keeps in memory what is registered; `position` as of `save`."""
+        self.keep(self._registered, step=step, **position)
+
     def save_registered(self, *, step: int, **position: Any) -> None:
         """Saves what is registered, if anything, and if it is new; `position` as of `save`."""
         if self._registered and self.checkpoints.last_saved_step != step:

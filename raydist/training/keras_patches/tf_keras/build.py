@@ -55,7 +55,8 @@ def build(model: Any, element_spec: Any) -> None:
     has_own_step = type(model).train_step is not tf_keras.Model.train_step
     try:
         with model.distribute_strategy.scope():
-            _build_by_call(model, element_spec)
+            # With a step of its own, the model has those metrics alone that the step updates.
+            _build_by_call(model, element_spec, with_metrics=not has_own_step)
     except Exception as error:
         if not has_own_step:
             raise
@@ -106,7 +107,7 @@ def _build_in_replicas(model: Any, step: Callable[[Any], Any], element_spec: Any
         logger.info("train_step of %s could not be traced: %s", model.name, error, exc_info=True)
 
 
-def _build_by_call(model: Any, element_spec: Any) -> None:
+def _build_by_call(model: Any, element_spec: Any, *, with_metrics: bool) -> None:
     inputs, targets, _ = data_adapter.unpack_x_y_sample_weight(tf.nest.map_structure(_zeros, element_spec))
     if _has_unknown_sizes(element_spec) and getattr(model, "inputs", None):
         inputs = tf.nest.map_structure(_zeros, model.input)
@@ -117,7 +118,7 @@ def _build_by_call(model: Any, element_spec: Any) -> None:
     # layers give all of its losses has no targets, and a metric of its loss all the same.
     for container in (model.compiled_loss, model.compiled_metrics):
         is_loss = container is model.compiled_loss
-        if not container.built and (is_loss or targets is not None):
+        if not container.built and (is_loss or (with_metrics and targets is not None)):
             # Targets of another structure than the outputs', as with a loss for some of them only.
             with contextlib.suppress(TypeError, ValueError):
                 container.build(*((outputs,) if is_loss else (outputs, targets)))
