@@ -32,8 +32,9 @@ class Part:
     def of(cls, input_context: tf.distribute.InputContext | None) -> Part:
         if input_context is None:
             return cls()
-        num_local = input_context.num_replicas_in_sync // input_context.num_input_pipelines
-        return cls(input_context.input_pipeline_id * num_local, num_local, input_context.num_replicas_in_sync)
+        num_replicas = input_context.num_replicas_in_sync
+        first, end = cut(num_replicas, input_context.input_pipeline_id, input_context.num_input_pipelines)
+        return cls(first, end - first, num_replicas)
 
 
 @dataclass(frozen=True)

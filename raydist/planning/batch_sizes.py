@@ -71,6 +71,8 @@ def num_replicas_of(plan: Plan) -> int | None:
     """Returns how many replicas take part in one step; None for a TPU, which only its tasks see."""
     num_gpus = plan.resources_of(TaskId(task_type=TaskType.WORKER, index=0)).num_gpus
     of_each = max(1, num_gpus)
+    if plan.job.virtual_replicas is not None:
+        return plan.job.virtual_replicas
     match plan.strategy:
         case Strategy.TPU:
             return None

@@ -19,6 +19,7 @@ from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.settings.resolution import Origin
 from raydist.spec.tasks import TaskType
 
+_WITH_VIRTUAL_REPLICAS = (Strategy.ONE_DEVICE, Strategy.MIRRORED, Strategy.MULTI_WORKER_MIRRORED)
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist
 
 
@@ -50,6 +51,7 @@ def make_plan(
         notes.append(f"tf.keras is tf_keras: {keras_reason}")
     notes += _without_effect(job, strategy)
     job = _with_usable_standby(job, inventory, notes)
+    check_virtual_replicas(job, strategy, origins, num_devices=devices or max(_num_gpus(roles), 1))
     if job.sum_embedding_rows and keras is KerasFlavour.LEGACY:
         notes.append("sum_embedding_rows has no effect: tf_keras sums them by itself")
     return Plan(
@@ -82,6 +84,38 @@ def _with_usable_standby(job: JobSpec, inventory: Inventory, notes: list[str]) -
     if len(inventory.hosts) == 1:
         notes.append("standby waits for another host: Ray has only one")
     return job
+
+
+def check_virtual_replicas(job: JobSpec, strategy: Strategy, origins: Origins, *, num_devices: int) -> None:
+    """Raises SpecError for virtual replicas that the strategy does not have, or too few of them.
+
+    Args:
+      num_devices: Of each worker, on which it computes replicas.
+    """
+    if job.virtual_replicas is None:
+        for name in ("threads_per_replica", "reduce_order"):
+            if origins[name] is not Origin.BUILT_IN:
+                raise SpecError(f"{name} is set, but virtual_replicas is not; add --virtual-replicas K")
+        return
+    if strategy not in _WITH_VIRTUAL_REPLICAS:
+        names = ", ".join(one.value for one in _WITH_VIRTUAL_REPLICAS)
+        raise SpecError(
+            f"virtual_replicas is {job.virtual_replicas}, but strategy is {strategy.value}, which has none; "
+            f"use one of {names}"
+        )
+    needed = job.workers.maximum * num_devices
+    if job.virtual_replicas < needed:
+        workers = "1 worker" if job.workers.maximum == 1 else f"{job.workers.maximum} workers"
+        devices = "1 device" if num_devices == 1 else f"{num_devices} devices"
+        raise SpecError(
+            f"virtual_replicas is {job.virtual_replicas}, but {workers} of {devices} compute at least one "
+            f"each; use --virtual-replicas {needed} or more"
+        )
+    if job.compress_gradients != "none" and job.reduce_order == "fixed":
+        raise SpecError(
+            "compress_gradients rounds what workers send each other, so results would depend on their "
+            "number; leave it out, or add --reduce-order any"
+        )
 
 
 def choose_keras(

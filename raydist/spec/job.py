@@ -217,6 +217,9 @@ class JobSpec:
       gpus_per_worker: GPUs of each worker; None lets the plan choose by what the hosts have.
       gpus_per_evaluator: GPUs of the evaluator, which uses all of them.
       devices: Logical CPU devices per task on hosts without GPUs; None lets the plan choose.
+      virtual_replicas: Replicas of the run, whatever computes them; None has one for each device.
+      threads_per_replica: Threads that compute an operation of a virtual replica.
+      reduce_order: How the values of virtual replicas are added: `fixed` or `any`.
       ports: Ports for TensorFlow's servers; None takes any free port.
       allow_public_ports: Whether TensorFlow's servers are started at public addresses too.
       fence: Whether tasks set firewall rules that let only the run's hosts reach their servers.
@@ -306,6 +309,9 @@ class JobSpec:
     gpus_per_worker: int | None = None
     gpus_per_evaluator: int = 0
     devices: int | None = None
+    virtual_replicas: int | None = None
+    threads_per_replica: int = 1
+    reduce_order: str = "fixed"
     ports: PortRange | None = None
     allow_public_ports: bool = False
     fence: bool = False
@@ -371,6 +377,8 @@ _LOWEST: Mapping[str, int] = {
     "memory_per_evaluator": 1,
     "memory_per_data_worker": 1,
     "devices": 1,
+    "virtual_replicas": 1,
+    "threads_per_replica": 1,
     "keep": 1,
     "bytes_per_pack": 1,
     "tensorboard_histograms": 1,

@@ -34,7 +34,12 @@ from raydist.training.cluster import collective_clock, communication
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.equal_state import Gather
 from raydist.training.cluster.script_strategy import ScriptStrategy
-from raydist.training.cluster.strategy import TaskStrategy, build_coordinator, build_strategy
+from raydist.training.cluster.strategy import (
+    TaskStrategy,
+    build_coordinator,
+    build_strategy,
+    compute_in_fixed_order,
+)
 from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.input import input_clock
 from raydist.training.keras_patches.keras3 import patches
@@ -78,6 +83,7 @@ def open_session(
     """
     progress = progress or TaskProgress(assignment.task)
     notes = _patch(assignment)
+    compute_in_fixed_order(assignment.job)
     strategy = build_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
     input_clock.start(strategy)
     collective_clock.start(strategy)

@@ -31,8 +31,10 @@ from tensorflow.python.data.ops import (
 )
 from tensorflow.python.data.util import structure
 from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
     cross_device_utils,
     distribute_lib,
+    distribute_utils,
     input_lib,
     mirrored_run,
     mirrored_strategy,
@@ -243,6 +245,62 @@ def _instance_keys(launcher: Any) -> tf.Tensor:
     )
     with tf.device("CPU:0"):
         return tf.constant([next_key() for _ in range(_NUM_SIZES)], tf.int32)
+
+
+# Of what a strategy of raydist's own is made of (cluster/virtual_strategy.py).
+CollectiveExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+MirroredVariable = distributed_values.MirroredVariable
+regroup = distribute_utils.regroup
+select_replica = distribute_utils.select_replica
+update_regroup = distribute_utils.update_regroup
+update_context = distribute_lib.UpdateContext
+
+
+def create_mirrored_variable(
+    strategy: tf.distribute.Strategy,
+    create: Callable[..., list[Any]],
+    *,
+    mirrored_class: type,
+    **options: Any,
+) -> Any:
+    """Returns a distributed variable of the copies that `create` returns, of a class of raydist's own."""
+    classes = {
+        key: mirrored_class if one is MirroredVariable else one
+        for key, one in distribute_utils.VARIABLE_CLASS_MAPPING.items()
+    }
+    return distribute_utils.create_mirrored_variable(
+        strategy, create, classes, distribute_utils.VARIABLE_POLICY_MAPPING, **options
+    )
+
+
+def launcher_of(extended: Any) -> Any:
+    """Returns what launches the collectives between the hosts of a strategy's workers."""
+    return extended._host_cross_device_ops._launchers[0]
+
+
+def all_gather(launcher: Any, tensor: tf.Tensor, options: Any) -> tf.Tensor:
+    """Returns the workers' tensors of one shape, joined in the order of the workers along axis 0."""
+    return launcher._all_gather(tensor, options)
+
+
+def all_to_all(launcher: Any, tensor: tf.Tensor, options: Any) -> tf.Tensor:
+    """Returns each worker's chunk for this one, in the order of the workers.
+
+    Args:
+      tensor: `[workers, ...]`: the chunk for each.
+    """
+    chosen = launcher._options.merge(options)
+    key, token = launcher._next_instance_key(), launcher._get_ordering_token()
+    with tf.device(launcher._device):
+        return tf.raw_ops.CollectiveAllToAllV2(
+            input=tensor,
+            group_size=launcher._group_size,
+            group_key=launcher._group_key,
+            instance_key=key,
+            ordering_token=[] if token is None else [token],
+            communication_hint=chosen.implementation.value,
+            timeout_seconds=chosen.timeout_seconds or 0,
+        )
 
 
 def observe_collectives(begin: Callable[[Any, str], Any], end: Callable[[Any, tf.Tensor, str], None]) -> None:

@@ -30,6 +30,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Environment of the tasks": ("env", "env_file", "runtime_env"),
     "Strategy and roles": (
         *("strategy", "workers", "ps", "evaluator", "devices", "gpus_per_worker"),
+        *("virtual_replicas", "threads_per_replica", "reduce_order"),
         *(
             "gpus_per_evaluator",
             "cpus_per_worker",

@@ -178,6 +178,26 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.optional(values.whole_number, none="auto"),
     ),
     Option(
+        name="virtual_replicas",
+        metavar="K",
+        summary="Replicas of the run, computed by whatever workers there are, so that results do not depend "
+        "on their number; none: one for each device.",
+        parser=values.optional(values.whole_number, none="none"),
+    ),
+    Option(
+        name="threads_per_replica",
+        metavar="N",
+        summary="Threads that compute an operation of a virtual replica; results depend on it.",
+        parser=values.whole_number,
+    ),
+    Option(
+        name="reduce_order",
+        metavar="ORDER",
+        summary="How virtual replicas' values are added: fixed gives the same bits for any number of "
+        "workers, any uses TensorFlow's all-reduce between workers.",
+        parser=values.one_of("fixed", "any"),
+    ),
+    Option(
         name="ports",
         metavar="LOW-HIGH",
         summary="Ports that TensorFlow's servers may use; any free ones when omitted.",

@@ -67,6 +67,9 @@ class RunOptions(TypedDict, total=False):
     gpus_per_worker: int | None
     gpus_per_evaluator: int
     devices: int | None
+    virtual_replicas: int | None
+    threads_per_replica: int
+    reduce_order: Literal["fixed", "any"]
     ports: PortRange | str | None
     allow_public_ports: bool
     fence: bool

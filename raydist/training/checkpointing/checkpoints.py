@@ -238,6 +238,7 @@ class TaskCheckpoints:
         fit: int = 0,
         arrays: Mapping[str, np.ndarray] | None = None,
         sums: variables.Sums | None = None,
+        copies: variables.Sums | None = None,
         **state: Any,
     ) -> None:
         """Copies what is to be saved and begins to commit it. Every task calls it at the same step.
@@ -248,7 +249,7 @@ class TaskCheckpoints:
 
         Args:
           state: The other fields of SavedState, as JSON. `arrays`: those that it names.
-          sums: As `Snapshots.take` has it.
+          sums, copies: As `Snapshots.take` has them.
 
         Raises:
           StorageError: The one before could not be stored.
@@ -258,7 +259,11 @@ class TaskCheckpoints:
         self._await_upload()
         self._saved_at_s = time.monotonic()
         snapshot = self._snapshots.take(
-            _groups(trackables), is_chief=self._is_chief, sums=sums, averaged=_statistics(trackables)
+            _groups(trackables),
+            is_chief=self._is_chief,
+            sums=sums,
+            averaged=_statistics(trackables),
+            copies=copies,
         )
         self.last_saved_step = step
         if snapshot is None:
@@ -294,6 +299,7 @@ class TaskCheckpoints:
         *,
         step: int,
         sums: variables.Sums | None,
+        copies: variables.Sums | None = None,
         history: tuple[Mapping[str, Any], ...] = (),
         arrays: Mapping[str, np.ndarray] | None = None,
         **state: Any,
@@ -301,7 +307,7 @@ class TaskCheckpoints:
         """Keeps in memory what `save` takes. Every task calls it at the same step.
 
         Args:
-          sums: As `Snapshots.take` has it.
+          sums, copies: As `Snapshots.take` has them.
         """
         assert self._keeper is not None
 
@@ -309,7 +315,8 @@ class TaskCheckpoints:
             found = {STATE_FILE: _encoded(history, step=step, **state)}
             return {**found, ARRAYS_FILE: encode_arrays(arrays)} if arrays else found
 
-        self._keeper.keep(_groups(trackables), files, step=step, sums=sums, averaged=_statistics(trackables))
+        groups, averaged = _groups(trackables), _statistics(trackables)
+        self._keeper.keep(groups, files, step=step, sums=sums, averaged=averaged, copies=copies)
 
     def check_equal(self, trackables: Mapping[str, Any], *, when: str) -> None:
         """Checks that all workers hold the same state, as `equal_state.check` does. Every task calls it."""

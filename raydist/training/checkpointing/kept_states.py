@@ -57,17 +57,20 @@ class StateKeeper:
         step: int,
         sums: Sums | None,
         averaged: Collection[Any] = (),
+        copies: Sums | None = None,
     ) -> None:
         """Copies the state, and begins to write it.
 
         Args:
           groups: Variables by the name of what they are of.
           files: Returns what a checkpoint has beside its variables.
-          sums, averaged: As `Snapshots.take` has them.
+          sums, averaged, copies: As `Snapshots.take` has them.
         """
         self._await_write()
         writer = self._writer if self._fits(groups) else None
-        snapshot = self._snapshots.take(groups, is_chief=writer is not None, sums=sums, averaged=averaged)
+        snapshot = self._snapshots.take(
+            groups, is_chief=writer is not None, sums=sums, averaged=averaged, copies=copies
+        )
         if snapshot is not None and writer is not None:
             beside = files()
 

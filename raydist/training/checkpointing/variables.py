@@ -22,6 +22,8 @@ import tensorflow as tf
 from raydist.errors import CheckpointError, UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing.npz import NpzBuffer
+from raydist.training.cluster import virtual_strategy
+from raydist.training.cluster.collectives import summed_by_tree
 from raydist.training.tf_private import ShardedVariable
 
 ARRAYS_NAME = "variables.npz"
@@ -65,6 +67,8 @@ def _parts_of(variable: Any) -> list[Any]:
 
 
 Sums = Callable[[Sequence[Any]], Sequence[np.ndarray]]
+# The group of what each virtual replica has for itself; the variable's own key follows.
+_REPLICAS = "replicas/"
 
 
 class Snapshots:
@@ -83,6 +87,7 @@ class Snapshots:
         is_chief: bool,
         sums: Sums | None = None,
         averaged: Collection[Any] = (),
+        copies: Sums | None = None,
     ) -> Snapshot | None:
         """Returns a copy of the variables as they are now, or None in a task that is not the chief.
 
@@ -94,20 +99,28 @@ class Snapshots:
           sums: Returns the sums of variables over all replicas, by one collective; None where there is but
             one replica, or each variable is the same for all.
           averaged: Variables that each replica changes for itself, of which the mean is saved.
+          copies: Returns what each virtual replica has of some variables, `[num_replicas, ...]`, by one
+            collective; None where there are none. It is saved beside the variables' sums and means.
         """
         wholes = _whole_variables(groups)
         summed = {} if sums is None else _summed(wholes, sums, averaged)
+        of_replicas = {} if copies is None else _of_replicas(wholes, copies)
+        summed |= {key: [whole] for key, (whole, _) in of_replicas.items()}
         if not is_chief:
             for key, whole in wholes.items():
                 if key not in summed and tf_private.is_synchronized_on_read(whole.parts[0]):
                     whole.read()
             return None
         entries = {key: whole.stored_as() for key, whole in wholes.items()}
+        stacks = {f"{_REPLICAS}{key}": stack for key, (_, stack) in of_replicas.items()}
+        entries |= {key: (stack.shape, stack.dtype) for key, stack in stacks.items()}
         if self._buffer is None or self._buffer.entries != entries:
             self._buffer = None  # two of them would not fit
             self._buffer = NpzBuffer(entries)
         for key, whole in wholes.items():
             self._buffer.fill(key, summed[key] if key in summed else whole.read())
+        for key, stack in stacks.items():
+            self._buffer.fill(key, [stack])
         index = [
             {
                 "key": key,
@@ -116,6 +129,15 @@ class Snapshots:
                 "dtype": str(np.dtype(whole.numpy_dtype)),
             }
             for key, whole in wholes.items()
+        ]
+        index += [
+            {
+                "key": key,
+                "name": wholes[key.removeprefix(_REPLICAS)].name,
+                "shape": list(stack.shape),
+                "dtype": str(stack.dtype),
+            }
+            for key, stack in stacks.items()
         ]
         return Snapshot(self._buffer, json.dumps(index).encode())
 
@@ -189,6 +211,8 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
             if str(array.dtype) != entry["dtype"]:
                 array = array.view(whole.numpy_dtype).reshape(whole.shape)
             whole.write(array)
+            if f"{_REPLICAS}{key}" in saved:
+                _write_copies(whole.parts[0], arrays[f"{_REPLICAS}{key}"])
 
 
 @dataclass(frozen=True)
@@ -231,6 +255,40 @@ class _Whole:
         for part in self.parts:
             part.assign(array[start : start + part.shape[0]])
             start += part.shape[0]
+
+
+def _of_replicas(wholes: Mapping[str, _Whole], copies: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns, by key, what the virtual replicas have together of what each has for itself, and each's.
+
+    Together it is the sum or the mean, as reading it gives; of numbers that are not floats the first one's.
+    """
+    own = {key: whole.parts[0] for key, whole in wholes.items() if virtual_strategy.is_own(whole.parts[0])}
+    if not own:
+        return {}
+    found = {}
+    for (key, variable), stack in zip(own.items(), copies(list(own.values())), strict=True):
+        if variable.aggregation == tf.VariableAggregation.SUM:
+            whole = summed_by_tree(stack)
+        elif stack.dtype.kind == "f":
+            whole = (summed_by_tree(stack) / len(stack)).astype(stack.dtype)
+        else:
+            whole = stack[0]
+        # What .npz has no name for, such as bfloat16, is bytes there.
+        found[key] = whole, stack if stack.dtype.kind in "biufc" else _as_bytes(stack)
+    return found
+
+
+def _as_bytes(stack: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(stack).reshape(len(stack), -1).view(np.uint8)
+
+
+def _write_copies(variable: Any, stack: np.ndarray) -> None:
+    """Assigns each virtual replica of this worker what it had for itself."""
+    strategy: Any = getattr(variable, "distribute_strategy", None)
+    if not virtual_strategy.is_own(variable) or strategy.num_replicas_in_sync != len(stack):
+        return  # of a run with other replicas, or none
+    for copy, replica in zip(variable.values, strategy.own_replicas, strict=True):
+        copy.assign(stack[replica].view(variable.dtype.as_numpy_dtype).reshape(variable.shape))
 
 
 def _summed(

@@ -15,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
+from raydist.training.cluster import replica_tree
+from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 
 
 def is_alone(strategy: tf.distribute.Strategy) -> bool:
@@ -35,6 +37,8 @@ def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]
 
 def sums_over_replicas(variables: Sequence[Any], strategy: tf.distribute.Strategy) -> list[np.ndarray]:
     """Returns what variables that are summed on read hold in all replicas. One collective for all of them."""
+    if isinstance(strategy, VirtualReplicasStrategy):
+        return [summed_by_tree(one) for one in copies_of_replicas(variables, strategy)]
     own = [np.sum([copy.numpy() for copy in one.values], axis=0, dtype="float64") for one in variables]
     flat = np.concatenate([np.reshape(one, -1) for one in own])
     # One replica of each worker has it all: counts stay whole numbers.
@@ -48,11 +52,48 @@ def sums_over_replicas(variables: Sequence[Any], strategy: tf.distribute.Strateg
     return [part.reshape(one.shape) for part, one in zip(parts, own, strict=True)]
 
 
+def copies_of_replicas(variables: Sequence[Any], strategy: VirtualReplicasStrategy) -> list[np.ndarray]:
+    """Returns what each virtual replica holds of some variables, `[num_replicas, ...]`: one collective."""
+    own = [np.stack([copy.numpy() for copy in one.values]) for one in variables]
+    num_local = len(strategy.own_replicas)
+    rows = [np.ascontiguousarray(one).reshape(num_local, -1).view(np.uint8) for one in own]
+    sizes = [one.shape[1] for one in rows]
+    fill = np.zeros([num_local, -sum(sizes) % 4], np.uint8)  # collectives take no bytes, but int32
+    sent = np.concatenate([*rows, fill], axis=1).view(np.int32)
+    found = _traced_rows(strategy)(tf.constant(sent)).numpy().view(np.uint8)
+    parts = np.split(found[:, : sum(sizes)], np.cumsum(sizes)[:-1], axis=1)
+    return [
+        np.ascontiguousarray(part).view(one.dtype).reshape(len(part), *one.shape[1:])
+        for part, one in zip(parts, own, strict=True)
+    ]
+
+
+def summed_by_tree(copies: np.ndarray) -> np.ndarray:
+    """Returns the sum over replicas, the first axis, with the bits of the strategy's own."""
+    replicas = range(len(copies))
+    return replica_tree.summed(replicas, replica_tree.of_replicas(replicas, list(copies)), np.add)
+
+
+@functools.cache
+def _traced_rows(strategy: VirtualReplicasStrategy) -> Callable[[tf.Tensor], tf.Tensor]:
+    return tf.function(strategy.gather_rows, [tf.TensorSpec([None, None], tf.int32)], autograph=False)
+
+
 def gather_over_workers(strategy: tf.distribute.Strategy, values: Sequence[int]) -> list[list[int]]:
     """Returns each worker's numbers, in the order of the workers, the same in each. A collective."""
     gathered = _traced_gather(strategy)(tf.constant([list(values)], tf.int64))
     rows: list[list[int]] = strategy.experimental_local_results(gathered)[0].numpy().tolist()
+    if isinstance(strategy, VirtualReplicasStrategy):
+        return [rows[first] for first in strategy.first_replicas]
     return rows[:: len(strategy.extended.worker_devices)]
+
+
+def local_index(strategy: tf.distribute.Strategy) -> int:
+    """Returns which of its worker's replicas the one is that is being traced."""
+    replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+    if isinstance(strategy, VirtualReplicasStrategy):
+        return replica - strategy.own_replicas.start
+    return replica % len(strategy.extended.worker_devices)
 
 
 def inconsistent_workers(rows: Sequence[Sequence[int]]) -> list[int]:

@@ -16,6 +16,7 @@ from isal import isal_zlib
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
+from raydist.training.cluster import virtual_strategy
 from raydist.training.cluster.collectives import inconsistent_workers
 
 Gather = Callable[[Sequence[int]], Sequence[Sequence[int]]]
@@ -68,9 +69,10 @@ def check(variables: Iterable[Any], gather: Gather, *, when: str) -> str | None:
 def differences(variables: Iterable[Any], gather: Gather) -> Differences:
     """Returns what the workers hold other values of. A collective.
 
-    What is synchronized on read is left out: each worker has its own part of it.
+    What is synchronized on read is left out: each worker has its own part of it. So is what each virtual
+    replica has for itself.
     """
-    shared = list({id(one): one for one in variables if not tf_private.is_synchronized_on_read(one)}.values())
+    shared = list({id(one): one for one in variables if not _is_divided(one)}.values())
     checksums = [_checksum(one) for one in shared]
     whole = isal_zlib.crc32(np.asarray(checksums, "int64").tobytes())
     rows = gather([len(checksums), whole])
@@ -96,6 +98,10 @@ def statistics_of(model: Any) -> list[Any]:
     trained = (layer for layer in layers if layer.trainable)
     own = (one for layer in trained for one in getattr(layer, "_non_trainable_variables", ()))
     return [one.value for one in own if tf.as_dtype(one.dtype).is_floating]
+
+
+def _is_divided(variable: Any) -> bool:
+    return tf_private.is_synchronized_on_read(variable) or virtual_strategy.is_own(variable)
 
 
 def _checksum(variable: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from raydist.training import tf_private
+from raydist.training.cluster.virtual_strategy import is_virtual
 
 
 def is_distributed(strategy: tf.distribute.Strategy) -> bool:
@@ -19,6 +20,11 @@ def is_parameter_server(strategy: tf.distribute.Strategy) -> bool:
 def is_central(strategy: tf.distribute.Strategy) -> bool:
     """Whether the replicas share variables on one device."""
     return isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
+
+
+def shares_variables(strategy: tf.distribute.Strategy) -> bool:
+    """Whether several replicas of a process share its weights and optimizer."""
+    return is_central(strategy) or is_virtual(strategy)
 
 
 def only_cpu_replica(strategy: tf.distribute.Strategy) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ import tensorflow as tf
 
 from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.assignment import TaskAssignment
-from raydist.spec.job import Strategy
+from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
 from raydist.training.cluster import communication
+from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 
 # TensorFlow's own (sharded_variable.py, MinSizePartitioner).
 DEFAULT_MIN_SHARD_BYTES = 256 << 10
@@ -44,6 +46,8 @@ def build_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.
 
 def new_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
     """Returns the strategy, where the devices are split; raises ClusterError as `build_strategy` does."""
+    if assignment.job.virtual_replicas is not None and assignment.task.task_type is TaskType.WORKER:
+        return _virtual(assignment, start_timeout_s=start_timeout_s)
     match assignment.strategy:
         case Strategy.ONE_DEVICE:
             return tf.distribute.OneDeviceStrategy(_devices(assignment)[0])
@@ -108,6 +112,35 @@ def _multi_worker(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.d
             communication_options=communication.options_of(assignment.job)
         )
     return check_replicas(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
+
+
+def _virtual(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
+    job = assignment.job
+    assert job.virtual_replicas is not None
+    build = functools.partial(
+        VirtualReplicasStrategy,
+        job.virtual_replicas,
+        options=communication.options_of(job),
+        is_ordered=job.reduce_order == "fixed",
+    )
+    if assignment.strategy is not Strategy.MULTI_WORKER_MIRRORED:
+        return build(devices=_devices(assignment))
+    with joining_workers(assignment, start_timeout_s=start_timeout_s):
+        return build()
+
+
+def compute_in_fixed_order(job: JobSpec) -> None:
+    """Has TensorFlow compute a virtual replica in the same way in every worker. Before it is used.
+
+    The number of threads of an operation decides how Eigen and oneDNN divide its sums. Grappler's arithmetic
+    optimizer joins the additions of a graph, which are others in each worker (arithmetic_optimizer.cc,
+    `AddOpsRewriteStage`).
+    """
+    if job.virtual_replicas is None or job.reduce_order != "fixed":
+        return
+    tf.config.threading.set_intra_op_parallelism_threads(job.threads_per_replica)
+    tf.config.experimental.enable_op_determinism()
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
+from raydist.training.cluster import replica_tree
 from raydist.training.input.walk import Place
 from raydist.training.replicas import slices
 from raydist.training.tf_private import Transformation
@@ -35,9 +36,11 @@ class OwnPart:
 
     @classmethod
     def of(cls, context: tf.distribute.InputContext) -> OwnPart:
-        num_local = context.num_replicas_in_sync // context.num_input_pipelines
-        first = context.input_pipeline_id * num_local
-        return cls(first=first, num_local=num_local, num_replicas=context.num_replicas_in_sync)
+        num_replicas = context.num_replicas_in_sync
+        own = replica_tree.replicas_of(
+            context.input_pipeline_id, num_workers=context.num_input_pipelines, num_replicas=num_replicas
+        )
+        return cls(first=own.start, num_local=len(own), num_replicas=num_replicas)
 
     @property
     def replicas(self) -> range:

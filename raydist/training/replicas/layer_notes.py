@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import code_names
 
 _MAX_NAMES = 5
@@ -37,8 +38,8 @@ def notes_on(
     """
     if is_grouped:
         yield from _notes_on_groups(list(model._flatten_layers(include_self=False)))
-    if strategy.num_replicas_in_sync == 1:
-        return
+    if strategy.num_replicas_in_sync == 1 or is_virtual(strategy):
+        return  # how many virtual replicas there are belongs to the run, whatever computes them
     layers = list(model._flatten_layers(include_self=False))
     per_replica = [one for one in layers if _is_per_replica_norm(one)]
     if per_replica:
@@ -144,9 +145,10 @@ def note_on_step(model: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) 
         or not draws(graph)
     ):
         return None
+    what = "number of workers" if is_virtual(strategy) else "number of replicas"
     return (
         f"a training step of {_names(may_draw)} draws random numbers, so results repeat only with the same "
-        "number of replicas"
+        f"{what}"
     )
 
 

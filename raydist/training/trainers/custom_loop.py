@@ -14,6 +14,7 @@ from raydist.errors import UnsupportedError
 from raydist.metrics.records import Scope
 from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
+from raydist.training.cluster import collectives
 from raydist.training.input import input_clock, recipes, train_data
 from raydist.training.replicas import loss_rules, slices
 from raydist.training.replicas.loss_verdict import LossRule
@@ -200,16 +201,20 @@ def _make_call(
     @tf.autograph.experimental.do_not_convert
     def one_step(element: Any) -> tf.Tensor:
         outputs = strategy.run(replica_step, args=(element,))
-        return tf.add_n(list(strategy.experimental_local_results(outputs)))
+        return tf.stack(strategy.experimental_local_results(outputs))
 
     @tf.autograph.experimental.do_not_convert
-    def over_workers(total: tf.Tensor) -> tf.Tensor:
-        def reduce(value: tf.Tensor) -> tf.Tensor:
+    def over_replicas(totals: tf.Tensor, votes: tf.Tensor) -> tf.Tensor:
+        """Returns the sums of the replicas' scalars, `[num_local, names]`, and of the workers' votes."""
+
+        def reduce() -> tf.Tensor:
+            index = collectives.local_index(strategy)
+            own_votes = votes if index == 0 else tf.zeros_like(votes)
             return tf.distribute.get_replica_context().all_reduce(
-                tf.distribute.ReduceOp.SUM, value / num_local
+                tf.distribute.ReduceOp.SUM, tf.concat([totals[index], own_votes], axis=0)
             )
 
-        return strategy.experimental_local_results(strategy.run(reduce, args=(total,)))[0]
+        return strategy.experimental_local_results(strategy.run(reduce))[0]
 
     def first_step(element: Any) -> tf.Tensor:
         function = tf.function(one_step, reduce_retracing=True, autograph=False)
@@ -232,7 +237,7 @@ def _make_call(
             parallel_iterations=1,
         )
         # One all-reduce a call, of all scalars at once.
-        return over_workers(tf.concat([total, votes], axis=0))
+        return over_replicas(total, votes)
 
     def call(iterator: Any, count: int, votes: _Votes) -> tuple[Mapping[str, float], _Votes]:
         nonlocal rule
@@ -243,7 +248,7 @@ def _make_call(
             rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, numbers=numbers)
             left, before = count - 1, first_step(element)
         if before is None:
-            before = tf.zeros([len(names)], tf.float64)
+            before = tf.zeros([num_local, len(names)], tf.float64)
         reduced = steps(iterator, tf.constant(left), before, tf.constant(votes, tf.float64)).numpy().tolist()
         totals, agreed = reduced[: len(names)], _Votes(*reduced[len(names) :])
         return dict(zip(names, (total / count for total in totals), strict=True)), agreed

@@ -16,8 +16,9 @@ from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
 from raydist.training.checkpointing.schedule import CheckpointSchedule
 from raydist.training.checkpointing.variables import Sums, variables_of
-from raydist.training.cluster.collectives import sums_over_replicas
+from raydist.training.cluster.collectives import copies_of_replicas, sums_over_replicas
 from raydist.training.cluster.kinds import is_central
+from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.input.reshuffles import EndedTrainings
 from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.reporter import Reporter, note
@@ -125,20 +126,29 @@ class TaskRun:
         """
         # Before the copy is made, so that a command that comes in later is kept for the next step.
         self.commands.save.clear()
-        self.checkpoints.save(trackables, step=step, sums=self._sums, **self._described(position))
+        described = self._described(position)
+        self.checkpoints.save(trackables, step=step, sums=self._sums, copies=self._copies, **described)
 
     def keep(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
         """Keeps in memory what `save` stores, in every task."""
-        self.checkpoints.keep(trackables, step=step, sums=self._sums, **self._described(position))
+        described = self._described(position)
+        self.checkpoints.keep(trackables, step=step, sums=self._sums, copies=self._copies, **described)
 
     @property
     def _sums(self) -> Sums | None:
         strategy = self.strategy
         if strategy.num_replicas_in_sync == 1 or self.coordinator is not None or is_central(strategy):
             return None
-        if isinstance(strategy, tf.distribute.TPUStrategy):  # which sums no float64
-            return None
+        if isinstance(strategy, (tf.distribute.TPUStrategy, VirtualReplicasStrategy)):
+            return None  # a TPU sums no float64, and of virtual replicas all copies are saved
         return functools.partial(sums_over_replicas, strategy=strategy)
+
+    @property
+    def _copies(self) -> Sums | None:
+        strategy = self.strategy
+        if not isinstance(strategy, VirtualReplicasStrategy):
+            return None
+        return functools.partial(copies_of_replicas, strategy=strategy)
 
     def _described(self, position: Mapping[str, Any]) -> dict[str, Any]:
         lengths = [(number, *length) for number, length in self.fit_lengths.items()]

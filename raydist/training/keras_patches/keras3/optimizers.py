@@ -13,7 +13,8 @@ from keras.src.backend.tensorflow import optimizer as tf_optimizer
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
 from raydist.training import tf_private
-from raydist.training.cluster.kinds import is_central
+from raydist.training.cluster.kinds import shares_variables
+from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, gradient_probe, gradients
 
@@ -32,6 +33,16 @@ def replacements() -> tuple[Replacement, ...]:
                 reason="the check of a model's own losses needs the gradients that its optimizers get",
             )
             for owner in (base_optimizer.BaseOptimizer, loss_scale_optimizer.LossScaleOptimizer)
+        ),
+        *(
+            Replacement(
+                owner=base_optimizer.BaseOptimizer,
+                name=name,
+                parameters="self ...",
+                make=_make_shared,
+                reason="virtual replicas have one optimizer in each worker, and not one each",
+            )
+            for name in ("add_variable", "add_variable_from_reference")
         ),
         Replacement(
             owner=base_optimizer.BaseOptimizer,
@@ -65,6 +76,15 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
     if not optimizer.built:
         optimizer.build(list(variables))
         optimizer.built = True
+
+
+def _make_shared(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add_variable(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with shared_variables():
+            return original(self, *args, **kwargs)
+
+    return add_variable
 
 
 def _make_recorded(original: Callable[..., None]) -> Callable[..., None]:
@@ -112,7 +132,7 @@ def _make_loss_scale_apply(original: Callable[..., None]) -> Callable[..., None]
                 gradients.overflown_as_half(one) if is_half and one is not None else one
                 for one, is_half in zip(gradients.summed_over_replicas(grads), halves, strict=True)
             ]
-            if is_central(tf.distribute.get_strategy()):
+            if shares_variables(tf.distribute.get_strategy()):
                 tf.distribute.get_replica_context().merge_call(
                     _apply_to_shared, args=(self, grads, trainable_variables)
                 )

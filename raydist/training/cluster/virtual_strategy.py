@@ -1,0 +1,334 @@
+"""A tf.distribute strategy whose replicas are the run's, not the cluster's.
+
+It has K replicas, whatever computes them. Each worker runs those that fall to it, in one graph; weights and
+optimizer exist once in each worker, and what a replica keeps for itself (statistics, metrics, the states of
+random generators) once for each replica. Sums are added by a fixed tree (replica_tree.py), so their bits do
+not depend on the number of workers or devices. TensorFlow's ring adds in an order that does.
+
+A model's step is traced once for each replica, as under MirroredStrategy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.cluster import replica_tree
+
+# Fewer bytes are gathered whole, which takes one collective instead of two.
+_MOST_GATHERED_BYTES = 1 << 16
+
+
+class VirtualReplicasStrategy(tf.distribute.Strategy):
+    """`num_replicas_in_sync` replicas on one worker's devices, or on all workers of TF_CONFIG."""
+
+    # What TensorFlow's strategies begin to count their collectives with.
+    _collective_key_base = 0
+
+    def __init__(
+        self,
+        num_replicas: int,
+        *,
+        devices: Sequence[str] | None = None,
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+        is_ordered: bool = True,
+    ) -> None:
+        """Takes the number of replicas, at least that of workers and devices.
+
+        Args:
+          devices: Of this worker, which is then the only one; None reads TF_CONFIG.
+          options: Of the collectives between workers.
+          is_ordered: Whether workers add what they send each other by the tree; if not, by TensorFlow's
+            all-reduce.
+        """
+        options = options or tf.distribute.experimental.CommunicationOptions()
+        super().__init__(
+            _Extended(self, num_replicas, devices=devices, options=options, is_ordered=is_ordered)
+        )
+
+    @property
+    def own_replicas(self) -> range:
+        """The replicas that this worker computes."""
+        return self.extended.own_replicas
+
+    @property
+    def first_replicas(self) -> list[int]:
+        """The first replica of each worker."""
+        return [own.start for own in self.extended.replicas_of_workers]
+
+    def gather_rows(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of all replicas, `[num_replicas, size]`, of this worker's: a collective."""
+        return self.extended.cross_device_ops.gather_rows(rows)
+
+
+def is_virtual(strategy: object) -> bool:
+    """Whether the strategy's replicas are those of the run."""
+    return isinstance(strategy, VirtualReplicasStrategy)
+
+
+def is_own(variable: object) -> bool:
+    """Whether each virtual replica has a value of its own of a variable."""
+    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+    if not is_distributed or isinstance(variable, _SharedVariable):
+        return False
+    return is_virtual(getattr(variable, "distribute_strategy", None))
+
+
+class _Sharing(threading.local):
+    depth = 0
+
+
+_sharing = _Sharing()
+
+
+@contextlib.contextmanager
+def shared_variables() -> Iterator[None]:
+    """Around what makes an optimizer's variables, which one update changes for all replicas of a worker."""
+    _sharing.depth += 1
+    try:
+        yield
+    finally:
+        _sharing.depth -= 1
+
+
+class _SharedVariable(tf_private.MirroredVariable):
+    """A variable that exists once for all replicas of a worker."""
+
+    def _update_replica(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
+        if self.aggregation != tf.VariableAggregation.NONE:
+            return super()._update_replica(update_fn, value, **kwargs)
+
+        # Each mirrored copy would take its own replica's value, which is the same in all of them.
+        def merge(strategy: tf.distribute.Strategy, given: Any) -> Any:
+            first = strategy.experimental_local_results(given)[0]
+            return strategy.extended.update(
+                self, lambda one, own: update_fn(one, own, **kwargs), args=(first,), group=False
+            )
+
+        return tf.distribute.get_replica_context().merge_call(merge, args=(value,))
+
+
+class _Extended(tf_private.CollectiveExtended):
+    """How TensorFlow's MultiWorkerMirroredStrategy differs where replicas are not devices."""
+
+    def __init__(
+        self,
+        container: tf.distribute.Strategy,
+        num_replicas: int,
+        *,
+        devices: Sequence[str] | None,
+        options: tf.distribute.experimental.CommunicationOptions,
+        is_ordered: bool,
+    ) -> None:
+        self._num_virtual: int | None = None  # while the base class counts devices
+        super().__init__(container, None, options, None if devices is None else tuple(devices))
+        self._num_virtual = num_replicas
+        self.replicas_of_workers = [
+            replica_tree.replicas_of(worker, num_workers=self._num_workers, num_replicas=num_replicas)
+            for worker in range(self._num_workers)
+        ]
+        own = self.own_replicas
+        given: Sequence[str] = self.worker_devices
+        self._devices = tuple(given[index * len(given) // len(own)] for index in range(len(own)))
+        self._input_workers_devices = ((self._worker_device, self._devices),)
+        self.cross_device_ops = self._cross_device_ops = _TreeSums(
+            num_replicas,
+            own=own,
+            replicas_of_workers=self.replicas_of_workers,
+            launcher=tf_private.launcher_of(self),
+            is_ordered=is_ordered,
+        )
+
+    @property
+    def own_replicas(self) -> range:
+        return self.replicas_of_workers[self._id_in_cluster]
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return len(self._devices) if self._num_virtual is None else self._num_virtual
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return self.own_replicas.start + replica_id
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return replica_id_in_sync_group - self.own_replicas.start
+
+    def _use_merge_call(self) -> bool:
+        return True
+
+    def _experimental_distribute_values_from_function(self, value_fn: Callable[[Any], Any]) -> Any:
+        contexts = (
+            tf.distribute.experimental.ValueContext(replica, self._num_replicas_in_sync)
+            for replica in self.own_replicas
+        )
+        return tf_private.regroup([value_fn(one) for one in contexts], always_wrap=True)
+
+    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        if self._is_own(kwargs):
+            return super()._create_variable(next_creator, **kwargs)
+        kwargs.pop("colocate_with", None)
+        device = self._devices[0]
+
+        def create(**kwargs: Any) -> list[Any]:
+            with tf.device(device):
+                kwargs["initial_value"] = self._get_variable_creator_initial_value(
+                    replica_id=0, device=device, primary_var=None, **kwargs
+                )
+                return [next_creator(**kwargs)] * len(self._devices)
+
+        return tf_private.create_mirrored_variable(
+            self._container_strategy(), create, mirrored_class=_SharedVariable, **kwargs
+        )
+
+    def _is_own(self, options: Mapping[str, Any]) -> bool:
+        """Whether each replica has a value of its own of a variable that is made with these options."""
+        if options.get("synchronization") == tf.VariableSynchronization.ON_READ:
+            return True
+        is_aggregated = options.get("aggregation") not in (None, tf.VariableAggregation.NONE)
+        return not (options.get("trainable", True) or is_aggregated or _sharing.depth)
+
+    def _update(
+        self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], group: bool
+    ) -> Any:
+        if not isinstance(var, _SharedVariable):
+            return super()._update(var, fn, args, kwargs, group)
+        only = var.values[0]
+        with tf.device(only.device), tf_private.update_context(0), tf.name_scope("update_0"):
+            updated = fn(only, *tf_private.select_replica(0, args), **tf_private.select_replica(0, kwargs))
+        return tf_private.update_regroup(self, [updated] * len(self._devices), group)
+
+
+class _TreeSums(tf.distribute.CrossDeviceOps):
+    """Adds the replicas' values by the tree, first those of this worker and then the workers' parts of it."""
+
+    def __init__(
+        self,
+        num_replicas: int,
+        *,
+        own: range,
+        replicas_of_workers: Sequence[range],
+        launcher: Any,
+        is_ordered: bool,
+    ) -> None:
+        super().__init__()
+        self._num_replicas = num_replicas
+        self._own = own
+        self._replicas_of_workers = replicas_of_workers
+        self._roots = [replica_tree.roots_of(one, num_replicas=num_replicas) for one in replicas_of_workers]
+        self._own_roots = replica_tree.roots_of(own, num_replicas=num_replicas)
+        self._most_roots = max(map(len, self._roots))
+        self._launcher = launcher
+        self._is_ordered = is_ordered
+
+    @property
+    def _num_between_graph_workers(self) -> int:
+        return len(self._roots)
+
+    def reduce_implementation(
+        self, reduce_op: tf.distribute.ReduceOp, per_replica_value: Any, destinations: Any, options: Any
+    ) -> Any:
+        return self._reduced(reduce_op, [per_replica_value], options)[0]
+
+    def batch_reduce_implementation(
+        self, reduce_op: tf.distribute.ReduceOp, value_destination_pairs: Sequence[Any], options: Any
+    ) -> list[Any]:
+        return self._reduced(reduce_op, [value for value, _ in value_destination_pairs], options)
+
+    def _gather_implementation(
+        self, per_replica_value: Any, destinations: Any, axis: Any, options: Any
+    ) -> Any:
+        def gather() -> tf.Tensor:
+            joined = tf.concat(per_replica_value.values, axis)
+            return joined if len(self._roots) == 1 else self._launcher.all_gather(joined, axis, options)
+
+        return tf.function(gather)() if tf.executing_eagerly() else gather()
+
+    def gather_rows(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns all replicas' rows; takes those of this worker's."""
+        if len(self._roots) == 1:
+            return rows
+        most = max(map(len, self._replicas_of_workers))
+        padded = tf.pad(rows, [[0, most - len(self._own)], [0, 0]])
+        gathered = tf_private.all_gather(self._launcher, padded[None], None)
+        return tf.concat(
+            [gathered[worker, : len(own)] for worker, own in enumerate(self._replicas_of_workers)], axis=0
+        )
+
+    def _reduced(self, reduce_op: tf.distribute.ReduceOp, values: Sequence[Any], options: Any) -> list[Any]:
+        found: dict[int, Any] = {}
+        parts: dict[int, list[tf.Tensor]] = {}
+        for index, one in enumerate(values):
+            if isinstance(one.values[0], tf.IndexedSlices):
+                found[index] = self._joined(one.values, options)
+            else:
+                leaves = replica_tree.of_replicas(
+                    self._own, [tf.convert_to_tensor(own) for own in one.values]
+                )
+                parts[index] = [replica_tree.summed(root, leaves, tf.add) for root in self._own_roots]
+        if len(self._roots) == 1:
+            found |= {index: sums[0] for index, sums in parts.items()}
+        else:
+            for dtype in dict.fromkeys(sums[0].dtype for sums in parts.values()):
+                of_type = {index: sums for index, sums in parts.items() if sums[0].dtype == dtype}
+                found |= self._over_workers(of_type, options)
+        is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
+        return [self._divided(found[index]) if is_mean else found[index] for index in range(len(values))]
+
+    def _joined(self, rows: Sequence[tf.IndexedSlices], options: Any) -> tf.IndexedSlices:
+        """Returns the rows of all replicas, one after the other."""
+        joined = tf.IndexedSlices(
+            tf.concat([one.values for one in rows], axis=0),
+            tf.concat([one.indices for one in rows], axis=0),
+            rows[0].dense_shape,
+        )
+        return joined if len(self._roots) == 1 else self._launcher.all_reduce_indexed_slices(joined, options)
+
+    def _divided(self, total: Any) -> Any:
+        if isinstance(total, tf.IndexedSlices):
+            return tf.IndexedSlices(total.values / self._num_replicas, total.indices, total.dense_shape)
+        return total / tf.cast(self._num_replicas, total.dtype)
+
+    def _over_workers(self, parts: Mapping[int, list[tf.Tensor]], options: Any) -> dict[int, tf.Tensor]:
+        """Returns the sums over all workers of tensors of one type, of which this worker has the roots."""
+        first = {index: sums[0] for index, sums in parts.items()}
+        flat = [
+            tf.concat([tf.reshape(sums[root], [-1]) for sums in parts.values()], axis=0)
+            for root in range(len(self._own_roots))
+        ]
+        total = self._summed(flat, options) if self._is_ordered else self._all_reduced(flat, options)
+        sizes = [one.shape.num_elements() for one in first.values()]
+        known = sizes if None not in sizes else [tf.size(one) for one in first.values()]
+        pieces = tf.split(total, known, num=len(first))
+        return {
+            index: tf.ensure_shape(tf.reshape(piece, tf.shape(one)), one.shape)
+            for (index, one), piece in zip(first.items(), pieces, strict=True)
+        }
+
+    def _all_reduced(self, flat: Sequence[tf.Tensor], options: Any) -> tf.Tensor:
+        return self._launcher.all_reduce(tf.add_n(list(flat)), None, options)
+
+    def _summed(self, flat: Sequence[tf.Tensor], options: Any) -> tf.Tensor:
+        none = [tf.zeros_like(flat[0])] * (self._most_roots - len(flat))
+        rows = tf.stack([*flat, *none])  # [roots, size]
+        size, num_workers = rows.shape[1], len(self._roots)
+        if size is None or num_workers == 2 or size * rows.dtype.size <= _MOST_GATHERED_BYTES:
+            return self._added(tf_private.all_gather(self._launcher, rows[None], options))
+        # As many bytes as a ring: each worker adds one chunk for all of them.
+        padded = tf.pad(rows, [[0, 0], [0, -size % num_workers]])
+        chunks = tf.transpose(tf.reshape(padded, [self._most_roots, num_workers, -1]), [1, 0, 2])
+        own_chunk = self._added(tf_private.all_to_all(self._launcher, chunks, options))
+        return tf.reshape(tf_private.all_gather(self._launcher, own_chunk[None], options), [-1])[:size]
+
+    def _added(self, of_workers: tf.Tensor) -> tf.Tensor:
+        """Returns the sum by the tree of `[workers, roots, size]`."""
+        known = {
+            root: of_workers[worker, place]
+            for worker, roots in enumerate(self._roots)
+            for place, root in enumerate(roots)
+        }
+        return replica_tree.summed(range(self._num_replicas), known, tf.add)
