@@ -1,0 +1,77 @@
+"""Virtual replicas that a strategy does not have, or too few of them, and options that need them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raydist.errors import SpecError
+from raydist.spec.job import Strategy
+from tests.planning.plans import LAPTOP, cluster, plan, workers
+
+MIRRORED = {"strategy": Strategy.MIRRORED}
+FOUR = {"virtual_replicas": 4}
+WITH_THEM = "use one of one_device, mirrored, multi_worker_mirrored"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"virtual_replicas": 2, "workers": workers(3)},
+            "virtual_replicas is 2, but 3 workers of 1 device compute at least one each; use "
+            "--virtual-replicas 3 or more",
+        ),
+        (
+            {"virtual_replicas": 4, "workers": workers(2, 5)},  # elastic: of the most that there can be
+            "virtual_replicas is 4, but 5 workers of 1 device compute at least one each; use "
+            "--virtual-replicas 5 or more",
+        ),
+        (
+            {**MIRRORED, "virtual_replicas": 2, "devices": 3},
+            "virtual_replicas is 2, but 1 worker of 3 devices compute at least one each; use "
+            "--virtual-replicas 3 or more",
+        ),
+        (
+            {**FOUR, "workers": workers(1), "ps": 1},
+            f"virtual_replicas is 4, but strategy is parameter_server, which has none; {WITH_THEM}",
+        ),
+        (
+            {**FOUR, "strategy": Strategy.CENTRAL_STORAGE},
+            f"virtual_replicas is 4, but strategy is central_storage, which has none; {WITH_THEM}",
+        ),
+        (
+            {**FOUR, "workers": workers(2), "compress_gradients": "fp16"},
+            "compress_gradients rounds what workers send each other, so results would depend on their "
+            "number; leave it out, or add --reduce-order any",
+        ),
+        (
+            {"threads_per_replica": 2},
+            "threads_per_replica is set, but virtual_replicas is not; add --virtual-replicas K",
+        ),
+        (
+            {"reduce_order": "any"},
+            "reduce_order is set, but virtual_replicas is not; add --virtual-replicas K",
+        ),
+    ],
+)
+def test_mistake_is_named_with_its_value_and_a_remedy(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(cluster((8, 0)), **fields)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {**FOUR},
+        {**FOUR, "workers": workers(4)},
+        {"virtual_replicas": 5, "workers": workers(3)},
+        {**FOUR, **MIRRORED, "devices": 4, "threads_per_replica": 2},
+        {**FOUR, "workers": workers(2), "compress_gradients": "fp16", "reduce_order": "any"},
+    ],
+)
+def test_options_that_go_together_are_planned_as_asked(fields: dict[str, Any]) -> None:
+    made = plan(LAPTOP if "workers" not in fields else cluster((8, 0)), **fields)
+    assert {name: getattr(made.job, name) for name in fields} == fields
