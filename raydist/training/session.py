@@ -39,6 +39,7 @@ from raydist.training.cluster.strategy import (
     build_coordinator,
     build_strategy,
     compute_in_fixed_order,
+    note_on_processors,
 )
 from raydist.training.context import ScriptContext, TaskContext
 from raydist.training.input import input_clock
@@ -92,6 +93,8 @@ def open_session(
     with _opened(assignment, strategies, progress=progress, commands=commands) as run:
         run.checkpoints.gather_by(_gather_of(strategy))
         _note_compression(strategy)
+        if (sentence := note_on_processors(strategy)) is not None:
+            reporting.note(sentence)
         for note in notes:
             reporting.note(note)
         with _as_current(TaskContext(run, _trainer)) as context:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import platform
 import signal
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +21,8 @@ from raydist.spec.partitioner import Partitioner
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
 from raydist.training.cluster import communication
-from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
+from raydist.training.cluster.collectives import gather_over_workers, inconsistent_workers, is_alone
+from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy, is_virtual
 
 # TensorFlow's own (sharded_variable.py, MinSizePartitioner).
 DEFAULT_MIN_SHARD_BYTES = 256 << 10
@@ -141,6 +145,31 @@ def compute_in_fixed_order(job: JobSpec) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(job.threads_per_replica)
     tf.config.experimental.enable_op_determinism()
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+
+
+def note_on_processors(strategy: tf.distribute.Strategy) -> str | None:
+    """Returns a sentence if the workers of virtual replicas have different kinds of CPU. A collective.
+
+    oneDNN and Eigen choose how they compute by what a CPU can do.
+    """
+    if not is_virtual(strategy) or is_alone(strategy):
+        return None
+    rows = gather_over_workers(strategy, [zlib.crc32(_processor_features().encode())])
+    if not (unlike := inconsistent_workers(rows)):
+        return None
+    named = ", ".join(f"worker/{index}" for index in unlike)
+    return (
+        f"the CPU of {named} has other features than that of the other workers, so results may depend on "
+        "which worker computes a virtual replica; choose hosts of one kind, for example by --label-selector"
+    )
+
+
+def _processor_features() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # no Linux
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
 @contextlib.contextmanager

@@ -61,6 +61,11 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
         """The first replica of each worker."""
         return [own.start for own in self.extended.replicas_of_workers]
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether all of this worker's replicas are computed by its CPU."""
+        return len(set(self.extended.worker_devices)) == 1 and "CPU" in self.extended.worker_devices[0]
+
     def gather_rows(self, rows: tf.Tensor) -> tf.Tensor:
         """Returns the rows of all replicas, `[num_replicas, size]`, of this worker's: a collective."""
         return self.extended.cross_device_ops.gather_rows(rows)

@@ -7,7 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.cluster import kinds
+from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
 from raydist.training.input import own_rows, walk, worker_order
 from raydist.training.replicas import slices
 from raydist.training.reporting import reporter
@@ -42,6 +44,14 @@ def cut_for_replicas(
     if strategy.num_replicas_in_sync == 1 or not _can_slice(dataset, strategy):
         return strategy.experimental_distribute_dataset(begin(dataset))
     worker_order.check(dataset, strategy, is_compared=is_compared)
+    if endless and isinstance(strategy, VirtualReplicasStrategy) and strategy.is_on_cpu:
+        # The iterator of a distributed dataset may take seconds to be deleted.
+        own = own_rows.OwnPart(
+            first=strategy.own_replicas.start,
+            num_local=len(strategy.own_replicas),
+            num_replicas=strategy.num_replicas_in_sync,
+        )
+        return part_of(dataset, own, begin=begin, is_joined=True)
     if endless and (number := kinds.only_cpu_replica(strategy)) is not None:
         own = own_rows.OwnPart(first=number, num_local=1, num_replicas=strategy.num_replicas_in_sync)
         return part_of(dataset, own, begin=begin)
@@ -58,10 +68,14 @@ def part_of(
     *,
     begin: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda batches: batches,
     endless: bool = False,
+    is_joined: bool = False,
 ) -> tf.data.Dataset:
     """Returns what a worker has of `dataset`: an element for each local replica, global batch by batch.
 
     Its arguments and elements are those of `cut_for_replicas`.
+
+    Args:
+      is_joined: Whether an element has the parts of all local replicas, as `strategy.run` takes them.
     """
     is_even = slices.is_even(dataset.element_spec, part.num_replicas)
 
@@ -70,12 +84,12 @@ def part_of(
 
     whole = begin(_slices(dataset, part))
     plain = tf.autograph.experimental.do_not_convert
-    # One element per local replica, in the order in which TensorFlow hands them out.
-    local = (
-        whole.map(plain(lambda one: elements(one)[0]))
-        if part.num_local == 1
-        else whole.flat_map(plain(lambda *ones: _in_turn(elements(*ones))))
-    )
+    if is_joined:
+        local = whole.map(plain(lambda *ones: tf_private.regroup(elements(*ones), always_wrap=True)))
+    elif part.num_local == 1:
+        local = whole.map(plain(lambda one: elements(one)[0]))
+    else:  # one by one, in the order in which TensorFlow hands them out
+        local = whole.flat_map(plain(lambda *ones: _in_turn(elements(*ones))))
     local = local.with_options(dataset.options())
     if dataset.options().deterministic is False:
         # Each worker would read in an order of its own, and take other examples than its own.

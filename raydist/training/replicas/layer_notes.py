@@ -24,6 +24,11 @@ _OF_EACH_VALUE = frozenset(
 )
 # Of tf_keras, which calls functions by them.
 _FUNCTION_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod")
+# Those with a seed that they were given when they were traced.
+_STATEFUL_DRAWS = (
+    *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "RandomShuffle"),
+    *("RandomGamma", "RandomPoissonV2", "Multinomial", "ParameterizedTruncatedNormal"),
+)
 _DRAWING_OPS = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
 
 
@@ -145,18 +150,38 @@ def note_on_step(model: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) 
         or not draws(graph)
     ):
         return None
-    what = "number of workers" if is_virtual(strategy) else "number of replicas"
     return (
         f"a training step of {_names(may_draw)} draws random numbers, so results repeat only with the same "
-        f"{what}"
+        "number of replicas"
+    )
+
+
+def note_on_stateful_draws(strategy: tf.distribute.Strategy, graph: tf.Graph) -> str | None:
+    """Returns a sentence for a step of virtual replicas whose random numbers are those of their worker.
+
+    TensorFlow gives such an operation a seed by its place in the graph.
+    """
+    if not is_virtual(strategy):
+        return None
+    found = sorted(_ops_in(graph) & set(_STATEFUL_DRAWS))
+    if not found:
+        return None
+    return (
+        f"a training step draws random numbers by TensorFlow's {', '.join(found)}, whose seed depends on how "
+        "many replicas a worker computes, so results depend on the number of workers; draw by keras.random "
+        "with a SeedGenerator, or by a tf.random.Generator that is made in the strategy's scope"
     )
 
 
 def draws(graph: tf.Graph) -> bool:
     """Whether a graph draws random numbers."""
+    return any(word in op for op in _ops_in(graph) for word in _DRAWING_OPS)
+
+
+def _ops_in(graph: tf.Graph) -> set[str]:
     graph_def = graph.as_graph_def()
     nodes = [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
-    return any(word in node.op for node in nodes for word in _DRAWING_OPS)
+    return {node.op for node in nodes}
 
 
 def _notes_on_groups(layers: list[Any]) -> Iterator[str]:

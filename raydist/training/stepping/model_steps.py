@@ -102,6 +102,8 @@ def make_step_function(
             loss_rules.check_rule(model)
 
     def note_draws(graph: tf.Graph) -> None:
+        if (note := layer_notes.note_on_stateful_draws(strategy, graph)) is not None:
+            reporter.note(note)
         if loss_rules.is_decided(model):
             return  # which has said so
         if (note := layer_notes.note_on_step(model, strategy, graph)) is not None:

@@ -16,7 +16,7 @@ from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import input_clock, recipes, train_data
-from raydist.training.replicas import loss_rules, slices
+from raydist.training.replicas import layer_notes, loss_rules, slices
 from raydist.training.replicas.loss_verdict import LossRule
 from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
 from raydist.training.stepping import compilation, reach
@@ -262,5 +262,7 @@ def _look_at(run: TaskRun, graph: tf.Graph) -> None:
     Not with their other state: BatchNormalization of Keras 3 leaves its statistics to each replica.
     """
     run.note_unsaved(tf_private.changed_variables(graph))
+    if (note := layer_notes.note_on_stateful_draws(run.strategy, graph)) is not None:
+        run.reporter.note(note)
     weights = [one for one in tf_private.captured_variables(graph) if one.trainable]
     run.checkpoints.check_equal({"weights": weights}, when="before the first step of this train_steps")
