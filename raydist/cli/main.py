@@ -37,6 +37,7 @@ COMMANDS = {
     "ui": "raydist.cli.commands.ui",
     "tensorboard": "raydist.cli.commands.tensorboard",
     "reproduce": "raydist.cli.commands.runs.reproduce",
+    "verify": "raydist.cli.commands.verify",
     "resume": "raydist.cli.commands.resume",
     "stop": "raydist.cli.commands.stop",
     "wait": "raydist.cli.commands.runs.wait",
@@ -53,7 +54,7 @@ COMMANDS = {
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.
-_SUPERVISED = (["submit"], ["resume"], ["reproduce"])
+_SUPERVISED = (["submit"], ["resume"], ["reproduce"], ["verify"])
 
 
 class _LazyGroup(click.Group):

@@ -31,7 +31,7 @@ def run_job(
 
     standard_streams.tolerate_failures()
     screen = sys.stderr if is_json else sys.stdout
-    with output.stdout_kept_for_json(is_json), open_view(screen) as view, _interrupts():
+    with output.stdout_kept_for_json(is_json), open_view(screen) as view, interrupts():
         shown = _Screen(view)
         result = api.run(
             job,
@@ -85,8 +85,8 @@ class _Screen:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[None]:
-    """Lets SIGINT and SIGTERM end the run, also where a shell without job control had SIGINT ignored."""
+def interrupts() -> Iterator[None]:
+    """Lets SIGINT and SIGTERM end a run, also where a shell without job control had SIGINT ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,12 @@ from typing import Any
 from isal import isal_zlib
 
 STATE_FILE = "state.json"
+# The variables, as arrays by key, and a list that describes them in their order.
+ARRAYS_NAME = "variables.npz"
+INDEX_NAME = "variables.json"
+# What the key of an array begins with that holds a value of each virtual replica; the variable's own follows.
+REPLICAS = "replicas/"
+_DIGEST_LENGTH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +34,8 @@ class Checkpoint:
     """A committed checkpoint.
 
     Attributes:
-      info: What the writer said about it: epoch, metrics. A part of the marker, read without its files.
+      info: What the writer said about it: epoch, metrics, digest. A part of the marker, read without its
+        files.
     """
 
     step: int
@@ -88,6 +96,15 @@ def describe_file(name: str, chunks: Iterable[bytes]) -> StoredFile:
     for chunk in chunks:
         size_bytes, crc32 = size_bytes + len(chunk), isal_zlib.crc32(chunk, crc32)
     return StoredFile(name=name, size_bytes=size_bytes, crc32=crc32)
+
+
+def digest_of(arrays: Iterable[tuple[Mapping[str, Any], memoryview]]) -> str:
+    """Returns 16 hex digits of arrays: of their descriptions, as in INDEX_NAME, and bytes, in their order.
+
+    Like the CRC-32 of a file it tells arrays apart that differ by accident; tampering is no concern.
+    """
+    rows = [[*sorted(entry.items()), isal_zlib.crc32(content)] for entry, content in arrays]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:_DIGEST_LENGTH]
 
 
 def _number(value: Any) -> Any:

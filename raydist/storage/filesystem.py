@@ -418,6 +418,14 @@ class Storage:
             return self._retry.call(do)
 
 
+def uri_below(uri: str, key: str) -> str:
+    """Returns what opens the folder `key` of the storage that `uri` opens, with its credentials and query."""
+    match = _SCHEME_PATTERN.match(uri)
+    has_query = match is not None and match[1] != "file"
+    address, mark, query = uri.partition("?") if has_query else (uri, "", "")
+    return f"{address.rstrip('/')}/{key}{mark}{query}"
+
+
 def _with_defaults(scheme: str, query: str) -> str:
     default = _DEFAULT_QUERIES.get(scheme)
     if scheme == "s3" and int(pa.__version__.partition(".")[0]) < _DELAYED_OPEN_SINCE:

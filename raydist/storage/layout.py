@@ -159,6 +159,10 @@ class RunLayout:
     def checkpoint_marker(self, *, step: int, attempt: int) -> str:
         return f"{self.checkpoint(step=step, attempt=attempt)}/{_COMMIT_MARKER}"
 
+    def verification(self, name: str) -> str:
+        """A storage of its own, with the runs that `raydist verify` repeats this one by."""
+        return f"{self.run}/verify/{name}"
+
     @property
     def evaluations(self) -> str:
         """What the evaluator found for the checkpoints, with --keep-best."""

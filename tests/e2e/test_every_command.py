@@ -61,6 +61,11 @@ CASES = (
         read("checkpoint of step", damaged=(0, "checkpoint of step")),
     ),
     Case(["reproduce", "RUN"], read("raydist submit")),
+    # Runs of virtual replicas have tests of their own (test_verify.py).
+    Case(
+        ["verify", "RUN", "--workers", "1"],
+        {**dict.fromkeys((LIVE, FINISHED, FAILED), (2, "--virtual-replicas")), DAMAGED: (4, "is damaged")},
+    ),
     Case(
         ["wait", "RUN", "--timeout", "2"],
         {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from raydist.storage.checkpoint_marker import Checkpoint
     from raydist.storage.checkpoints import CheckpointStore
 
-_COLUMNS = ("step", "attempt", "epoch", "bytes", "state", "uri")
+_COLUMNS = ("step", "attempt", "epoch", "bytes", "digest", "state", "uri")
 
 
 @click.command("checkpoints", epilog="More: `raydist guide storage`.")
@@ -45,6 +45,7 @@ def _describe(store: CheckpointStore, checkpoint: Checkpoint, *, verify: bool) -
         "attempt": checkpoint.attempt,
         "epoch": checkpoint.info.get("epoch"),
         "bytes": sum(file.size_bytes for file in checkpoint.files),
+        "digest": checkpoint.info.get("digest"),
         "state": _verified(store, checkpoint) if verify else "committed",
         "metrics": checkpoint.info.get("metrics"),
         "uri": checkpoint.uri,

@@ -277,6 +277,7 @@ class TaskCheckpoints:
             if names := snapshot.non_finite():
                 info["non_finite"] = names
                 self._progress.note(non_finite_note(f"the checkpoint of step {step}", names))
+            info["digest"] = snapshot.digest()
             if arrays:
                 files[ARRAYS_FILE] = encode_arrays(arrays)
             self._commit({**snapshot.files(), **files}, step=step, info=info)

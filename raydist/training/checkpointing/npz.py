@@ -54,6 +54,10 @@ class NpzBuffer:
         shape, dtype = self.entries[name]
         return self._bytes[self._places[name][1]].view(dtype).reshape(shape)
 
+    def content(self, name: str) -> memoryview:
+        """Returns an array's bytes, which live in this memory."""
+        return self._bytes[self._places[name][1]].data
+
     def seal(self) -> memoryview:
         """Adds checksums and the directory; returns the file, which lives in this memory."""
         file = _FileInMemory(self._bytes)

@@ -20,14 +20,12 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import CheckpointError, UnsupportedError
+from raydist.storage.checkpoint_marker import ARRAYS_NAME, INDEX_NAME, REPLICAS, digest_of
 from raydist.training import tf_private
 from raydist.training.checkpointing.npz import NpzBuffer
 from raydist.training.cluster import virtual_strategy
 from raydist.training.cluster.collectives import summed_by_tree
 from raydist.training.tf_private import ShardedVariable
-
-ARRAYS_NAME = "variables.npz"
-INDEX_NAME = "variables.json"
 
 
 def variables_of(name: str, trackable: Any) -> list[Any]:
@@ -67,8 +65,6 @@ def _parts_of(variable: Any) -> list[Any]:
 
 
 Sums = Callable[[Sequence[Any]], Sequence[np.ndarray]]
-# The group of what each virtual replica has for itself; the variable's own key follows.
-_REPLICAS = "replicas/"
 
 
 class Snapshots:
@@ -112,7 +108,7 @@ class Snapshots:
                     whole.read()
             return None
         entries = {key: whole.stored_as() for key, whole in wholes.items()}
-        stacks = {f"{_REPLICAS}{key}": stack for key, (_, stack) in of_replicas.items()}
+        stacks = {f"{REPLICAS}{key}": stack for key, (_, stack) in of_replicas.items()}
         entries |= {key: (stack.shape, stack.dtype) for key, stack in stacks.items()}
         if self._buffer is None or self._buffer.entries != entries:
             self._buffer = None  # two of them would not fit
@@ -133,7 +129,7 @@ class Snapshots:
         index += [
             {
                 "key": key,
-                "name": wholes[key.removeprefix(_REPLICAS)].name,
+                "name": wholes[key.removeprefix(REPLICAS)].name,
                 "shape": list(stack.shape),
                 "dtype": str(stack.dtype),
             }
@@ -162,6 +158,10 @@ class Snapshot:
             for entry in json.loads(self._index)
             if not _is_finite(self._arrays.array(entry["key"]), np.dtype(entry["dtype"]))
         ]
+
+    def digest(self) -> str:
+        """Returns what `digest_of` makes of the variables. Reads all of the memory once."""
+        return digest_of((entry, self._arrays.content(entry["key"])) for entry in json.loads(self._index))
 
 
 def _is_finite(array: np.ndarray, dtype: np.dtype[Any]) -> bool:
@@ -211,8 +211,8 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
             if str(array.dtype) != entry["dtype"]:
                 array = array.view(whole.numpy_dtype).reshape(whole.shape)
             whole.write(array)
-            if f"{_REPLICAS}{key}" in saved:
-                _write_copies(whole.parts[0], arrays[f"{_REPLICAS}{key}"])
+            if f"{REPLICAS}{key}" in saved:
+                _write_copies(whole.parts[0], arrays[f"{REPLICAS}{key}"])
 
 
 @dataclass(frozen=True)

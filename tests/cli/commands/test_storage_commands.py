@@ -122,6 +122,7 @@ def test_checkpoints_are_listed_newest_first(raydist: Run, stored_run: dict[str,
         (20, 2, "whole"),
         (10, 1, "whole"),
     ]
+    assert [row["digest"] for row in printed["checkpoints"]] == [None, None]  # of an older raydist
 
 
 def test_damaged_checkpoint_is_named(raydist: Run, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raydist.errors import MistakeError
 from raydist.spec.duration import write_age
@@ -13,7 +13,12 @@ from raydist.spec.params.kept import kept_params
 from raydist.spec.settings.environment import variable_names
 from raydist.spec.settings.options import OPTIONS, PARAMS
 from raydist.spec.settings.secrecy import REDACTED
+from raydist.storage.evidence import read_kept_code
 from raydist.storage.files.redaction import holds_redacted
+
+if TYPE_CHECKING:
+    from raydist.storage.run_record import RunRecord
+    from raydist.storage.run_storage import RunStorage
 
 # What records of an older raydist call an option.
 _RENAMED = {"mend_keras": "patch_keras"}
@@ -102,3 +107,22 @@ def kept_job(run: str, spec: Mapping[str, Any], *, working_dir: str | None) -> s
         f"run {run} was started from Python with a function that is kept nowhere; "
         f'continue it with raydist.run(function, name="{run}", resume=True)'
     )
+
+
+def kept_code(storage: RunStorage, record: RunRecord) -> bytes | None:
+    """Returns the packed code; None for an installed module, which had none.
+
+    Raises:
+      MistakeError: The run cannot be repeated from what is kept.
+      StorageError: The copy is damaged.
+    """
+    kept_job(record.run, record.spec, working_dir=None)  # refuses a function that is kept nowhere
+    check_args(record.run, record.spec)
+    if record.datasets:
+        raise MistakeError(
+            f"run {record.run} was given the datasets {', '.join(record.datasets)}, which are not kept; "
+            "repeat it from Python with raydist.run(..., datasets=...)"
+        )
+    if record.code is None and not record.spec.get("working_dir"):
+        return None
+    return read_kept_code(storage, record.code)

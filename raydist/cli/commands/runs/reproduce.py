@@ -12,22 +12,25 @@ import click
 
 from raydist.cli import running
 from raydist.cli.commands.runs.download import check_is_empty
-from raydist.cli.commands.runs.kept_job import check_args, check_roles, kept_job, kept_settings, lost_secrets
+from raydist.cli.commands.runs.kept_job import (
+    check_roles,
+    kept_code,
+    kept_job,
+    kept_settings,
+    lost_secrets,
+)
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.cli.screen.submit_line import submit_line
-from raydist.errors import MistakeError
 from raydist.runtime.host.software.packages import package_versions
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.entry.job_file import read_job
 from raydist.spec.settings.params import ParamTexts
-from raydist.storage.evidence import read_kept_code
 from raydist.storage.files.redaction import redact
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
-    from raydist.storage.run_storage import RunStorage
 
 # The others differ on most machines, and seldom matter.
 _TOLD_VERSIONS = ("python", "tensorflow", "keras", "tf-keras", "ray", "raydist", "numpy")
@@ -64,7 +67,7 @@ def command(
     record = read_record(opened)
     notes = _notes(record)
     target = folder or Path(f"{opened.run}-code")
-    code = _kept_code(opened, record)
+    code = kept_code(opened, record)
     if is_run:
         return _run_again(record, code, target, notes, storage=storage, name=name, is_json=is_json)
     with tempfile.TemporaryDirectory(prefix="raydist-") as scratch:
@@ -125,25 +128,6 @@ def _run_again(
         options=own,
         is_json=is_json,
     )
-
-
-def _kept_code(storage: RunStorage, record: RunRecord) -> bytes | None:
-    """Returns the packed code; None for an installed module, which had none.
-
-    Raises:
-      MistakeError: The run cannot be repeated from what is kept.
-      StorageError: The copy is damaged.
-    """
-    kept_job(record.run, record.spec, working_dir=None)  # refuses a function that is kept nowhere
-    check_args(record.run, record.spec)
-    if record.datasets:
-        raise MistakeError(
-            f"run {record.run} was given the datasets {', '.join(record.datasets)}, which are not kept; "
-            "repeat it from Python with raydist.run(..., datasets=...)"
-        )
-    if record.code is None and not record.spec.get("working_dir"):
-        return None
-    return read_kept_code(storage, record.code)
 
 
 def _notes(record: RunRecord) -> list[str]:
