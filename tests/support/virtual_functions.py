@@ -1,0 +1,358 @@
+"""Programs whose results have the same bits for any number of workers, under virtual replicas.
+
+Each returns the bytes of what it has trained: weights, optimizers, statistics, metrics and history.
+Import TensorFlow inside only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+# The last of 10 batches has 14 examples, which neither 4 nor 6 replicas share evenly.
+COUNT, BATCH = 230, 24
+
+
+def convnet(ctx: Any, *, count: int = COUNT, **options: Any) -> dict[str, Any]:
+    """Augmentation, statistics of batches, dropout, clipped gradients, sample weights and validation.
+
+    Args:
+      options: Of ctx.fit.
+    """
+    import tensorflow as tf
+
+    keras = tf.keras
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(count, 12, 12, 1)).astype("float32"), rng.integers(0, 3, count)
+    weights = rng.random(count).astype("float32")
+    with ctx.strategy.scope():
+        model = _convnet(keras)
+        model.compile(
+            keras.optimizers.Adam(0.01, clipnorm=1.0),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            weighted_metrics=[keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="entropy")],
+        )
+    return _fitted(ctx, model, (x, y, weights), validation_data=_batches((x[:50], y[:50])), **options)
+
+
+def few_examples(ctx: Any) -> dict[str, Any]:
+    """The convnet with a last batch of 2 examples, which leaves replicas without any."""
+    return convnet(ctx, count=3 * BATCH + 2)
+
+
+def accumulated(ctx: Any) -> dict[str, Any]:
+    """The convnet with an update for each two batches."""
+    return convnet(ctx, accumulate=2)
+
+
+def mixed_float16(ctx: Any) -> dict[str, Any]:
+    """The convnet in half precision, with a scaled loss."""
+    import tensorflow as tf
+
+    tf.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        return convnet(ctx)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+
+
+def transformer(ctx: Any) -> dict[str, Any]:
+    """An embedding, attention with dropout, AdamW with a schedule and moving averages of the weights."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    layers = keras.layers
+    rng = np.random.default_rng(0)
+    with ctx.strategy.scope():
+        tokens = keras.Input((10,), dtype="int32")
+        embedded = layers.Embedding(40, 16)(tokens)
+        attended = layers.MultiHeadAttention(2, 8, dropout=0.1)(embedded, embedded)
+        hidden = layers.LayerNormalization()(embedded + attended)
+        hidden = layers.Dropout(0.2)(layers.Dense(32, activation="gelu")(hidden))
+        model = keras.Model(tokens, layers.Dense(3)(layers.GlobalAveragePooling1D()(hidden)))
+        rate = keras.optimizers.schedules.CosineDecay(0.01, 30)
+        model.compile(
+            keras.optimizers.AdamW(rate, weight_decay=0.01, use_ema=True),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)],
+        )
+    return _fitted(ctx, model, (rng.integers(1, 40, size=(COUNT, 10)), rng.integers(0, 3, COUNT)))
+
+
+def lstm(ctx: Any) -> dict[str, Any]:
+    """A recurrent network with dropout and gradients clipped by their global norm, in packed steps."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(COUNT, 8, 5)).astype("float32"), rng.normal(size=(COUNT, 1)).astype("float32")
+    with ctx.strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((8, 5)), keras.layers.LSTM(12, dropout=0.1), keras.layers.Dense(1)]
+        )
+        optimizer = keras.optimizers.RMSprop(0.01, global_clipnorm=0.5)
+        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=4)
+    return _fitted(ctx, model, (x, y, rng.random(COUNT).astype("float32")))
+
+
+def contrastive(ctx: Any) -> dict[str, Any]:
+    """A loss that compares the examples of a replica's batch, in a train_step of its own."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Contrastive(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [keras.layers.Dense(32, activation="relu"), keras.layers.Dropout(0.1)]
+            self.encoder = keras.Sequential([*layers, keras.layers.Dense(16)])
+            self.tracker = keras.metrics.Mean(name="loss")
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            return tf.math.l2_normalize(self.encoder(x, training=training), axis=1)
+
+        @property
+        def metrics(self) -> list[Any]:
+            return [self.tracker]
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                codes = self(x, training=True)
+                likeness = tf.matmul(codes, codes, transpose_b=True) / 0.1
+                same = tf.cast(tf.equal(y[:, None], y[None, :]), tf.float32)
+                same /= tf.reduce_sum(same, 1, keepdims=True)
+                loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(same, likeness))
+            _update(self.optimizer, tape, loss, self.trainable_variables)
+            self.tracker.update_state(loss)
+            return {"loss": self.tracker.result()}
+
+    rng = np.random.default_rng(0)
+    with ctx.strategy.scope():
+        model = Contrastive()
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9))
+    return _fitted(ctx, model, (rng.normal(size=(COUNT, 20)).astype("float32"), rng.integers(0, 4, COUNT)))
+
+
+def dcgan(ctx: Any) -> dict[str, Any]:
+    """Two models with an optimizer each, whose steps draw random numbers."""
+    import tensorflow as tf
+
+    keras = tf.keras
+
+    class Gan(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.judge, self.generator = _judge(keras), _generator(keras)
+            self.judge_loss = keras.metrics.Mean(name="judge")
+            self.generator_loss = keras.metrics.Mean(name="generator")
+            self.entropy = keras.losses.BinaryCrossentropy(from_logits=True)
+            self.normal = _normal(keras)
+
+        def compile(self, judge: Any, generator: Any) -> None:
+            super().compile()
+            self.optimizers = (judge, generator)
+
+        @property
+        def metrics(self) -> list[Any]:
+            return [self.judge_loss, self.generator_loss]
+
+        def call(self, codes: Any) -> Any:
+            return self.generator(codes)
+
+        def train_step(self, real: Any) -> dict[str, Any]:
+            codes = self.normal((tf.shape(real)[0], 6))
+            with tf.GradientTape() as tape:
+                right = self.judge(real, training=True)
+                wrong = self.judge(self.generator(codes, training=True), training=True)
+                judge_loss = self.entropy(tf.ones_like(right), right)
+                judge_loss += self.entropy(tf.zeros_like(wrong), wrong)
+            _update(self.optimizers[0], tape, judge_loss, self.judge.trainable_variables)
+            with tf.GradientTape() as tape:
+                judged = self.judge(self.generator(codes, training=True), training=True)
+                loss = self.entropy(tf.ones_like(judged), judged)
+            _update(self.optimizers[1], tape, loss, self.generator.trainable_variables)
+            self.judge_loss.update_state(judge_loss)
+            self.generator_loss.update_state(loss)
+            return {"judge": self.judge_loss.result(), "generator": self.generator_loss.result()}
+
+    images = np.random.default_rng(0).normal(size=(COUNT, 8, 8, 1)).astype("float32")
+    with ctx.strategy.scope():
+        model = Gan()
+        model.compile(keras.optimizers.Adam(0.002, 0.5), keras.optimizers.Adam(0.002, 0.5))
+    return _fitted(ctx, model, images, optimizers=model.optimizers)
+
+
+def recommender(ctx: Any) -> dict[str, Any]:
+    """Sparse gradients of embeddings, one of them with a regularizer, which makes its gradient dense."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    layers = keras.layers
+    rng = np.random.default_rng(0)
+    x = {"user": rng.integers(0, 30, COUNT), "item": rng.integers(0, 50, COUNT)}
+    with ctx.strategy.scope():
+        inputs = {name: keras.Input((), name=name, dtype="int32") for name in x}
+        user = layers.Embedding(30, 8, embeddings_regularizer="l2")(inputs["user"])
+        item = layers.Embedding(50, 8)(inputs["item"])
+        model = keras.Model(inputs, layers.Dense(1)(layers.Concatenate()([user, item, user * item])))
+        error = keras.metrics.RootMeanSquaredError()
+        model.compile(keras.optimizers.Adagrad(0.1), "mse", metrics=[error])
+    return _fitted(ctx, model, (x, rng.normal(size=COUNT).astype("float32")))
+
+
+def steps_with_loss_object(ctx: Any) -> dict[str, Any]:
+    """The loop of `steps` with a loss of Keras, which divides by the number of replicas."""
+    return steps(ctx, has_loss_object=True)
+
+
+def steps(ctx: Any, *, has_loss_object: bool = False) -> dict[str, Any]:
+    """A loop of ctx.train_steps with a metric of its own, in calls of several steps."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(COUNT, 12, 12, 1)).astype("float32"), rng.integers(0, 3, COUNT)
+    with ctx.strategy.scope():
+        model, optimizer = _convnet(keras), keras.optimizers.Adam(0.01)
+        optimizer.build(model.trainable_variables)
+        mean = keras.metrics.Mean()
+        entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def step(batch: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            logits = model(batch[0], training=True)
+            losses = keras.losses.sparse_categorical_crossentropy(batch[1], logits, from_logits=True)
+            loss = entropy(batch[1], logits) if has_loss_object else tf.reduce_mean(losses)
+        _update(optimizer, tape, loss, model.trainable_variables)
+        mean.update_state(loss)
+        return {"loss": loss}
+
+    told = ctx.train_steps(step, _batches((x, y)).repeat(), num_steps=22, steps_per_call=4)
+    return {
+        # The statistics are each replica's own.
+        **_bytes_of([*model.trainable_variables, *_variables_of(optimizer), *mean.variables]),
+        "told": np.array([float(told["loss"])]),
+    }
+
+
+def draws(ctx: Any) -> dict[str, Any]:
+    """Returns what the replicas of this task draw, by what draws it and the replica, twice each."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    ones = tf.ones((2, 8, 8, 1))
+    with ctx.strategy.scope():
+        dropout, translation = keras.layers.Dropout(0.5), keras.layers.RandomTranslation(0.4, 0.4)
+        rows = tf.reshape(tf.range(128.0), (2, 8, 8, 1))
+        translation.build(rows.shape)
+        normal, generator = _normal(keras), tf.random.Generator.from_seed(3)
+
+    def drawn() -> dict[str, Any]:
+        return {
+            "dropout": dropout(ones, training=True),
+            "translation": translation(rows, training=True),
+            "normal": normal((4,)),
+            "generator": generator.normal((4,)),
+        }
+
+    traced = tf.function(lambda: ctx.strategy.run(drawn))
+    found: dict[str, Any] = {}
+    for time in range(2):
+        by_name = traced()
+        for name, values in by_name.items():
+            own = ctx.strategy.experimental_local_results(values)
+            for replica, value in zip(ctx.strategy.own_replicas, own, strict=True):
+                found[f"{name}/{time}/{replica}"] = value.numpy()
+    return found
+
+
+def _convnet(keras: Any) -> Any:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((12, 12, 1)),
+            layers.RandomTranslation(0.1, 0.1),
+            layers.Conv2D(8, 3, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Dropout(0.3),
+            layers.Flatten(),
+            layers.Dense(16, activation="relu"),
+            layers.Dense(3, dtype="float32"),
+        ]
+    )
+
+
+def _judge(keras: Any) -> Any:
+    layers = keras.layers
+    convolution = layers.Conv2D(8, 3, strides=2, padding="same")
+    norm = [layers.BatchNormalization(), layers.LeakyReLU(), layers.Dropout(0.3)]
+    return keras.Sequential([keras.Input((8, 8, 1)), convolution, *norm, layers.Flatten(), layers.Dense(1)])
+
+
+def _generator(keras: Any) -> Any:
+    layers = keras.layers
+    dense = [layers.Dense(4 * 4 * 8), layers.BatchNormalization(), layers.LeakyReLU()]
+    larger = layers.Conv2DTranspose(1, 4, strides=2, padding="same", activation="tanh")
+    return keras.Sequential([keras.Input((6,)), *dense, layers.Reshape((4, 4, 8)), larger])
+
+
+def _normal(keras: Any) -> Any:
+    """Returns a function that draws numbers of a shape by a state that is made in the strategy's scope."""
+    import tensorflow as tf
+
+    if not _is_keras_3(keras):
+        generator = tf.random.Generator.from_seed(7)
+        return lambda shape: generator.normal(shape)
+    seed = keras.random.SeedGenerator(7)
+    return lambda shape: keras.random.normal(shape, seed=seed)
+
+
+def _is_keras_3(keras: Any) -> bool:
+    return hasattr(keras, "ops")
+
+
+def _update(optimizer: Any, tape: Any, loss: Any, variables: Sequence[Any]) -> None:
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+
+def _batches(arrays: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(arrays).shuffle(COUNT, seed=1).batch(BATCH)
+
+
+def _fitted(
+    ctx: Any, model: Any, arrays: Any, *, optimizers: Sequence[Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Trains for two epochs; returns the bytes of all that there is then."""
+    history = ctx.fit(model, _batches(arrays), epochs=2, **options).history
+    of_optimizers = [one for each in optimizers or [model.optimizer] for one in _variables_of(each)]
+    of_metrics = [one for metric in model.metrics for one in metric.variables]
+    told = {f"history/{name}": np.array(values, "float64") for name, values in history.items()}
+    return {**_bytes_of([*model.weights, *of_optimizers, *of_metrics]), **told}
+
+
+def _variables_of(optimizer: Any) -> list[Any]:
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
+
+
+def _bytes_of(variables: Sequence[Any]) -> dict[str, np.ndarray]:
+    return {f"{index} {name}": value for index, (name, value) in enumerate(_values_of(variables))}
+
+
+def _values_of(variables: Sequence[Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields what each variable has by its name, but for the states of random generators: a collective."""
+    for variable in variables:
+        name = getattr(variable, "path", None) or variable.name
+        if "seed" in name or "StateVar" in name:
+            continue
+        held = variable if hasattr(variable, "values") else getattr(variable, "value", variable)
+        held = held() if callable(held) else held
+        is_on_read = "ON_READ" in str(getattr(held, "synchronization", ""))
+        one = held if is_on_read or not hasattr(held, "values") else held.values[0]
+        yield name, np.asarray(one.numpy())  # what has no axes is none
