@@ -94,8 +94,12 @@ def check_virtual_replicas(job: JobSpec, strategy: Strategy, origins: Origins, *
     """
     if job.virtual_replicas is None:
         for name in ("threads_per_replica", "reduce_order"):
-            if origins[name] is not Origin.BUILT_IN:
-                raise SpecError(f"{name} is set, but virtual_replicas is not; add --virtual-replicas K")
+            # A run that is resumed has each option set.
+            value = getattr(job, name)
+            if origins[name] is not Origin.BUILT_IN and value != getattr(JobSpec, name):
+                raise SpecError(
+                    f"{name} is {value}, but virtual_replicas is not set; add --virtual-replicas K"
+                )
         return
     if strategy not in _WITH_VIRTUAL_REPLICAS:
         names = ", ".join(one.value for one in _WITH_VIRTUAL_REPLICAS)
