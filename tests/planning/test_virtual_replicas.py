@@ -48,11 +48,11 @@ WITH_THEM = "use one of one_device, mirrored, multi_worker_mirrored"
         ),
         (
             {"threads_per_replica": 2},
-            "threads_per_replica is 2, but virtual_replicas is not; add --virtual-replicas K",
+            "threads_per_replica is 2, but virtual_replicas is not set; add --virtual-replicas K",
         ),
         (
             {"reduce_order": "any"},
-            "reduce_order is any, but virtual_replicas is not; add --virtual-replicas K",
+            "reduce_order is any, but virtual_replicas is not set; add --virtual-replicas K",
         ),
     ],
 )
