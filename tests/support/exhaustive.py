@@ -94,6 +94,8 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
         r"has_to_leave.*\[worker/1": "[worker/0]",
     },
     "e2e/test_tensorboard.py": {r"\[s3": S3},
+    "e2e/test_verify.py": {r"^test_run_": "the planted difference, before which all steps are equal"},
+    "e2e/test_virtual_replicas.py": {r"legacy": "the same with Keras 3; training/test_virtual_replicas.py"},
     "jobs/test_gallery.py": {r"\[2 devices": WORKERS},
     "programs/test_equality.py": {
         r"-keras legacy": "the same with Keras 3; tests/compat has four of them with tf_keras",
@@ -218,6 +220,9 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     },
     "training/test_variables.py": {
         r"\[(central_storage|parameter_server)-": "[mirrored-2-keras3], whose variables are of another class",
+    },
+    "training/test_virtual_replicas.py": {
+        r"each_program.*\[3-(4-|6-(2 workers|4 workers|2 devices))": "[3-6-3 workers], parts of unequal size",
     },
     "training/test_worker_callbacks.py": {r"keras3_1\]": "[…-keras3_0], with data of another length"},
     "training/test_busy_times.py": {r"\[slow worker-train_steps": "[slow worker-fit]"},

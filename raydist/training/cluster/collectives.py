@@ -35,6 +35,18 @@ def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]
     return means
 
 
+def findings_of_workers(strategy: tf.distribute.Strategy, values: Sequence[float]) -> Sequence[float]:
+    """Returns the means of what the workers have found in their first replicas' batches. A collective.
+
+    Of virtual replicas it is what the first one's batch shows: the same on any number of workers.
+    """
+    if not isinstance(strategy, VirtualReplicasStrategy) or is_alone(strategy):
+        return means_over_workers(strategy, values)
+    rows = gather_over_workers(strategy, np.asarray(values, np.float64).view(np.int64).tolist())
+    found: list[float] = np.asarray(rows[0], np.int64).view(np.float64).tolist()
+    return found
+
+
 def sums_over_replicas(variables: Sequence[Any], strategy: tf.distribute.Strategy) -> list[np.ndarray]:
     """Returns what variables that are summed on read hold in all replicas. One collective for all of them."""
     if isinstance(strategy, VirtualReplicasStrategy):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import means_over_workers
+from raydist.training.cluster.collectives import findings_of_workers
 from raydist.training.replicas import (
     forward_check,
     gradient_probe,
@@ -260,7 +260,7 @@ def decide_evaluation(
     if check is not None:
         shows_batch[:] = check.shows_batch
         takes_sums[:, : len(check.means)] = check.takes_sums
-    found = means_over_workers(strategy, [float(check is not None), *shows_batch, *takes_sums.reshape(-1)])
+    found = findings_of_workers(strategy, [float(check is not None), *shows_batch, *takes_sums.reshape(-1)])
     comparing, shows_batch = found[0], np.array(found[1 : 1 + len(rules)])
     _evaluation_rules[model] = None
     # Of losses of Keras's own either of the first two is right; what else the step shows is then not scaled.
@@ -372,7 +372,7 @@ def _find_rule(
         shows_batch[:] = check.shows_batch
     findings = *shows_batch, float(has_compared), asks, draws, reduces, again, lacks, coarse
     *shared, comparing, num_asking, num_drawing, num_reducing, num_again, num_lacking, num_coarse = (
-        means_over_workers(strategy, [*own, *is_known, *found_sums.reshape(-1), *findings])
+        findings_of_workers(strategy, [*own, *is_known, *found_sums.reshape(-1), *findings])
     )
     values, rest = shared[: 2 * len(errors)], shared[2 * len(errors) :]
     found_sums = np.reshape(rest[: found_sums.size], found_sums.shape)
@@ -409,7 +409,7 @@ def _find_rule(
         may_divide=may_divide,
     )
     if finding.verdict is LossVerdict.UNEQUAL and not finding.is_random and not finding.reduces_itself:
-        [num_comparing] = means_over_workers(strategy, [float(_compares_examples(check, batch))])
+        [num_comparing] = findings_of_workers(strategy, [float(_compares_examples(check, batch))])
         finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
     logger.info("%s: %s, errors %s", source, finding, means)
     set_takers_of_sums(finding.rule)

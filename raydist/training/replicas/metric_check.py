@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.cluster.collectives import means_over_workers
+from raydist.training.cluster.collectives import findings_of_workers
 from raydist.training.replicas import (
     code_names,
     gradient_probe,
@@ -60,7 +60,7 @@ def check(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     if int(slices.num_rows(batch)) > 1:
         found = _differences(metrics, model, step, batch)
     # One decision for all: each worker has looked at other examples.
-    flat = means_over_workers(strategy, [value for one in found for value in one])
+    flat = findings_of_workers(strategy, [value for one in found for value in one])
     for metric, is_wrong, is_unknown in zip(metrics, flat[::2], flat[1::2], strict=True):
         where = loss_sentences.described(_source(metric))
         if is_wrong:

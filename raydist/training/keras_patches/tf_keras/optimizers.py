@@ -16,7 +16,7 @@ from tf_keras.src.optimizers.legacy import optimizer_v2
 from tf_keras.src.utils import losses_utils
 
 from raydist.training import tf_private
-from raydist.training.cluster.kinds import is_central
+from raydist.training.cluster.kinds import is_central, shares_variables
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, all_reduce, gradient_probe, gradients, replica_share
 
@@ -172,7 +172,7 @@ def _make_assignable(variables: Iterable[Any]) -> None:
 def _make_supports_loss_scaling(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def strategy_supports_loss_scaling() -> Any:
-        return is_central(tf.distribute.get_strategy()) or original()
+        return shares_variables(tf.distribute.get_strategy()) or original()
 
     return strategy_supports_loss_scaling
 

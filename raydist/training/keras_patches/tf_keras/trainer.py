@@ -14,6 +14,7 @@ from tf_keras.src.engine import training
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.kinds import is_central, is_parameter_server
+from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
 from raydist.training.keras_patches.tf_keras import build, metrics
 from raydist.training.replicas import code_names, gradients, own_logs, slices, user_batches
@@ -39,7 +40,8 @@ def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
     num_devices = len(strategy.extended.worker_devices)
     if strategy.num_replicas_in_sync == 1 or not isinstance(model.optimizer, tf_keras.optimizers.Nadam):
         return
-    if (is_sparse and num_devices > 1) or is_central(strategy):
+    # Virtual replicas share one update.
+    if (is_sparse and num_devices > 1 and not is_virtual(strategy)) or is_central(strategy):
         where = "with central_storage" if is_central(strategy) else f"on {num_devices} devices of a task"
         what = "models" if is_central(strategy) else "embeddings"
         raise UnsupportedError(
