@@ -119,6 +119,7 @@ def open_script(
     progress = progress or TaskProgress(assignment.task)
     progress.set_joining(assignment.strategy is Strategy.MULTI_WORKER_MIRRORED)
     notes = _patch(assignment)
+    compute_in_fixed_order(assignment.job)
     _seed(assignment)
     with ExitStack() as stack:
 

@@ -245,6 +245,18 @@ def test_options_of_raydists_own_strategies_are_told(tmp_path: Path) -> None:
     assert [note for note in status["notes"] if "cross_device_ops one_device has no effect" in note]
 
 
+def test_strategy_without_the_runs_virtual_replicas_is_refused(tmp_path: Path) -> None:
+    options = {"virtual_replicas": 2}
+    source = "import tensorflow as tf\ntf.distribute.MirroredStrategy()\n"
+    [status] = ended(tmp_path, source, Cluster(), job_options=options)
+    assert status["failure"]["message"] == (
+        "main.py builds a MirroredStrategy, which has no virtual replicas; take raydist.context().strategy in "
+        "its place, or leave --virtual-replicas out"
+    )
+    [status] = ended(tmp_path, "x = 1\n", Cluster(), job_options=options)
+    assert "main.py never took raydist.context().strategy" in status["notes"][0]
+
+
 def test_notebook_runs_cell_by_cell_and_absl_gets_the_arguments(tmp_path: Path) -> None:
     cells = [
         "%matplotlib inline\n!pip install nothing\nfrom absl import app, flags\n",

@@ -22,6 +22,7 @@ from raydist.training.cluster.strategy import (
     new_strategy,
     split_devices,
 )
+from raydist.training.cluster.virtual_strategy import is_virtual
 
 _MULTI_WORKER = tf.distribute.MultiWorkerMirroredStrategy
 _LOCAL = (
@@ -91,6 +92,8 @@ class ScriptStrategy:
             strategy = new_strategy(assignment, start_timeout_s=assignment.job.start_timeout)
         finally:
             self._is_own = False
+        if is_virtual(strategy):  # others have been watched while they were built
+            self._release_port()
         self._adopt(strategy)
         return strategy
 
@@ -113,6 +116,11 @@ class ScriptStrategy:
     def finish(self) -> None:
         """Tells, once the script has ended, where it has not used what the run gave it."""
         assignment = self._assignment
+        if self._built is None and assignment.job.virtual_replicas is not None:
+            self._note(
+                f"virtual_replicas {assignment.job.virtual_replicas} has no effect, because {self._script} "
+                "never took raydist.context().strategy"
+            )
         if self._built is not None and self._spans_run(self._built):
             return
         if assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1:
@@ -135,13 +143,21 @@ class ScriptStrategy:
         """Whether it has the replicas of all tasks that train."""
         match self._assignment.strategy:
             case Strategy.MULTI_WORKER_MIRRORED:
-                return isinstance(strategy, _MULTI_WORKER) or self._assignment.num_workers == 1
+                is_planned = isinstance(strategy, _MULTI_WORKER) or is_virtual(strategy)
+                return is_planned or self._assignment.num_workers == 1
             case Strategy.PARAMETER_SERVER if self._assignment.task.task_type is TaskType.EVALUATOR:
                 return True
             case Strategy.PARAMETER_SERVER:
                 return is_parameter_server(strategy)
             case _:
                 return True
+
+    def _check_is_planned(self, strategy: tf.distribute.Strategy) -> None:
+        if self._assignment.job.virtual_replicas is not None:
+            raise UnsupportedError(
+                f"{self._script} builds a {type(strategy).__name__}, which has no virtual replicas; take "
+                "raydist.context().strategy in its place, or leave --virtual-replicas out"
+            )
 
     def _take(self, strategy: tf.distribute.Strategy) -> None:
         """Takes a strategy of the script's own."""
@@ -166,6 +182,7 @@ class ScriptStrategy:
             yield
             self._release_port()
             return
+        self._check_is_planned(strategy)
         if assignment.strategy is Strategy.PARAMETER_SERVER:
             raise UnsupportedError(
                 f"{self._script} builds a MultiWorkerMirroredStrategy, and the run is parameter_server: its "
@@ -207,6 +224,8 @@ class ScriptStrategy:
 
     @contextlib.contextmanager
     def _around_local(self, strategy: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        if not self._is_own:
+            self._check_is_planned(strategy)
         yield
         if self._is_own:
             return
