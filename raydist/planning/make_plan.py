@@ -107,13 +107,23 @@ def check_virtual_replicas(job: JobSpec, strategy: Strategy, origins: Origins, *
             f"virtual_replicas is {job.virtual_replicas}, but strategy is {strategy.value}, which has none; "
             f"use one of {names}"
         )
+    if not job.patch_keras:
+        raise SpecError(
+            f"virtual_replicas is {job.virtual_replicas}, which need raydist's patches of Keras, and "
+            "patch_keras is off; drop --no-patch-keras or --virtual-replicas"
+        )
+    if job.threads_per_replica != JobSpec.threads_per_replica and job.reduce_order == "any":
+        raise SpecError(
+            f"threads_per_replica is {job.threads_per_replica}, but reduce_order is any, with which "
+            "TensorFlow chooses the threads; leave one of them out"
+        )
     needed = job.workers.maximum * num_devices
     if job.virtual_replicas < needed:
         workers = "1 worker" if job.workers.maximum == 1 else f"{job.workers.maximum} workers"
         devices = "1 device" if num_devices == 1 else f"{num_devices} devices"
         raise SpecError(
-            f"virtual_replicas is {job.virtual_replicas}, but {workers} of {devices} compute at least one "
-            f"each; use --virtual-replicas {needed} or more"
+            f"virtual_replicas is {job.virtual_replicas}, too few for {workers} of {devices}, each of which "
+            f"computes one; use --virtual-replicas {needed} or more"
         )
     if job.compress_gradients != "none" and job.reduce_order == "fixed":
         raise SpecError(

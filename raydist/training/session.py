@@ -93,8 +93,7 @@ def open_session(
     with _opened(assignment, strategies, progress=progress, commands=commands) as run:
         run.checkpoints.gather_by(_gather_of(strategy))
         _note_compression(strategy)
-        if (sentence := note_on_processors(strategy)) is not None:
-            reporting.note(sentence)
+        _note_processors(strategy)
         for note in notes:
             reporting.note(note)
         with _as_current(TaskContext(run, _trainer)) as context:
@@ -129,6 +128,7 @@ def open_script(
             collective_clock.start(strategy)
             run.checkpoints.gather_by(_gather_of(strategy))
             _note_compression(strategy)
+            _note_processors(strategy)
 
         strategies = ScriptStrategy(
             assignment, release_port=release_port, note=reporting.note, on_built=built
@@ -310,6 +310,11 @@ def _seed(assignment: TaskAssignment) -> None:
 
 def _note_compression(strategy: tf.distribute.Strategy) -> None:
     if (sentence := all_reduce.note_on(strategy)) is not None:
+        reporting.note(sentence)
+
+
+def _note_processors(strategy: tf.distribute.Strategy) -> None:
+    if (sentence := note_on_processors(strategy)) is not None:
         reporting.note(sentence)
 
 

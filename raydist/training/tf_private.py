@@ -356,6 +356,11 @@ def is_in_replica() -> bool:
     return not is_outside and tf.distribute.get_replica_context() is not None
 
 
+def is_in_update() -> bool:
+    """Whether this is called by `StrategyExtended.update`."""
+    return distribute_lib.get_update_replica_id() is not None
+
+
 def local_value(variable: Any) -> tf.Tensor:
     """Returns the value of a `tf.Variable` in this process, whatever the scope.
 
@@ -1009,6 +1014,17 @@ class DataFunction:
             name="rows",
         )
         return tf.nest.pack_sequence_as(self._wrapper.output_structure, outputs)
+
+
+def draws_by_own_seed(op_type: str) -> bool:
+    """Whether an operation draws by a seed that it was given when it was traced.
+
+    Those of cuDNN have one for a dropout that Keras does not ask of them.
+    """
+    definition = op_def_registry.get(op_type)
+    if definition is None or op_type.startswith("Cudnn"):
+        return False
+    return definition.is_stateful and any(attr.name == "seed2" for attr in definition.attr)
 
 
 def has_state(op_type: str) -> bool:

@@ -20,17 +20,17 @@ WITH_THEM = "use one of one_device, mirrored, multi_worker_mirrored"
     [
         (
             {"virtual_replicas": 2, "workers": workers(3)},
-            "virtual_replicas is 2, but 3 workers of 1 device compute at least one each; use "
+            "virtual_replicas is 2, too few for 3 workers of 1 device, each of which computes one; use "
             "--virtual-replicas 3 or more",
         ),
         (
             {"virtual_replicas": 4, "workers": workers(2, 5)},  # elastic: of the most that there can be
-            "virtual_replicas is 4, but 5 workers of 1 device compute at least one each; use "
+            "virtual_replicas is 4, too few for 5 workers of 1 device, each of which computes one; use "
             "--virtual-replicas 5 or more",
         ),
         (
             {**MIRRORED, "virtual_replicas": 2, "devices": 3},
-            "virtual_replicas is 2, but 1 worker of 3 devices compute at least one each; use "
+            "virtual_replicas is 2, too few for 1 worker of 3 devices, each of which computes one; use "
             "--virtual-replicas 3 or more",
         ),
         (
@@ -45,6 +45,16 @@ WITH_THEM = "use one of one_device, mirrored, multi_worker_mirrored"
             {**FOUR, "workers": workers(2), "compress_gradients": "fp16"},
             "compress_gradients rounds what workers send each other, so results would depend on their "
             "number; leave it out, or add --reduce-order any",
+        ),
+        (
+            {"virtual_replicas": 4, "patch_keras": False},
+            "virtual_replicas is 4, which need raydist's patches of Keras, and patch_keras is off; drop "
+            "--no-patch-keras or --virtual-replicas",
+        ),
+        (
+            {"virtual_replicas": 4, "reduce_order": "any", "threads_per_replica": 2},
+            "threads_per_replica is 2, but reduce_order is any, with which TensorFlow chooses the threads; "
+            "leave one of them out",
         ),
         (
             {"threads_per_replica": 2},

@@ -250,8 +250,8 @@ def test_strategy_without_the_runs_virtual_replicas_is_refused(tmp_path: Path) -
     source = "import tensorflow as tf\ntf.distribute.MirroredStrategy()\n"
     [status] = ended(tmp_path, source, Cluster(), job_options=options)
     assert status["failure"]["message"] == (
-        "main.py builds a MirroredStrategy, which has no virtual replicas; take raydist.context().strategy in "
-        "its place, or leave --virtual-replicas out"
+        "main.py builds a MirroredStrategy, which has no virtual replicas; take raydist.context().strategy "
+        "in its place, or leave --virtual-replicas out"
     )
     [status] = ended(tmp_path, "x = 1\n", Cluster(), job_options=options)
     assert "main.py never took raydist.context().strategy" in status["notes"][0]

@@ -222,6 +222,8 @@ class TaskCheckpoints:
         """
         groups = _groups(trackables)
         variables.write(groups, state.files, checkpoint=state.uri)
+        if (sentence := variables.other_replicas(groups, state.files)) is not None:
+            self._progress.note(sentence)
         restored = [one for group in groups.values() for one in group]
         self._check_equal(restored, when=f"after the restore of {state.uri}")
         self._progress.restored(state.step)
@@ -249,7 +251,7 @@ class TaskCheckpoints:
 
         Args:
           state: The other fields of SavedState, as JSON. `arrays`: those that it names.
-          sums, copies: As `Snapshots.take` has them.
+          sums, copies: Return what all replicas have of some variables, see `Snapshots.take`.
 
         Raises:
           StorageError: The one before could not be stored.
@@ -308,7 +310,7 @@ class TaskCheckpoints:
         """Keeps in memory what `save` takes. Every task calls it at the same step.
 
         Args:
-          sums, copies: As `Snapshots.take` has them.
+          sums, copies: Return what all replicas have of some variables, see `Snapshots.take`.
         """
         assert self._keeper is not None
 

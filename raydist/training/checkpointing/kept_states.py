@@ -64,7 +64,7 @@ class StateKeeper:
         Args:
           groups: Variables by the name of what they are of.
           files: Returns what a checkpoint has beside its variables.
-          sums, averaged, copies: As `Snapshots.take` has them.
+          sums, averaged, copies: How replicas' variables are put together, see `Snapshots.take`.
         """
         self._await_write()
         writer = self._writer if self._fits(groups) else None

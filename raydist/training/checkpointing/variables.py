@@ -156,7 +156,8 @@ class Snapshot:
         return [
             entry["name"]
             for entry in json.loads(self._index)
-            if not _is_finite(self._arrays.array(entry["key"]), np.dtype(entry["dtype"]))
+            if not entry["key"].startswith(REPLICAS)
+            and not _is_finite(self._arrays.array(entry["key"]), np.dtype(entry["dtype"]))
         ]
 
     def digest(self) -> str:
@@ -182,6 +183,23 @@ def count_in(files: Mapping[str, bytes], group: str) -> int:
     """Returns how many variables a snapshot holds of a group; one in shards counts once."""
     keys = (entry["key"] for entry in json.loads(files[INDEX_NAME]))
     return sum(key.rpartition("/")[0] == group for key in keys)
+
+
+def other_replicas(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes]) -> str | None:
+    """Returns a sentence if a snapshot is of another number of virtual replicas; None if it is not."""
+    own = (one for group in groups.values() for one in group if virtual_strategy.is_own(one))
+    if (first := next(own, None)) is None:
+        return None
+    stacked = (one for one in json.loads(files[INDEX_NAME]) if one["key"].startswith(REPLICAS))
+    saved = next((one["shape"][0] for one in stacked), None)
+    now = first.distribute_strategy.num_replicas_in_sync
+    if saved == now:
+        return None
+    had = "none" if saved is None else str(saved)
+    return (
+        f"the checkpoint is of a run with {had} in place of {now} virtual replicas, so the results are those "
+        "of neither number"
+    )
 
 
 def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, checkpoint: str) -> None:
@@ -211,7 +229,7 @@ def write(groups: Mapping[str, Sequence[Any]], files: Mapping[str, bytes], *, ch
             if str(array.dtype) != entry["dtype"]:
                 array = array.view(whole.numpy_dtype).reshape(whole.shape)
             whole.write(array)
-            if f"{REPLICAS}{key}" in saved:
+            if virtual_strategy.is_own(whole.parts[0]) and f"{REPLICAS}{key}" in saved:
                 _write_copies(whole.parts[0], arrays[f"{REPLICAS}{key}"])
 
 
@@ -260,7 +278,7 @@ class _Whole:
 def _of_replicas(wholes: Mapping[str, _Whole], copies: Sums) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Returns, by key, what the virtual replicas have together of what each has for itself, and each's.
 
-    Together it is the sum or the mean, as reading it gives; of numbers that are not floats the first one's.
+    Together it is the sum of what is summed, of other floats the mean, of other numbers the first one's.
     """
     own = {key: whole.parts[0] for key, whole in wholes.items() if virtual_strategy.is_own(whole.parts[0])}
     if not own:
@@ -269,10 +287,10 @@ def _of_replicas(wholes: Mapping[str, _Whole], copies: Sums) -> dict[str, tuple[
     for (key, variable), stack in zip(own.items(), copies(list(own.values())), strict=True):
         if variable.aggregation == tf.VariableAggregation.SUM:
             whole = summed_by_tree(stack)
-        elif stack.dtype.kind == "f":
-            whole = (summed_by_tree(stack) / len(stack)).astype(stack.dtype)
-        else:
+        elif not variable.dtype.is_floating or all(one.tobytes() == stack[0].tobytes() for one in stack):
             whole = stack[0]
+        else:
+            whole = (summed_by_tree(stack) / len(stack)).astype(stack.dtype)
         # What .npz has no name for, such as bfloat16, is bytes there.
         found[key] = whole, stack if stack.dtype.kind in "biufc" else _as_bytes(stack)
     return found
@@ -283,12 +301,11 @@ def _as_bytes(stack: np.ndarray) -> np.ndarray:
 
 
 def _write_copies(variable: Any, stack: np.ndarray) -> None:
-    """Assigns each virtual replica of this worker what it had for itself."""
-    strategy: Any = getattr(variable, "distribute_strategy", None)
-    if not virtual_strategy.is_own(variable) or strategy.num_replicas_in_sync != len(stack):
-        return  # of a run with other replicas, or none
-    for copy, replica in zip(variable.values, strategy.own_replicas, strict=True):
-        copy.assign(stack[replica].view(variable.dtype.as_numpy_dtype).reshape(variable.shape))
+    """Assigns each virtual replica of this worker what it had for itself, if there were as many."""
+    strategy: Any = variable.distribute_strategy
+    if strategy.num_replicas_in_sync == len(stack):
+        for copy, replica in zip(variable.values, strategy.own_replicas, strict=True):
+            copy.assign(stack[replica].view(variable.dtype.as_numpy_dtype).reshape(variable.shape))
 
 
 def _summed(

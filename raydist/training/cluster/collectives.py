@@ -36,9 +36,10 @@ def means_over_workers(strategy: tf.distribute.Strategy, values: Sequence[float]
 
 
 def findings_of_workers(strategy: tf.distribute.Strategy, values: Sequence[float]) -> Sequence[float]:
-    """Returns the means of what the workers have found in their first replicas' batches. A collective.
+    """Returns what the workers have found together, the same in each: a collective.
 
-    Of virtual replicas it is what the first one's batch shows: the same on any number of workers.
+    Each looks at the batch of its first replica, and it is the mean over them. Of virtual replicas it is what
+    replica 0 shows, which does not depend on the number of workers.
     """
     if not isinstance(strategy, VirtualReplicasStrategy) or is_alone(strategy):
         return means_over_workers(strategy, values)

@@ -3,7 +3,7 @@
 It has K replicas, whatever computes them. Each worker runs those that fall to it, in one graph; weights and
 optimizer exist once in each worker, and what a replica keeps for itself (statistics, metrics, the states of
 random generators) once for each replica. Sums are added by a fixed tree (replica_tree.py), so their bits do
-not depend on the number of workers or devices. TensorFlow's ring adds in an order that does.
+not depend on the number of workers or devices. The order in which TensorFlow's ring all-reduce adds does.
 
 A model's step is traced once for each replica, as under MirroredStrategy.
 """
@@ -11,12 +11,15 @@ A model's step is traced once for each replica, as under MirroredStrategy.
 from __future__ import annotations
 
 import contextlib
+import enum
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import replica_tree
 
@@ -38,9 +41,10 @@ class VirtualReplicasStrategy(tf.distribute.Strategy):
         options: tf.distribute.experimental.CommunicationOptions | None = None,
         is_ordered: bool = True,
     ) -> None:
-        """Takes the number of replicas, at least that of workers and devices.
+        """Builds the strategy.
 
         Args:
+          num_replicas: At least the number of workers, and of this one's devices.
           devices: Of this worker, which is then the only one; None reads TF_CONFIG.
           options: Of the collectives between workers.
           is_ordered: Whether workers add what they send each other by the tree; if not, by TensorFlow's
@@ -84,11 +88,48 @@ def is_own(variable: object) -> bool:
     return is_virtual(getattr(variable, "distribute_strategy", None))
 
 
+class _Kind(enum.Enum):
+    OWN = "each replica has one"
+    SHARED = "all replicas of a worker have one"
+
+
 class _Sharing(threading.local):
-    depth = 0
+    depth = 0  # of `shared_variables`
+    updating: _Kind | None = None  # what is being updated by `StrategyExtended.update`
 
 
 _sharing = _Sharing()
+
+# A replica's seed is that of the first one and its number times this: any odd number far from small ones.
+_SEED_STRIDE = 0x9E3779B1
+_SEED_RANGE = 2**31 - 1
+# How Keras 3 names the states of its SeedGenerators.
+_SEEDS = "seed_generator_state"
+
+
+@contextlib.contextmanager
+def _updating(kind: _Kind) -> Iterator[None]:
+    before, _sharing.updating = _sharing.updating, kind
+    try:
+        yield
+    finally:
+        _sharing.updating = before
+
+
+def is_seed(variable: Any) -> bool:
+    """Whether a variable is the state of a SeedGenerator of Keras 3: a seed and a count of draws."""
+    return _SEEDS in str(variable.name)
+
+
+def seed_of_replica(state: Any, replica: int) -> Any:
+    """Returns the state that a replica has of a SeedGenerator, of which the first replica has `state`.
+
+    The first one draws what one device draws.
+    """
+    if replica == 0:
+        return state
+    seed, count = tf.unstack(tf.cast(state, tf.int64))
+    return tf.cast(tf.stack([(seed + replica * _SEED_STRIDE) % _SEED_RANGE, count]), state.dtype)
 
 
 @contextlib.contextmanager
@@ -104,11 +145,21 @@ def shared_variables() -> Iterator[None]:
 class _SharedVariable(tf_private.MirroredVariable):
     """A variable that exists once for all replicas of a worker."""
 
+    def _update(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
+        if _sharing.updating is _Kind.OWN:  # it would be changed once for each replica
+            raise UnsupportedError(
+                f"{self.name} changes with a variable of which each virtual replica has a value of its own, "
+                "such as an optimizer's variable with weights that were made with trainable=False; leave "
+                "trainable=False out where weights are made"
+            )
+        return super()._update(update_fn, value, **kwargs)
+
     def _update_replica(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
         if self.aggregation != tf.VariableAggregation.NONE:
             return super()._update_replica(update_fn, value, **kwargs)
 
-        # Each mirrored copy would take its own replica's value, which is the same in all of them.
+        # Each mirrored copy would take its own replica's value. They have to be equal: `equal_state` compares
+        # the workers'.
         def merge(strategy: tf.distribute.Strategy, given: Any) -> Any:
             first = strategy.experimental_local_results(given)[0]
             return strategy.extended.update(
@@ -116,6 +167,34 @@ class _SharedVariable(tf_private.MirroredVariable):
             )
 
         return tf.distribute.get_replica_context().merge_call(merge, args=(value,))
+
+
+class _OwnVariable(tf_private.MirroredVariable):
+    """A variable of which each replica has a value of its own.
+
+    Outside of replicas the state of a SeedGenerator is that of the first replica, also where another worker
+    has that one, and assigning it gives each replica its own seed again.
+    """
+
+    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_seed(self) or not tf.distribute.in_cross_replica_context() or tf_private.is_in_update():
+            return super().assign(value, *args, **kwargs)
+        for copy, replica in zip(self.values, self.distribute_strategy.own_replicas, strict=True):
+            copy.assign(seed_of_replica(tf.convert_to_tensor(value, self.dtype), replica))
+        return self
+
+    def _get_cross_replica(self) -> Any:
+        found = super()._get_cross_replica()
+        return (
+            seed_of_replica(found, -self.distribute_strategy.own_replicas.start) if is_seed(self) else found
+        )
+
+    def _update(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
+        if _sharing.updating is not _Kind.SHARED:
+            return super()._update(update_fn, value, **kwargs)
+        # Such as a slot that an optimizer has made by itself: all replicas' weights are updated at once.
+        updated, *_ = [update_fn(copy, value, **kwargs) for copy in self.values]
+        return updated
 
 
 class _Extended(tf_private.CollectiveExtended):
@@ -173,39 +252,86 @@ class _Extended(tf_private.CollectiveExtended):
         )
         return tf_private.regroup([value_fn(one) for one in contexts], always_wrap=True)
 
+    def _experimental_distribute_dataset(self, dataset: tf.data.Dataset, options: Any) -> Any:
+        # TensorFlow's own way gives a replica another part of the batch for each number of workers.
+        def parts(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return dataset.flat_map(self._parts_of_batch)
+
+        return self._distribute_datasets_from_function(parts, options)
+
+    @tf.autograph.experimental.do_not_convert
+    def _parts_of_batch(self, *batch: Any) -> tf.data.Dataset:
+        def rows(component: tf.Tensor, replica: int) -> tf.Tensor:
+            size, extra = (
+                tf.shape(component)[0] // self._num_virtual,
+                tf.shape(component)[0] % self._num_virtual,
+            )
+            first = replica * size + tf.minimum(replica, extra)
+            return component[first : first + size + tf.cast(replica < extra, tf.int32)]
+
+        element = batch if len(batch) > 1 else batch[0]
+        first, *others = [
+            tf.data.Dataset.from_tensors(
+                tf.nest.map_structure(functools.partial(rows, replica=replica), element)
+            )
+            for replica in self.own_replicas
+        ]
+        return functools.reduce(lambda joined, one: joined.concatenate(one), others, first)
+
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        if self._is_own(kwargs):
-            return super()._create_variable(next_creator, **kwargs)
         kwargs.pop("colocate_with", None)
-        device = self._devices[0]
+        is_own = self._is_own(kwargs)
+        devices = self._devices if is_own else self._devices[:1]
 
         def create(**kwargs: Any) -> list[Any]:
-            with tf.device(device):
-                kwargs["initial_value"] = self._get_variable_creator_initial_value(
-                    replica_id=0, device=device, primary_var=None, **kwargs
+            copies: list[Any] = []
+            for index, device in enumerate(devices):
+                initial = self._get_variable_creator_initial_value(
+                    replica_id=index, device=device, primary_var=copies[0] if copies else None, **kwargs
                 )
-                return [next_creator(**kwargs)] * len(self._devices)
+                # A slash at the end takes the name as it is (mirrored_strategy.py, `_real_mirrored_creator`).
+                own_name = f"{copies[0].name.partition(':')[0]}/replica_{index}/" if copies else None
+                options = {**kwargs, "initial_value": initial, "name": own_name or kwargs.get("name")}
+                with tf.device(device):
+                    copies.append(next_creator(**options))
+            return copies if is_own else copies * len(self._devices)
 
         return tf_private.create_mirrored_variable(
-            self._container_strategy(), create, mirrored_class=_SharedVariable, **kwargs
+            self._container_strategy(),
+            create,
+            mirrored_class=_OwnVariable if is_own else _SharedVariable,
+            **kwargs,
         )
+
+    def _get_variable_creator_initial_value(self, replica_id: int, **kwargs: Any) -> Any:
+        initial = super()._get_variable_creator_initial_value(replica_id=replica_id, **kwargs)
+        if self._num_virtual is None or _SEEDS not in str(kwargs.get("name")):
+            return initial
+        # The first of each worker's copies gets what the chief's has got.
+        shift = replica_id or self.own_replicas.start
+        return lambda: seed_of_replica(tf.convert_to_tensor(initial()), shift)
 
     def _is_own(self, options: Mapping[str, Any]) -> bool:
         """Whether each replica has a value of its own of a variable that is made with these options."""
         if options.get("synchronization") == tf.VariableSynchronization.ON_READ:
             return True
         is_aggregated = options.get("aggregation") not in (None, tf.VariableAggregation.NONE)
-        return not (options.get("trainable", True) or is_aggregated or _sharing.depth)
+        is_trained = options.get("trainable") is not False  # None: TensorFlow decides, for it
+        return not (is_trained or is_aggregated or _sharing.depth)
 
     def _update(
         self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], group: bool
     ) -> Any:
         if not isinstance(var, _SharedVariable):
-            return super()._update(var, fn, args, kwargs, group)
+            with _updating(_Kind.OWN):
+                return super()._update(var, fn, args, kwargs, group)
         only = var.values[0]
-        with tf.device(only.device), tf_private.update_context(0), tf.name_scope("update_0"):
+        with tf.device(only.device), tf_private.update_context(0), _updating(_Kind.SHARED):
             updated = fn(only, *tf_private.select_replica(0, args), **tf_private.select_replica(0, kwargs))
         return tf_private.update_regroup(self, [updated] * len(self._devices), group)
+
+    def _get_cross_device_ops(self, value: Any) -> tf.distribute.CrossDeviceOps:
+        return self._cross_device_ops
 
 
 class _TreeSums(tf.distribute.CrossDeviceOps):
@@ -268,12 +394,13 @@ class _TreeSums(tf.distribute.CrossDeviceOps):
         found: dict[int, Any] = {}
         parts: dict[int, list[tf.Tensor]] = {}
         for index, one in enumerate(values):
-            if isinstance(one.values[0], tf.IndexedSlices):
-                found[index] = self._joined(one.values, options)
+            copies = one.values
+            if len(copies) != len(self._own):  # a plain tensor: what this worker has
+                copies = (*copies, *[tf.zeros_like(copies[0])] * (len(self._own) - 1))
+            if isinstance(copies[0], tf.IndexedSlices):
+                found[index] = self._joined(copies, options)
             else:
-                leaves = replica_tree.of_replicas(
-                    self._own, [tf.convert_to_tensor(own) for own in one.values]
-                )
+                leaves = replica_tree.of_replicas(self._own, [tf.convert_to_tensor(own) for own in copies])
                 parts[index] = [replica_tree.summed(root, leaves, tf.add) for root in self._own_roots]
         if len(self._roots) == 1:
             found |= {index: sums[0] for index, sums in parts.items()}

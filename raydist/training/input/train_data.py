@@ -13,8 +13,10 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.cluster import data_sizes
+from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import cut, labels, recipes
 from raydist.training.replicas import slices
+from raydist.training.reporting.reporter import note
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 # What TensorFlow says of `from_generator`, and Keras 3 of generators.
@@ -31,6 +33,7 @@ def read_batches(
     if isinstance(train_data, Batches):
         return recipes.parts_of_workers(train_data, strategy, start_step=skip)
     if callable(train_data) and takes_input_context(train_data):
+        _note_own_sharding(strategy)
         num_local = len(strategy.extended.worker_devices)  # each takes one per-replica batch a step
 
         def endless(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -75,12 +78,21 @@ def read(
         return train_data
     if callable(train_data):
         if takes_input_context(train_data):
+            _note_own_sharding(strategy)
             return strategy.distribute_datasets_from_function(train_data)
         return read(made_by(train_data, name), strategy, auto_shard=auto_shard)
     raise UnsupportedError(
         f"{name} is {type(train_data).__name__}; give a tf.data.Dataset batched with the global "
         "batch size, or a function that returns one"
     )
+
+
+def _note_own_sharding(strategy: tf.distribute.Strategy) -> None:
+    if is_virtual(strategy):
+        note(
+            "the function of an InputContext divides the data among the workers, so which virtual replica "
+            "trains on which examples depends on the number of workers; give a function without arguments"
+        )
 
 
 def made(train_data: Any) -> Any:

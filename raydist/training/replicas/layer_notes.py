@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training import tf_private
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.replicas import code_names
 
@@ -24,11 +25,6 @@ _OF_EACH_VALUE = frozenset(
 )
 # Of tf_keras, which calls functions by them.
 _FUNCTION_LAYERS = ("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod")
-# Those with a seed that they were given when they were traced.
-_STATEFUL_DRAWS = (
-    *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "RandomShuffle"),
-    *("RandomGamma", "RandomPoissonV2", "Multinomial", "ParameterizedTruncatedNormal"),
-)
 _DRAWING_OPS = ("Random", "Multinomial", "RngReadAndSkip", "TruncatedNormal")
 
 
@@ -156,17 +152,25 @@ def note_on_step(model: Any, strategy: tf.distribute.Strategy, graph: tf.Graph) 
     )
 
 
-def note_on_stateful_draws(strategy: tf.distribute.Strategy, graph: tf.Graph) -> str | None:
-    """Returns a sentence for a step of virtual replicas whose random numbers are those of their worker.
+def notes_on_workers(strategy: tf.distribute.Strategy, graph: tf.Graph) -> Iterator[str]:
+    """Yields a sentence for what makes the results of a step of virtual replicas depend on their workers.
 
-    TensorFlow gives such an operation a seed by its place in the graph.
+    TensorFlow gives an operation that draws by a seed of its own that seed by its place in the graph.
     """
     if not is_virtual(strategy):
-        return None
-    found = sorted(_ops_in(graph) & set(_STATEFUL_DRAWS))
+        return
+    changed = (one for one in tf_private.changed_variables(graph) if not one.name.startswith("raydist_"))
+    outside = [one for one in changed if not isinstance(one, tf.distribute.DistributedValues)]
+    if outside:
+        names = ", ".join(one.name.partition(":")[0] for one in outside[:_MAX_NAMES])
+        yield (
+            f"a training step changes {names}, made outside of the strategy's scope, in each replica of a "
+            "worker in turn, so results depend on the number of workers; make it in the scope"
+        )
+    found = sorted(one for one in _ops_in(graph) if tf_private.draws_by_own_seed(one))
     if not found:
-        return None
-    return (
+        return
+    yield (
         f"a training step draws random numbers by TensorFlow's {', '.join(found)}, whose seed depends on how "
         "many replicas a worker computes, so results depend on the number of workers; draw by keras.random "
         "with a SeedGenerator, or by a tf.random.Generator that is made in the strategy's scope"

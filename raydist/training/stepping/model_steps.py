@@ -102,8 +102,8 @@ def make_step_function(
             loss_rules.check_rule(model)
 
     def note_draws(graph: tf.Graph) -> None:
-        if (note := layer_notes.note_on_stateful_draws(strategy, graph)) is not None:
-            reporter.note(note)
+        for sentence in layer_notes.notes_on_workers(strategy, graph):
+            reporter.note(sentence)
         if loss_rules.is_decided(model):
             return  # which has said so
         if (note := layer_notes.note_on_step(model, strategy, graph)) is not None:

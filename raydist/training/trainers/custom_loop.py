@@ -262,7 +262,7 @@ def _look_at(run: TaskRun, graph: tf.Graph) -> None:
     Not with their other state: BatchNormalization of Keras 3 leaves its statistics to each replica.
     """
     run.note_unsaved(tf_private.changed_variables(graph))
-    if (note := layer_notes.note_on_stateful_draws(run.strategy, graph)) is not None:
-        run.reporter.note(note)
+    for sentence in layer_notes.notes_on_workers(run.strategy, graph):
+        run.reporter.note(sentence)
     weights = [one for one in tf_private.captured_variables(graph) if one.trainable]
     run.checkpoints.check_equal({"weights": weights}, when="before the first step of this train_steps")

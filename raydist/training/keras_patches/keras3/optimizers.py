@@ -42,7 +42,7 @@ def replacements() -> tuple[Replacement, ...]:
                 make=_make_shared,
                 reason="virtual replicas have one optimizer in each worker, and not one each",
             )
-            for name in ("add_variable", "add_variable_from_reference")
+            for name in ("__init__", "build", "add_variable", "add_variable_from_reference")
         ),
         Replacement(
             owner=base_optimizer.BaseOptimizer,
@@ -80,11 +80,11 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
 
 def _make_shared(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def add_variable(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def make_variables(self: Any, *args: Any, **kwargs: Any) -> Any:
         with shared_variables():
             return original(self, *args, **kwargs)
 
-    return add_variable
+    return make_variables
 
 
 def _make_recorded(original: Callable[..., None]) -> Callable[..., None]:

@@ -141,13 +141,6 @@ def replacements() -> tuple[Replacement, ...]:
             make=replica_threads.make_global_seed_generator,
             reason="each thread of a replica makes a generator of its own, in each trace",
         ),
-        Replacement(
-            owner=seed_generator.SeedGenerator,
-            name="__init__",
-            parameters="self seed name kwargs",
-            make=variables.make_seed_generator_init,
-            reason="virtual replicas would draw the same numbers for other examples",
-        ),
         *(
             Replacement(
                 owner=common_variables.Variable,

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
-from raydist.training.cluster import virtual_strategy
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
 from raydist.training.replicas import gradient_probe, replica_share
 from raydist.training.tf_private import is_in_replica, is_synchronized_on_read
-
-# Of Keras's seeds, which some backends keep as int32.
-_HIGHEST_SEED = 2**31 - 1
 
 
 def make_initialize(original: Callable[..., None]) -> Callable[..., None]:
@@ -94,22 +89,6 @@ def _assign_parts(variable: Any, value: Any) -> None:
     part = tf.cast(tf.convert_to_tensor(value) / num_replicas, variable.dtype)
     for copy in variable.values:
         copy.assign(part)
-
-
-def make_seed_generator_init(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        state: Any = getattr(self.state, "_value", None)
-        if not virtual_strategy.is_own(state) or not tf.executing_eagerly():
-            return
-        # The first replica draws what one device does.
-        for replica, copy in zip(state.distribute_strategy.own_replicas, state.values, strict=True):
-            if replica:
-                seed, count = copy.numpy().tolist()
-                copy.assign([zlib.crc32(f"{seed} {replica}".encode()) & _HIGHEST_SEED, count])
-
-    return __init__
 
 
 def make_repr(original: Callable[..., str]) -> Callable[..., str]:

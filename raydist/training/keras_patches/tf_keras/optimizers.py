@@ -17,6 +17,7 @@ from tf_keras.src.utils import losses_utils
 
 from raydist.training import tf_private
 from raydist.training.cluster.kinds import is_central, shares_variables
+from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, all_reduce, gradient_probe, gradients, replica_share
 
@@ -29,8 +30,30 @@ _OPTIMIZERS = (
 )
 
 
+# What makes variables: slots, counters, the learning rate, the scale of a loss.
+_MAKERS = (
+    *(
+        (optimizer._BaseOptimizer, name)
+        for name in ("__init__", "build", "add_variable", "_build_learning_rate")
+    ),
+    *((owner, "add_variable_from_reference") for owner in (optimizer._BaseOptimizer, optimizer.Optimizer)),
+    *((optimizer_v2.OptimizerV2, name) for name in ("add_slot", "add_weight")),
+    (loss_scale_optimizer._DynamicLossScaleState, "_add_weight"),
+)
+
+
 def replacements() -> tuple[Replacement, ...]:
     return (
+        *(
+            Replacement(
+                owner=owner,
+                name=name,
+                parameters="self ...",
+                make=_make_shared,
+                reason="virtual replicas have one optimizer in each worker, and not one each",
+            )
+            for owner, name in _MAKERS
+        ),
         *(
             Replacement(
                 owner=owner,
@@ -110,6 +133,15 @@ def build(of: Any, variables: Sequence[Any]) -> None:
         of._create_all_weights(variables)
     else:
         of.build(variables)
+
+
+def _make_shared(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make_variables(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with shared_variables():
+            return original(self, *args, **kwargs)
+
+    return make_variables
 
 
 def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
