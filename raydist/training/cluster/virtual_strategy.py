@@ -177,7 +177,7 @@ class _OwnVariable(tf_private.MirroredVariable):
     """
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_seed(self) or not tf.distribute.in_cross_replica_context() or tf_private.is_in_update():
+        if not is_seed(self) or tf_private.is_in_replica() or tf_private.is_in_update():
             return super().assign(value, *args, **kwargs)
         for copy, replica in zip(self.values, self.distribute_strategy.own_replicas, strict=True):
             copy.assign(seed_of_replica(tf.convert_to_tensor(value, self.dtype), replica))
