@@ -487,9 +487,15 @@ def distributed(variable: Any) -> Any:
     return variable
 
 
+def _variables_in(graph: Any) -> list[Any]:
+    """Returns the variables that a traced function has seen; of distributed ones their copies."""
+    is_whole = distributed_values.DistributedVariable
+    return [copy for one in graph.variables for copy in (one.values if isinstance(one, is_whole) else (one,))]
+
+
 def captured_variables(graph: Any) -> list[Any]:
     """Returns the variables that a traced function uses, whole ones if distributed, alike in each process."""
-    by_handle = {id(one.handle): one for one in graph.variables}  # in an order that differs
+    by_handle = {id(one.handle): one for one in _variables_in(graph)}  # in an order that differs
     found = (distributed(by_handle[id(outer)]) for outer, _ in graph.captures if id(outer) in by_handle)
     return list({id(one): one for one in found}.values())
 
@@ -510,7 +516,7 @@ def assigned_variables(graph: Any) -> list[Any]:
 def variables_named(graph: Any, nodes: Collection[str]) -> list[Any]:
     """Returns the variables outside of a traced function that these nodes of it stand for, whole ones."""
     handles = {id(outer) for outer, inner in graph.captures if inner.op.name in nodes}
-    found = [distributed(one) for one in graph.variables if id(one.handle) in handles]
+    found = [distributed(one) for one in _variables_in(graph) if id(one.handle) in handles]
     return list({id(one): one for one in found}.values())
 
 
@@ -530,7 +536,7 @@ def changed_variables(graph: Any) -> list[Any]:
     only reads (auto_control_deps.py).
     """
     read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
-    by_handle = {id(one.handle): one for one in graph.variables}
+    by_handle = {id(one.handle): one for one in _variables_in(graph)}
     outside = {id(inner): id(outer) for outer, inner in graph.captures}
     handles = [outside.get(id(one)) for index, one in enumerate(graph.inputs) if index not in read_only]
     found = [distributed(by_handle[handle]) for handle in handles if handle in by_handle]
