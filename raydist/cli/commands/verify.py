@@ -41,8 +41,13 @@ _ADDRESS = find_option("address")
 _POLL_S = 0.3
 # What has no effect on the weights, and would do something outside of the repeated runs.
 _WITHOUT: dict[str, Any] = {
-    **{"on_end": None, "mlflow": None, "keep_runs": None, "keep_best": None, "export": False},
-    **{"detach": False, "survivor_memory": 0},
+    "on_end": None,
+    "mlflow": None,
+    "keep_runs": None,
+    "keep_best": None,
+    "export": False,
+    "detach": False,
+    "survivor_memory": 0,
 }
 
 
@@ -238,13 +243,18 @@ class _Repeats:
         output.show(f"repeating steps {first} to {self.last_step} with {count}", is_error=self.is_json)
         working_dir = None if self.code is None else folder
         options: dict[str, Any] = {
-            **({} if working_dir is None else {"working_dir": working_dir}),
-            **{"name": name, "storage": self.storage, "resume": self.start is not None},
-            **{"workers": workers, "strategy": self._strategy(workers)},
-            **{"checkpoint_every": 1, "keep": None},
+            "name": name,
+            "storage": self.storage,
+            "resume": self.start is not None,
+            "workers": workers,
+            "strategy": self._strategy(workers),
+            "checkpoint_every": 1,
+            "keep": None,
             **_WITHOUT,
             **self.options,
         }
+        if working_dir is not None:
+            options["working_dir"] = working_dir
         job = kept_job(self.run.run, self.record.spec, working_dir=working_dir)
         handle = api.submit(job, config=kept_settings(self.record.spec), **options)
         store, is_done = CheckpointStore(place), False
