@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {
     "training.lazy_imports": set(),
     "training.tf_private": {"errors", "known_versions", "spec"},
     "training.reporting": {"errors", "spec", "planning", "storage", "storage.profiles", "metrics"},
-    "training.cluster": {"errors", "spec", "planning", "data", "training.tf_private"},
+    "training.cluster": {"errors", "spec", "planning", "data", "data.order", "training.tf_private"},
     "training.replicas": {"errors", "training.tf_private", "training.reporting", "training.cluster"},
     "training.input": {
         *("errors", "data", "data.sources", "training.tf_private", "training.reporting", "training.cluster"),

@@ -51,7 +51,7 @@ def make_plan(
         notes.append(f"tf.keras is tf_keras: {keras_reason}")
     notes += _without_effect(job, strategy)
     job = _with_usable_standby(job, inventory, notes)
-    check_virtual_replicas(job, strategy, origins, num_devices=devices or max(_num_gpus(roles), 1))
+    _check_virtual_replicas(job, strategy, origins, num_devices=devices or max(_num_gpus(roles), 1))
     if job.sum_embedding_rows and keras is KerasFlavour.LEGACY:
         notes.append("sum_embedding_rows has no effect: tf_keras sums them by itself")
     return Plan(
@@ -86,7 +86,7 @@ def _with_usable_standby(job: JobSpec, inventory: Inventory, notes: list[str]) -
     return job
 
 
-def check_virtual_replicas(job: JobSpec, strategy: Strategy, origins: Origins, *, num_devices: int) -> None:
+def _check_virtual_replicas(job: JobSpec, strategy: Strategy, origins: Origins, *, num_devices: int) -> None:
     """Raises SpecError for virtual replicas that the strategy does not have, or too few of them.
 
     Args:

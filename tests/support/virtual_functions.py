@@ -98,6 +98,20 @@ def lstm(ctx: Any) -> dict[str, Any]:
     return _fitted(ctx, model, (x, y, rng.random(COUNT).astype("float32")))
 
 
+def wide(ctx: Any) -> dict[str, Any]:
+    """Enough weights for several workers to exchange them in chunks."""
+    import tensorflow as tf
+
+    keras = tf.keras
+    rng = np.random.default_rng(0)
+    with ctx.strategy.scope():
+        layers = [keras.layers.Dense(511, activation="relu"), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((65,)), *layers])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+    return _fitted(ctx, model, (rng.normal(size=(COUNT, 65)).astype("float32"), rng.integers(0, 3, COUNT)))
+
+
 def contrastive(ctx: Any) -> dict[str, Any]:
     """A loss that compares the examples of a replica's batch, in a train_step of its own."""
     import tensorflow as tf

@@ -123,3 +123,26 @@ def distributed(ctx: Any) -> dict[str, Any]:
     rows = ctx.strategy.experimental_local_results(batch)
     replicas = ctx.strategy.own_replicas
     return {str(replica): own.numpy() for replica, own in zip(replicas, rows, strict=True)}
+
+
+def noted(ctx: Any) -> dict[str, Any]:
+    """Returns what is noted of steps whose results depend on the number of workers, by what they do."""
+    import tensorflow as tf
+
+    from raydist.training.replicas import layer_notes
+
+    outside = tf.Variable(0.0, name="outside")
+    with ctx.strategy.scope():
+        inside, generator = tf.Variable(0.0), tf.random.Generator.from_seed(3)
+    steps = {
+        "uniform": lambda: tf.random.uniform([2]),
+        "outside": lambda: outside.assign_add(1.0),
+        "inside": lambda: inside.assign(inside * 0.5),
+        "generator": lambda: generator.normal([2]),
+    }
+    found = {}
+    for name, step in steps.items():
+        function = tf.function(lambda step=step: ctx.strategy.run(step))
+        graph = function.get_concrete_function().graph
+        found[name] = list(layer_notes.notes_on_workers(ctx.strategy, graph))
+    return found

@@ -15,7 +15,7 @@ from tests.support.processes import Cluster, TaskProcess, run_in_turn
 FUNCTIONS = "tests.support.virtual_functions"
 PROGRAMS = (
     *("convnet", "few_examples", "accumulated", "mixed_float16", "transformer", "lstm", "contrastive"),
-    *("dcgan", "recommender"),
+    *("dcgan", "recommender", "wide"),
 )
 # A model's step is traced once for each replica, which is most of what the others take.
 QUICK = ("few_examples",)
@@ -31,13 +31,15 @@ SLOW = pytest.mark.slow  # takes two minutes on each cluster
 
 
 @functools.cache
-def run(name: str, keras: str, num_replicas: int, programs: tuple[str, ...]) -> dict[str, list[TaskProcess]]:
+def run(
+    name: str, keras: str, num_replicas: int, programs: tuple[str, ...], order: str = "fixed"
+) -> dict[str, list[TaskProcess]]:
     """Runs the programs one after another in the same processes, and draws random numbers at last."""
     calls: dict[str, tuple[str, dict[str, Any]]] = {
         program: (f"{FUNCTIONS}:{program}", {}) for program in (*programs, "draws")
     }
     cluster = replace(CLUSTERS[name], keras=keras)
-    options = {"virtual_replicas": num_replicas, "export": False}
+    options = {"virtual_replicas": num_replicas, "reduce_order": order, "export": False}
     return run_in_turn(calls, cluster, timeout_s=500, job_options=options)
 
 
@@ -101,6 +103,20 @@ def test_results_have_the_bits_of_one_worker(name: str) -> None:
 @pytest.mark.parametrize("name", ["2 workers", "2 devices"])
 def test_each_replica_draws_numbers_of_its_own_wherever_it_is_computed(name: str) -> None:
     check_draws(name, "3", 4, QUICK)
+
+
+@SLOW
+@pytest.mark.parametrize("num_replicas", [4, 5])
+def test_large_sums_are_exchanged_in_chunks_and_have_the_bits_of_one_worker(num_replicas: int) -> None:
+    check_equal("3 workers", "3", num_replicas, ("wide",))
+
+
+@SLOW
+def test_any_order_gives_the_results_of_one_worker_up_to_rounding() -> None:
+    [expected] = run("1 worker", "3", 4, ("wide",), order="any")["wide"]
+    found, *_ = run("3 workers", "3", 4, ("wide",), order="any")["wide"]
+    for name, value in expected.arrays.items():
+        np.testing.assert_allclose(found.arrays[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
 @SLOW

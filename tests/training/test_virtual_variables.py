@@ -10,7 +10,7 @@ import pytest
 from tests.support.processes import Cluster, TaskProcess, run_in_turn
 
 FUNCTIONS = "tests.support.virtual_variable_functions"
-CALLS = ("optimizers", "assigned", "late_seeds", "distributed")
+CALLS = ("optimizers", "assigned", "late_seeds", "distributed", "noted")
 
 
 @functools.cache
@@ -56,3 +56,14 @@ def test_layer_made_late_has_a_seed_for_each_replica_also_after_a_run_with_fewer
 def test_tensorflows_own_distribution_gives_replicas_successive_rows() -> None:
     found = {int(name): value.tolist() for name, value in run()["distributed"].arrays.items()}
     assert found == {0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7], 3: [8, 9]}
+
+
+def test_what_makes_results_depend_on_the_number_of_workers_is_noted() -> None:
+    found = run()["noted"].values
+    assert [name for name, notes in found.items() if not notes] == ["inside", "generator"]
+    [draw], [outside] = found["uniform"], found["outside"]
+    assert "TensorFlow's RandomUniform, whose seed depends on how many replicas a worker computes" in draw
+    assert outside == (
+        "a training step changes outside, made outside of the strategy's scope, in each replica of a worker "
+        "in turn, so results depend on the number of workers; make it in the scope"
+    )

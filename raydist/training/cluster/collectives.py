@@ -101,9 +101,9 @@ def gather_over_workers(strategy: tf.distribute.Strategy, values: Sequence[int])
     return rows[:: len(strategy.extended.worker_devices)]
 
 
-def local_index(strategy: tf.distribute.Strategy) -> int:
-    """Returns which of its worker's replicas the one is that is being traced."""
-    replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+def local_index(strategy: tf.distribute.Strategy) -> Any:
+    """Returns which of its worker's replicas is being traced: a number, or a scalar tensor."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     if isinstance(strategy, VirtualReplicasStrategy):
         return replica - strategy.own_replicas.start
     return replica % len(strategy.extended.worker_devices)

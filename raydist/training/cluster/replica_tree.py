@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from raydist.data.order.steps import cut
+
 T = TypeVar("T")
 
 
 def replicas_of(worker: int, *, num_workers: int, num_replicas: int) -> range:
     """Returns the replicas that a worker computes: as many as the others, or one more for the first ones."""
-    base, extra = divmod(num_replicas, num_workers)
-    first = worker * base + min(worker, extra)
-    return range(first, first + base + (worker < extra))
+    return range(*cut(num_replicas, worker, num_workers))
 
 
 def roots_of(own: range, *, num_replicas: int) -> list[range]:

@@ -46,11 +46,8 @@ def cut_for_replicas(
     worker_order.check(dataset, strategy, is_compared=is_compared)
     if endless and isinstance(strategy, VirtualReplicasStrategy) and strategy.is_on_cpu:
         # The iterator of a distributed dataset may take seconds to be deleted.
-        own = own_rows.OwnPart(
-            first=strategy.own_replicas.start,
-            num_local=len(strategy.own_replicas),
-            num_replicas=strategy.num_replicas_in_sync,
-        )
+        num_replicas = strategy.num_replicas_in_sync
+        own = own_rows.OwnPart.of_replicas(strategy.own_replicas, num_replicas=num_replicas)
         return part_of(dataset, own, begin=begin, is_joined=True)
     if endless and (number := kinds.only_cpu_replica(strategy)) is not None:
         own = own_rows.OwnPart(first=number, num_local=1, num_replicas=strategy.num_replicas_in_sync)

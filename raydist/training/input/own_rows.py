@@ -40,6 +40,10 @@ class OwnPart:
         own = replica_tree.replicas_of(
             context.input_pipeline_id, num_workers=context.num_input_pipelines, num_replicas=num_replicas
         )
+        return cls.of_replicas(own, num_replicas=num_replicas)
+
+    @classmethod
+    def of_replicas(cls, own: range, *, num_replicas: int) -> OwnPart:
         return cls(first=own.start, num_local=len(own), num_replicas=num_replicas)
 
     @property

@@ -87,12 +87,9 @@ class _Keeping:
             self._schedule.agreed(agreed.keep_cost_s, call_s=call_s)
 
     def keep(self, *, step: int, **position: Any) -> None:
-        if self._is_on and self._schedule.is_due:
-            begun_at_s = time.perf_counter()
-            self._run.keep_registered(step=step, **position)
-            self._schedule.kept((time.perf_counter() - begun_at_s) if self._run.assignment.is_chief else 0.0)
-            if self._run.checkpoints.has_given_up_keeping:
-                self._schedule.end()
+        if self._is_on:
+            keep = functools.partial(self._run.keep_registered, step=step, **position)
+            self._run.keep_by(self._schedule, keep)
 
 
 def begin(run: TaskRun, request: LoopRequest) -> Span | None:
@@ -209,7 +206,7 @@ def _make_call(
 
         def reduce() -> tf.Tensor:
             index = collectives.local_index(strategy)
-            own_votes = votes if index == 0 else tf.zeros_like(votes)
+            own_votes = tf.where(tf.equal(index, 0), votes, tf.zeros_like(votes))
             return tf.distribute.get_replica_context().all_reduce(
                 tf.distribute.ReduceOp.SUM, tf.concat([totals[index], own_votes], axis=0)
             )

@@ -221,13 +221,9 @@ class _Checkpoint:
             self._keep()
 
     def _keep(self) -> None:
-        if self._keeps and self._keeping.is_due and not self._position.is_done:
-            begun_at_s, run = time.perf_counter(), self._position.run
-            self._position.keep(self.model, self._users)
-            cost_s = time.perf_counter() - begun_at_s
-            self._keeping.kept(cost_s if run.assignment.is_chief else 0.0)
-            if run.checkpoints.has_given_up_keeping:
-                self._keeping.end()
+        if self._keeps and not self._position.is_done:
+            position = self._position
+            position.run.keep_by(self._keeping, lambda: position.keep(self.model, self._users))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         position, run = self._position, self._position.run

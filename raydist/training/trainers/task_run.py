@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -14,7 +15,7 @@ from raydist.planning.assignment import TaskAssignment
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
 from raydist.training.checkpointing.saved_state import FitLength, SavedState
-from raydist.training.checkpointing.schedule import CheckpointSchedule
+from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule
 from raydist.training.checkpointing.variables import Sums, variables_of
 from raydist.training.cluster.collectives import copies_of_replicas, sums_over_replicas
 from raydist.training.cluster.kinds import is_central
@@ -133,6 +134,16 @@ class TaskRun:
         """Keeps in memory what `save` stores, in every task."""
         described = self._described(position)
         self.checkpoints.keep(trackables, step=step, sums=self._sums, copies=self._copies, **described)
+
+    def keep_by(self, schedule: KeepSchedule, keep: Callable[[], None]) -> None:
+        """Calls `keep` if that is due, in every task, and has the schedule know what it has cost."""
+        if not schedule.is_due:
+            return
+        begun_at_s = time.perf_counter()
+        keep()
+        schedule.kept(time.perf_counter() - begun_at_s if self.assignment.is_chief else 0.0)
+        if self.checkpoints.has_given_up_keeping:
+            schedule.end()
 
     @property
     def _sums(self) -> Sums | None:

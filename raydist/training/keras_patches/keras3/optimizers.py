@@ -39,7 +39,7 @@ def replacements() -> tuple[Replacement, ...]:
                 owner=base_optimizer.BaseOptimizer,
                 name=name,
                 parameters="self ...",
-                make=_make_shared,
+                make=shared_variables(),
                 reason="virtual replicas have one optimizer in each worker, and not one each",
             )
             for name in ("__init__", "build", "add_variable", "add_variable_from_reference")
@@ -76,15 +76,6 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
     if not optimizer.built:
         optimizer.build(list(variables))
         optimizer.built = True
-
-
-def _make_shared(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def make_variables(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with shared_variables():
-            return original(self, *args, **kwargs)
-
-    return make_variables
 
 
 def _make_recorded(original: Callable[..., None]) -> Callable[..., None]:

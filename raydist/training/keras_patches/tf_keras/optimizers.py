@@ -49,7 +49,7 @@ def replacements() -> tuple[Replacement, ...]:
                 owner=owner,
                 name=name,
                 parameters="self ...",
-                make=_make_shared,
+                make=shared_variables(),
                 reason="virtual replicas have one optimizer in each worker, and not one each",
             )
             for owner, name in _MAKERS
@@ -133,15 +133,6 @@ def build(of: Any, variables: Sequence[Any]) -> None:
         of._create_all_weights(variables)
     else:
         of.build(variables)
-
-
-def _make_shared(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def make_variables(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with shared_variables():
-            return original(self, *args, **kwargs)
-
-    return make_variables
 
 
 def _make_recorded(original: Callable[..., Any]) -> Callable[..., Any]:
