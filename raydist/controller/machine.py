@@ -77,7 +77,7 @@ class RunMachine:
         """Takes the number of the first attempt, which is not 0 when a run is resumed."""
         self.plan = plan
         self.state = RunState.STARTING
-        self.attempt = Attempt(number=first_attempt, tasks=plan.tasks)
+        self.attempt = Attempt.begun(first_attempt, plan.tasks)
         self.reached = Reached(best=best)
         self.error: RunError | None = None
         self.pace = StragglerWatch()
@@ -90,6 +90,7 @@ class RunMachine:
         # the attempt goes on, and while further failures are awaited.
         self._next: RunState | None = None
         self._news_at_s = 0.0
+        self._num_seen = 0  # of the attempt's changes
         self._watchdog = Watchdog(stall_timeout_s=plan.job.stall_timeout)
         self._memory = MemoryWatch()
         self._saving: Saving | None = None
@@ -119,7 +120,7 @@ class RunMachine:
 
     @property
     def chief(self) -> TaskId:
-        return chief_of(task.task_type for task in self.plan.tasks)
+        return chief_of(role.task_type for role in self.plan.roles)
 
     @property
     def may_resize(self) -> bool:
@@ -187,19 +188,23 @@ class RunMachine:
         if now != before:
             self._note_interruption(f"attempt {number} trains with {now} workers instead of {before}")
         self.notes = (*self.notes, *(f"attempt {number} {use}" for use in plan.uses_of_unfit_hosts))
-        self.attempt = Attempt(number=number, tasks=plan.tasks)
+        self._begin_attempt(number)
         return []
+
+    def _begin_attempt(self, number: int) -> None:
+        self.attempt = Attempt.begun(number, self.plan.tasks)
+        self._num_seen = 0
 
     def _take_update(self, update: GroupUpdate, at_s: float, now_s: float) -> list[Action]:
         self._news_at_s = at_s
         self.notes = (*self.notes, *(note for note in update.notes if note not in self.notes))
-        self._take_statuses(update)
-        self._watchdog = self._watchdog.updated(self.attempt, update.statuses, now_s=now_s)
-        self._look_at_memory(now_s)
+        news = self._take_statuses(update)
+        self._watchdog = self._watchdog.updated(self.attempt, news, now_s=now_s)
+        self._look_at_memory(news, now_s)
         silent = self._watchdog.silent() if self.state is RunState.RUNNING else None
         if silent is not None:
             self.attempt = self.attempt.failed(silent)
-        if has_succeeded(self.plan.strategy, self.attempt.needed_states):
+        if has_succeeded(self.plan.strategy, self.attempt.tally.counts):
             return self._stop(RunState.SUCCEEDED)
         replacements = [] if self.state is RunState.STOPPING else self._replace_dead()
         if self.attempt.failures:
@@ -224,23 +229,27 @@ class RunMachine:
         stall_timeout_s = self.plan.job.stall_timeout
         return self._judge(standstill_cause(self.attempt, chief=self.chief, stall_timeout_s=stall_timeout_s))
 
-    def _take_statuses(self, update: GroupUpdate) -> None:
+    def _take_statuses(self, update: GroupUpdate) -> tuple[TaskStatus, ...]:
+        """Returns the newest status of each task that has told one, or was changed after the last update."""
         before, at_s = self.attempt, self._news_at_s
         self.attempt = before.updated(update)
+        news = self.attempt.news_since(self._num_seen, (status.task for status in update.statuses))
+        self._num_seen = len(self.attempt.changes)
         self._update_reached(update.statuses)
         self.deaths = self.deaths.updated(before, self.attempt, at_s=at_s)
         self.restarts = resumed(self.restarts, self.attempt.statuses.get(self.chief), at_s=at_s)
-        self.pace = self.pace.updated(self.attempt.statuses.values())
-        if self._is_trained:
+        self.pace = self.pace.updated(news)
+        if self._is_trained and before.state_of(self.chief) is not TaskState.FINISHED:
             is_script = self.plan.job.entry_point.is_script
             self.attempt = self.attempt.without(
                 servers(self.plan.strategy, self.plan.tasks, is_script=is_script)
             )
+        return news
 
-    def _look_at_memory(self, now_s: float) -> None:
+    def _look_at_memory(self, news: Sequence[TaskStatus], now_s: float) -> None:
         known = self._memory.notes
         self._memory = self._memory.updated(
-            self.attempt.statuses.values(),
+            news,
             now_s=now_s,
             left_s=self.attempt.left_s(self.chief),
             reserved_bytes=lambda task: self.plan.resources_of(task).memory_bytes,
@@ -408,7 +417,7 @@ class RunMachine:
         self.state = following
         if following is not RunState.STARTING:
             return []
-        self.attempt = Attempt(number=number + 1, tasks=self.plan.tasks)
+        self._begin_attempt(number + 1)
         self.pace, self._memory = self.pace.restarted(), self._memory.restarted()
         hosts, at_s = self._lost.hosts, self._news_at_s
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -50,7 +51,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     uses_of_unfit_hosts: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property
     def tasks(self) -> tuple[TaskId, ...]:
         """Every task of the attempt, such as worker/0."""
         return tuple(task for role in self.roles for task in role.tasks)
@@ -63,7 +64,7 @@ class Plan:
     @property
     def num_workers(self) -> int:
         """Tasks of type worker."""
-        return sum(task.task_type is TaskType.WORKER for task in self.tasks)
+        return sum(role.num_tasks for role in self.roles if role.task_type is TaskType.WORKER)
 
     @property
     def is_elastic(self) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from raydist.errors import SpecError
 from raydist.spec.byte_size import write_bytes
@@ -32,6 +34,14 @@ class TaskId:
     task_type: TaskType
     index: int
 
+    def __hash__(self) -> int:
+        # All that a controller knows is kept by task: the generated one takes five times as long.
+        return self.index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # One object for each task, so that a look-up need not compare what came from another process.
+        return _interned, (self.task_type, self.index)
+
     def __str__(self) -> str:
         return f"{self.task_type.value}/{self.index}"
 
@@ -46,6 +56,11 @@ class TaskId:
         if task_type not in {member.value for member in TaskType} or not index.isdecimal():
             raise SpecError(f"{text!r} is no task; write TYPE/INDEX, such as worker/0")
         return cls(task_type=TaskType(task_type), index=int(index))
+
+
+@functools.lru_cache(maxsize=None)
+def _interned(task_type: TaskType, index: int) -> TaskId:
+    return TaskId(task_type=task_type, index=index)
 
 
 def chief_of(task_types: Iterable[TaskType]) -> TaskId:
@@ -140,7 +155,7 @@ class Role:
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
-        return tuple(TaskId(task_type=self.task_type, index=index) for index in range(self.num_tasks))
+        return tuple(_interned(self.task_type, index) for index in range(self.num_tasks))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ class StragglerWatch:
       stragglers: The tasks that were named in this attempt, in that order.
       noted: Each task and cause when it was named first, over all attempts.
       marks: The paces at the samples' ends, the oldest first, and before them the beginning.
-      latest: The newest paces.
+      latest: The newest paces of the tasks that train.
     """
 
     sample_s: float = SAMPLE_S
@@ -41,24 +41,46 @@ class StragglerWatch:
     noted: tuple[Straggler, ...] = ()
     marks: tuple[_Paces, ...] = ()
     latest: _Paces = field(default_factory=dict)
-    _incarnations: Mapping[TaskId, int] = field(default_factory=dict)
+    _incarnations: Mapping[TaskId, int] = field(default_factory=dict)  # of the tasks that train
+    _paced: Mapping[TaskId, int] = field(default_factory=dict)  # of those that have a pace
+    _short: tuple[TaskId, ...] = ()  # tasks whose part of the sample is too short yet
 
     def updated(self, statuses: Iterable[TaskStatus]) -> StragglerWatch:
-        """Takes the newest status of each task of the attempt."""
-        running = {one.task: one for one in statuses if one.state is TaskState.RUNNING}
-        paces = _paces_of(running)
-        incarnations = {task: running[task].incarnation for task in paces}
+        """Takes the newest status of each task that has sent one, or has another state than before."""
+        incarnations, ended = dict(self._incarnations), []
+        paces: dict[TaskId, TaskPace] = {}
+        for one in statuses:
+            if one.state is not TaskState.RUNNING:
+                ended.append(one.task)
+                incarnations.pop(one.task, None)
+                continue
+            incarnations[one.task] = one.incarnation
+            if one.pace is not None:
+                paces[one.task] = one.pace
+            for index, pace in enumerate(one.worker_paces):
+                paces[TaskId(task_type=TaskType.WORKER, index=index)] = pace
+        paces = {task: pace for task, pace in paces.items() if task in incarnations}
+        latest, paced = dict(self.latest), dict(self._paced)
         # Other tasks or processes, or the next `fit` under parameter servers: their sums begin anew.
-        counts_anew = any(
-            task in paces and paces[task].steps < one.steps for task, one in self.latest.items()
+        begins_anew = any(
+            paced.get(task) != incarnations[task] or pace.steps < latest[task].steps
+            for task, pace in paces.items()
         )
-        if counts_anew or incarnations != self._incarnations:
-            return dataclasses.replace(self, marks=(paces,), latest=paces, _incarnations=incarnations)
-        seen = dataclasses.replace(self, latest=paces)
-        if not self.marks or not self._is_sample(self.marks[-1], paces):
+        for task in ended:
+            begins_anew |= paced.pop(task, None) is not None
+            latest.pop(task, None)
+        latest |= paces
+        paced |= {task: incarnations[task] for task in paces}
+        seen = dataclasses.replace(self, latest=latest, _incarnations=incarnations, _paced=paced)
+        if begins_anew:
+            return dataclasses.replace(seen, marks=(latest,), _short=tuple(latest))
+        if not self.marks:
             return seen
-        marks = (*self.marks, paces)[-NUM_SAMPLES - 1 :]
-        return dataclasses.replace(seen, marks=marks)._judged()
+        short = self._still_short(latest)
+        if short:
+            return dataclasses.replace(seen, _short=short)
+        marks = (*self.marks, latest)[-NUM_SAMPLES - 1 :]
+        return dataclasses.replace(seen, marks=marks, _short=tuple(latest))._judged()
 
     def restarted(self) -> StragglerWatch:
         """Returns the watch as it is at the beginning of the next attempt."""
@@ -68,11 +90,14 @@ class StragglerWatch:
         """Returns what a step takes each task of late; of those that have completed one."""
         return _times(self.marks[0], self.latest) if self.marks else {}
 
-    def _is_sample(self, begun: _Paces, ended: _Paces) -> bool:
-        return all(
-            ended[task].at_s - pace.at_s >= self.sample_s and ended[task].steps - pace.steps >= MIN_STEPS
-            for task, pace in begun.items()
-        )
+    def _still_short(self, latest: _Paces) -> tuple[TaskId, ...]:
+        """Returns tasks that the sample waits for: who has been long enough in it is not looked at again."""
+        begun = self.marks[-1]
+        for number, task in enumerate(self._short):
+            pace, before = latest[task], begun[task]
+            if pace.at_s - before.at_s < self.sample_s or pace.steps - before.steps < MIN_STEPS:
+                return self._short[number:]
+        return ()
 
     def _judged(self) -> StragglerWatch:
         if len(self.marks) <= NUM_SAMPLES:
@@ -112,16 +137,6 @@ def _stragglers(begun: _Paces, ended: _Paces) -> list[Straggler]:
             if task not in slow
         ),
     ]
-
-
-def _paces_of(running: Mapping[TaskId, TaskStatus]) -> dict[TaskId, TaskPace]:
-    paces = {task: one.pace for task, one in running.items() if one.pace is not None}
-    for status in running.values():
-        for index, pace in enumerate(status.worker_paces):
-            worker = TaskId(task_type=TaskType.WORKER, index=index)
-            if worker in running:
-                paces[worker] = pace
-    return paces
 
 
 def _times(begun: _Paces, ended: _Paces) -> dict[TaskId, StepTimes]:

@@ -6,12 +6,15 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raydist.controller.attempt.tally import BEFORE_SERVICE, Tally
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
 _MAX_NAMED_TASKS = 8
-_BEFORE_SERVICE = (TaskState.PENDING, TaskState.STARTING)
+_ALIVE = (*BEFORE_SERVICE, TaskState.RUNNING)
+# In the order of an attempt's tasks.
+_RANKS = {task_type: rank for rank, task_type in enumerate(TaskType)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,8 @@ class Attempt:
       addresses: The address that each task's peers connect to.
       absent: How the tasks died whose replacements are not in service yet.
       dismissed: The tasks whose end does not matter any more: given up, or not needed for what is left.
+      changes: Each status by which a task's process or state became another one, the oldest first.
+      tally: What is known of all tasks together.
     """
 
     number: int
@@ -35,21 +40,20 @@ class Attempt:
     addresses: Mapping[TaskId, str] = field(default_factory=dict)
     absent: Mapping[TaskId, TaskFailure] = field(default_factory=dict)
     dismissed: frozenset[TaskId] = frozenset()
+    changes: tuple[TaskStatus, ...] = ()
+    tally: Tally = field(default_factory=Tally)
+
+    @classmethod
+    def begun(cls, number: int, tasks: tuple[TaskId, ...]) -> Attempt:
+        """Returns an attempt as it is before any of its tasks has a process."""
+        return cls(number=number, tasks=tasks, tally=Tally.of_pending(tasks))
 
     def updated(self, update: GroupUpdate) -> Attempt:
-        news = {status.task: status for status in update.statuses if self._is_news(status)}
+        attempt = self._with(status for status in update.statuses if self._is_news(status))
         return dataclasses.replace(
-            self,
-            statuses={**self.statuses, **news},
+            attempt,
             is_placed=self.is_placed or update.all_placed,
             is_addressed=self.is_addressed or update.all_addressed,
-            addresses={task: status.address for task, status in news.items() if status.address}
-            | dict(self.addresses),
-            absent={
-                task: failure
-                for task, failure in self.absent.items()
-                if task not in news or not self._is_back(news[task])
-            },
         )
 
     def replaced(self, failure: TaskFailure) -> Attempt:
@@ -57,29 +61,58 @@ class Attempt:
         task = failure.task
         incarnation = self.statuses[task].incarnation + 1
         awaited = TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation)
-        return dataclasses.replace(
-            self, statuses={**self.statuses, task: awaited}, absent={**self.absent, task: failure}
-        )
+        return dataclasses.replace(self._with([awaited]), absent={**self.absent, task: failure})
 
     def failed(self, failure: TaskFailure) -> Attempt:
         """Returns the attempt as it is once one of its tasks is declared lost."""
         task = failure.task
         status = self.statuses[task]
         failure = dataclasses.replace(failure, step=status.step)
-        dead = dataclasses.replace(status, state=TaskState.FAILED, failure=failure)
-        return dataclasses.replace(self, statuses={**self.statuses, task: dead})
+        return self._with([dataclasses.replace(status, state=TaskState.FAILED, failure=failure)])
 
     def without(self, tasks: Iterable[TaskId]) -> Attempt:
         """Returns the attempt as it is once `tasks` are dismissed."""
-        return dataclasses.replace(self, dismissed=self.dismissed.union(tasks))
+        more = [task for task in tasks if task not in self.dismissed]
+        tally = self.tally.without((task.task_type, self.state_of(task)) for task in more)
+        return dataclasses.replace(self, dismissed=self.dismissed.union(more), tally=tally)
 
     def stopped(self) -> Attempt:
         """Returns the attempt as it is once its processes are gone."""
-        ended = {
-            task: status if status.state.is_terminal else dataclasses.replace(status, state=TaskState.STOPPED)
-            for task, status in self.statuses.items()
-        }
-        return dataclasses.replace(self, statuses=ended)
+        return self._with(
+            dataclasses.replace(status, state=TaskState.STOPPED)
+            for status in self.statuses.values()
+            if not status.state.is_terminal
+        )
+
+    def news_since(self, num_changes: int, senders: Iterable[TaskId]) -> tuple[TaskStatus, ...]:
+        """Returns the newest status of each task that sent one, or is among the later ones of `changes`."""
+        changed = (status.task for status in self.changes[num_changes:])
+        return tuple(self.statuses[task] for task in dict.fromkeys([*senders, *changed]))
+
+    def _with(self, statuses: Iterable[TaskStatus]) -> Attempt:
+        """Returns the attempt with these statuses in the place of those that their tasks had."""
+        news = {status.task: status for status in statuses}
+        attempt = dataclasses.replace(self, statuses={**self.statuses, **news})
+        turns = [(self.statuses.get(task), status) for task, status in news.items()]
+        turns = [(before, now) for before, now in turns if before is None or _is_turn(before, now)]
+        if not turns:
+            return attempt
+        absent, addresses = self.absent, self.addresses
+        first = {now.task: now.address for _, now in turns if now.address and now.task not in addresses}
+        if not absent.keys().isdisjoint(news):
+            is_back = {now.task for _, now in turns if self._is_back(now)}
+            absent = {task: failure for task, failure in absent.items() if task not in is_back}
+        return dataclasses.replace(
+            attempt,
+            addresses={**addresses, **first} if first else addresses,
+            absent=absent,
+            changes=(*self.changes, *(now for before, now in turns if _stage(before) != _stage(now))),
+            tally=self.tally.changed(
+                turns,
+                moved={now.task for _, now in turns if self._has_moved(now)},
+                dismissed=self.dismissed,
+            ),
+        )
 
     def _is_news(self, status: TaskStatus) -> bool:
         # How a process ended does not change when it goes away afterwards, or when an older push arrives
@@ -104,42 +137,35 @@ class Attempt:
         return None not in (expected, status.address) and status.address != expected
 
     @property
-    def states(self) -> dict[TaskId, TaskState]:
-        return {task: self.state_of(task) for task in self.tasks}
-
-    @property
     def needed(self) -> tuple[TaskId, ...]:
         """The tasks that are not dismissed."""
         return tuple(task for task in self.tasks if task not in self.dismissed)
-
-    @property
-    def needed_states(self) -> dict[TaskId, TaskState]:
-        return {task: self.state_of(task) for task in self.needed}
 
     def state_of(self, task: TaskId) -> TaskState:
         return self.statuses[task].state if task in self.statuses else TaskState.PENDING
 
     @property
     def failures(self) -> tuple[TaskFailure, ...]:
-        statuses = [self.statuses[task] for task in self.needed if task in self.statuses]
-        return tuple(status.failure for status in statuses if status.failure is not None)
+        return tuple(self.tally.failures[task] for task in self._needed_of(self.tally.failures))
 
     @property
     def moved(self) -> tuple[TaskId, ...]:
         """The workers that came back at another address than the one that their peers connect to."""
-        statuses = (self.statuses[task] for task in self.needed if task in self.statuses)
-        return tuple(status.task for status in statuses if self._has_moved(status))
+        return self._needed_of(self.tally.moved)
 
     @property
     def told_to_leave(self) -> tuple[TaskId, ...]:
         """The tasks whose processes have to end, those that have ended included."""
-        return tuple(task for task, status in self.statuses.items() if status.leaving is not None)
+        return tuple(self.tally.leaving)
 
     @property
     def leaving(self) -> tuple[TaskId, ...]:
         """The tasks that are needed, have to end, and live still."""
-        alive = {task for task in self.needed if not self.state_of(task).is_terminal}
-        return tuple(task for task in self.told_to_leave if task in alive)
+        return tuple(task for task in self._needed_of(self.tally.leaving) if self.state_of(task) in _ALIVE)
+
+    def _needed_of(self, tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
+        needed = (task for task in tasks if task not in self.dismissed)
+        return tuple(sorted(needed, key=lambda task: (_RANKS[task.task_type], task.index)))
 
     @property
     def step(self) -> int:
@@ -169,11 +195,11 @@ class Attempt:
 
     @property
     def all_started(self) -> bool:
-        return not any(self.state_of(task) in _BEFORE_SERVICE for task in self.needed)
+        return not self.tally.num_in(BEFORE_SERVICE)
 
     @property
     def all_ended(self) -> bool:
-        return all(self.state_of(task).is_terminal for task in self.needed)
+        return not self.tally.num_in(_ALIVE)
 
     @property
     def all_located(self) -> bool:
@@ -184,7 +210,7 @@ class Attempt:
     @property
     def furthest_behind(self) -> tuple[TaskId, ...]:
         """The tasks that the others wait for: those without a status, else those that do not train yet."""
-        for state in _BEFORE_SERVICE:
+        for state in BEFORE_SERVICE:
             behind = tuple(task for task in self.needed if self.state_of(task) is state)
             if any(task.task_type in (TaskType.WORKER, TaskType.PS) for task in behind):
                 # A coordinator is ready only once all of these are.
@@ -204,6 +230,21 @@ class Attempt:
         status = self.statuses.get(task)
         place = status and (status.address or status.host)
         return f"{task}{f' at {place}' if place else ''} ({self.state_of(task).name})"
+
+
+def _stage(status: TaskStatus | None) -> tuple[int, TaskState]:
+    return (0, TaskState.PENDING) if status is None else (status.incarnation, status.state)
+
+
+def _is_turn(before: TaskStatus, now: TaskStatus) -> bool:
+    """Whether more than the work that a task has done is another one."""
+    return (
+        before.state is not now.state
+        or before.incarnation != now.incarnation
+        or before.address != now.address
+        or before.leaving != now.leaving
+        or before.failure is not now.failure
+    )
 
 
 def name_tasks(tasks: Sequence[TaskId]) -> str:

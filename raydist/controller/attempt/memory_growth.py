@@ -32,13 +32,24 @@ class _Memory:
     """
 
     incarnation: int
+    host: str
     every_s: float = SAMPLE_S
     samples: Samples = ()
     growth: float | None = None
 
+    @property
+    def peak_bytes(self) -> int:
+        return self.samples[-1][1]
+
+    def is_fresh(self, status: TaskStatus, now_s: float) -> bool:
+        """Whether the process of `status` is this one, trains, and needs no sample yet."""
+        return (
+            now_s - self.samples[-1][0] < self.every_s
+            and status.state is TaskState.RUNNING
+            and status.incarnation == self.incarnation
+        )
+
     def sampled(self, peak_bytes: int, now_s: float) -> _Memory:
-        if self.samples and now_s - self.samples[-1][0] < self.every_s:
-            return self
         samples, every_s = (*self.samples, (now_s, peak_bytes)), self.every_s
         if len(samples) > _MAX_SAMPLES:
             samples, every_s = samples[::2], 2 * every_s
@@ -67,24 +78,37 @@ class MemoryWatch:
         left_s: float | None,
         reserved_bytes: Callable[[TaskId], int],
     ) -> MemoryWatch:
-        """Takes in the newest status of each task of the attempt.
+        """Takes in the newest status of each task that has sent one, or has another state than before.
 
         Args:
           now_s: A steady clock.
           left_s: How long the run will go on; None while that is unknown, so that nobody is named.
           reserved_bytes: Returns what a task has reserved; 0 where it has not.
         """
-        training = [one for one in statuses if one.state is TaskState.RUNNING and one.peak_memory_bytes]
-        memories = {one.task: self._sampled(one, now_s) for one in training}
-        watch = dataclasses.replace(self, memories=memories)
-        for status in training if left_s is not None else ():
-            memory = memories[status.task]
-            if status.task in self.noted or memory.growth is None or memory is self.memories.get(status.task):
+        memories, growing = dict(self.memories), []
+        for one in statuses:
+            known = memories.get(one.task)
+            if known is not None and known.is_fresh(one, now_s):
                 continue
-            limits = _limits(status, training, memories, reserved_bytes(status.task))
+            memories.pop(one.task, None)
+            if one.state is TaskState.RUNNING and one.peak_memory_bytes:
+                memories[one.task] = memory = _sampled(known, one, now_s)
+                if memory.growth is not None and one.task not in self.noted:
+                    growing.append(one)
+        watch = dataclasses.replace(self, memories=memories)
+        if left_s is None or not growing:
+            return watch
+        by_host: dict[str, list[_Memory]] = {}
+        for memory in memories.values():
+            by_host.setdefault(memory.host, []).append(memory)
+        for status in growing:
+            limits = _limits(
+                status, memories[status.task], by_host[status.host], reserved_bytes(status.task)
+            )
             limit = min(limits, key=lambda one: one.reached_in_s, default=None)
-            if limit is not None and left_s is not None and limit.reached_in_s < left_s:
-                sentence = _sentence(status.task, limit, growth=memory.growth, left_s=left_s)
+            if limit is not None and limit.reached_in_s < left_s:
+                growth = memories[status.task].growth or 0.0
+                sentence = _sentence(status.task, limit, growth=growth, left_s=left_s)
                 watch = dataclasses.replace(
                     watch, noted=watch.noted | {status.task}, notes=(*watch.notes, sentence)
                 )
@@ -94,11 +118,11 @@ class MemoryWatch:
         """Returns the watch as it is at the beginning of the next attempt."""
         return dataclasses.replace(self, memories={})
 
-    def _sampled(self, status: TaskStatus, now_s: float) -> _Memory:
-        known = self.memories.get(status.task)
-        if known is None or known.incarnation != status.incarnation:
-            known = _Memory(incarnation=status.incarnation)
-        return known.sampled(status.peak_memory_bytes or 0, now_s)
+
+def _sampled(known: _Memory | None, status: TaskStatus, now_s: float) -> _Memory:
+    if known is None or known.incarnation != status.incarnation:
+        known = _Memory(incarnation=status.incarnation, host=status.host)
+    return known.sampled(status.peak_memory_bytes or 0, now_s)
 
 
 def growth_of(samples: Samples) -> float | None:
@@ -133,20 +157,16 @@ class _Limit:
 
 
 def _limits(
-    status: TaskStatus,
-    training: Sequence[TaskStatus],
-    memories: Mapping[TaskId, _Memory],
-    reserved_bytes: int,
+    status: TaskStatus, memory: _Memory, beside: Sequence[_Memory], reserved_bytes: int
 ) -> Iterator[_Limit]:
     """Yields the limits of a task that grows: its host's, shared by the tasks there, and its reservation."""
     if status.memory_limit_bytes is not None:
-        beside = [one for one in training if one.host == status.host]
-        room = status.memory_limit_bytes - sum(one.peak_memory_bytes or 0 for one in beside)
-        growth = sum(memories[one.task].growth or 0.0 for one in beside)
+        room = status.memory_limit_bytes - sum(one.peak_bytes for one in beside)
+        growth = sum(one.growth or 0.0 for one in beside)
         shared = f", which {len(beside)} tasks share," if len(beside) > 1 else ""
         name = f"the host's {write_bytes(status.memory_limit_bytes)}{shared}"
         yield _Limit(name=name, reached_in_s=max(0.0, room) / growth)
-    room, growth = reserved_bytes - (status.peak_memory_bytes or 0), memories[status.task].growth or 0.0
+    room, growth = reserved_bytes - memory.peak_bytes, memory.growth or 0.0
     if room > 0:  # who has taken more from the beginning is not limited by it
         name = f"the {write_bytes(reserved_bytes)} that it reserves"
         yield _Limit(name=name, reached_in_s=room / growth)

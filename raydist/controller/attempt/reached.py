@@ -46,13 +46,15 @@ class Reached:
         Args:
           keep_best: As in the job.
         """
-        reached = self
+        steps = max((status.step for status in statuses), default=0)
+        notes = dict.fromkeys(self.notes)
         for status in statuses:
-            reached = dataclasses.replace(
-                reached,
-                steps=max(reached.steps, status.step),
-                notes=tuple(dict.fromkeys([*reached.notes, *status.notes])),
-            )
+            if status.notes:
+                notes.update(dict.fromkeys(status.notes))
+        reached = dataclasses.replace(self, steps=max(self.steps, steps), notes=tuple(notes))
+        for status in statuses:
+            if status.task.task_type not in (chief.task_type, TaskType.EVALUATOR):
+                continue
             if status.task == chief:
                 reached = reached._reported_by_chief(status, attempt, keep_best)
             elif status.task.task_type is TaskType.EVALUATOR and status.metrics:

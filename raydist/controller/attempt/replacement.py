@@ -157,11 +157,12 @@ def replace_dead(
     Args:
       at_s: Unix time at which the attempt's failures became known.
     """
-    if not all(is_outlived(failure, strategy=strategy, attempt=attempt) for failure in attempt.failures):
+    failures = attempt.failures
+    if not failures or not all(is_outlived(one, strategy=strategy, attempt=attempt) for one in failures):
         return attempt, deaths, ()
-    replaced = []
-    for failure in attempt.failures:
-        death = Death(failure=failure, attempt=attempt.number, step=attempt.step, at_s=at_s)
+    replaced, step = [], attempt.step
+    for failure in failures:
+        death = Death(failure=failure, attempt=attempt.number, step=step, at_s=at_s)
         match deaths.judge(failure, attempt, at_s=at_s):
             case Verdict.REPLACE:
                 attempt, deaths = attempt.replaced(failure), deaths.with_death(death)

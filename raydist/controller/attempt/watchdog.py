@@ -31,7 +31,9 @@ class Watchdog:
       watched_s: For how long the attempt has been watched.
       heartbeat_at_s: When each training task sent its last heartbeat.
       moved_at_s: When any of the training tasks went on last.
-      progress: What the tasks had done by then: steps and beats.
+      progress: What the training tasks have done: steps and beats.
+      awaiting: The training tasks that have said that steps follow.
+      dismissed: The tasks of the attempt that are not looked at.
     """
 
     stall_timeout_s: float
@@ -39,34 +41,50 @@ class Watchdog:
     watched_s: float = 0.0
     heartbeat_at_s: Mapping[TaskId, float] = field(default_factory=dict)
     moved_at_s: float = 0.0
-    progress: frozenset[tuple[TaskId, int, int]] = frozenset()
+    progress: Mapping[TaskId, tuple[int, int]] = field(default_factory=dict)
+    awaiting: frozenset[TaskId] = frozenset()
+    dismissed: frozenset[TaskId] = frozenset()
 
     def updated(self, attempt: Attempt, news: Sequence[TaskStatus], *, now_s: float) -> Watchdog:
-        """Returns it with what `attempt`, which has taken in `news`, shows at `now_s` of a steady clock."""
+        """Returns it with what is new at `now_s` of a steady clock.
+
+        Args:
+          news: The newest status of each task that has sent one since, or has another state in `attempt`.
+        """
         since_s = 0.0 if self.looked_at_s is None else now_s - self.looked_at_s
         watched_s = self.watched_s + min(since_s, _LONGEST_LOOK_S)
-        training = [
-            status
-            for task, status in attempt.statuses.items()
-            if status.state is TaskState.RUNNING and task in attempt.needed
-        ]
-        senders = {status.task for status in news}
-        heartbeat_at_s = {
-            status.task: watched_s
-            if status.task in senders
-            else self.heartbeat_at_s.get(status.task, watched_s)
-            for status in training
-            if not status.is_joining  # TensorFlow itself ends that by --start-timeout
-        }
-        progress = frozenset((status.task, status.step, status.beats) for status in training)
-        has_moved = progress != self.progress or not any(map(_awaits_steps, training))
+        heartbeat_at_s, progress, awaiting = dict(self.heartbeat_at_s), dict(self.progress), set(self.awaiting)
+        has_moved = False
+        ended = list(attempt.dismissed - self.dismissed)
+        for status in news:
+            task = status.task
+            if status.state is not TaskState.RUNNING or task in attempt.dismissed:
+                ended.append(task)
+                continue
+            if status.is_joining:  # TensorFlow itself ends that by --start-timeout
+                heartbeat_at_s.pop(task, None)
+            else:
+                heartbeat_at_s[task] = watched_s
+            done = (status.step, status.beats)
+            if progress.get(task) != done:
+                progress[task], has_moved = done, True
+            if _awaits_steps(status):
+                awaiting.add(task)
+            else:
+                awaiting.discard(task)
+        for task in ended:
+            heartbeat_at_s.pop(task, None)
+            awaiting.discard(task)
+            has_moved |= progress.pop(task, None) is not None
         return dataclasses.replace(
             self,
             looked_at_s=now_s,
             watched_s=watched_s,
             heartbeat_at_s=heartbeat_at_s,
-            moved_at_s=watched_s if has_moved else self.moved_at_s,
+            moved_at_s=watched_s if has_moved or not awaiting else self.moved_at_s,
             progress=progress,
+            awaiting=frozenset(awaiting),
+            dismissed=attempt.dismissed,
         )
 
     def silent(self) -> TaskFailure | None:
@@ -83,17 +101,16 @@ class Watchdog:
         return self.watched_s - self.moved_at_s >= self.stall_timeout_s
 
     def _silent_for(self, limit_s: float) -> TaskFailure | None:
-        silence_s = {
-            task: self.watched_s - heartbeat_at_s for task, heartbeat_at_s in self.heartbeat_at_s.items()
-        }
-        task = max(silence_s, key=lambda each: silence_s[each], default=None)
-        if task is None or silence_s[task] < limit_s:
+        oldest_s = min(self.heartbeat_at_s.values(), default=self.watched_s)
+        silence_s = self.watched_s - oldest_s
+        if silence_s < limit_s:
             return None
+        task = next(task for task, at_s in self.heartbeat_at_s.items() if at_s == oldest_s)
         return TaskFailure(
             task=task,
             kind=FailureKind.LOST,
             error_type="SilentTask",
-            message=f"it has sent no heartbeat for {silence_s[task]:.0f} s: its process is stopped, "
+            message=f"it has sent no heartbeat for {silence_s:.0f} s: its process is stopped, "
             "or its host is cut off",
             is_host_in_doubt=True,
         )

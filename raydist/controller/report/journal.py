@@ -16,10 +16,11 @@ from typing import Any
 from raydist.controller.attempt.attempt import Attempt
 from raydist.controller.attempt.replacement import Death, Deaths
 from raydist.controller.attempt.restarts import Restart
+from raydist.controller.attempt.tally import BEFORE_SERVICE
 from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunError, Straggler
 from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskFailure, TaskState, TaskStatus, Training, steps_hint
+from raydist.spec.status import TaskFailure, TaskStatus, Training, steps_hint
 
 PROGRESS = "progress"
 # A worker under ParameterServer may die and come back for days: of its later processes in an attempt only
@@ -57,7 +58,8 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
     deaths, before = machine.deaths.all, known.deaths.all
     new = deaths[len(before) :]
     ended = [death for old, death in zip(before, deaths, strict=False) if death is not old]
-    failures = [failure for failure in machine.attempt.failures if failure not in known.failures]
+    failed = {failure.task: failure for failure in known.failures}
+    failures = [one for one in machine.attempt.failures if one != failed.get(one.task)]
     failures += [death.failure for death in new]
     restarts = [each for each in machine.restarts if each not in known.restarts]
     return [
@@ -123,12 +125,9 @@ def progress_event(
 
 def _changed(before: Attempt, now: Attempt) -> list[TaskStatus]:
     """Returns the tasks whose process or state is another one. A task that is PENDING at first is not."""
-    known = before.statuses if before.number == now.number else {}
-    return [
-        status
-        for task, status in now.statuses.items()
-        if status.incarnation < MAX_TOLD_INCARNATIONS and _stage(status) != _stage(known.get(task))
-    ]
+    changes = now.changes[len(before.changes) if before.number == now.number else 0 :]
+    newest = {status.task: status for status in changes}
+    return [status for status in newest.values() if status.incarnation < MAX_TOLD_INCARNATIONS]
 
 
 def _begun(machine: RunMachine, before: Attempt) -> list[Training]:
@@ -137,10 +136,6 @@ def _begun(machine: RunMachine, before: Attempt) -> list[Training]:
     known = before.statuses.get(machine.chief) if before.number == now.number else None
     chief = now.statuses.get(machine.chief)
     return [one for one in (chief.trainings if chief else ()) if known is None or one not in known.trainings]
-
-
-def _stage(status: TaskStatus | None) -> tuple[int, TaskState]:
-    return (0, TaskState.PENDING) if status is None else (status.incarnation, status.state)
 
 
 def _task_event(machine: RunMachine, status: TaskStatus, at_s: float) -> dict[str, Any]:
@@ -204,10 +199,10 @@ def _event(name: str, machine: RunMachine, at_s: float, **facts: Any) -> dict[st
 
 
 def _phase(machine: RunMachine) -> str:
-    states = list(machine.attempt.states.values())
+    num_tasks = len(machine.attempt.tasks)
     if machine.state is not RunState.STARTING:
         return machine.state.name.lower()
     if not machine.attempt.is_placed:
-        return f"waiting for room for {len(states)} {'task' if len(states) == 1 else 'tasks'}"
-    num_ready = sum(state not in (TaskState.PENDING, TaskState.STARTING) for state in states)
-    return f"starting tasks ({num_ready} of {len(states)} ready)"
+        return f"waiting for room for {num_tasks} {'task' if num_tasks == 1 else 'tasks'}"
+    num_ready = num_tasks - machine.attempt.tally.num_in(BEFORE_SERVICE)
+    return f"starting tasks ({num_ready} of {num_tasks} ready)"

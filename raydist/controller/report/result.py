@@ -32,6 +32,7 @@ class RunPlaces:
 def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, float | None]) -> RunResult:
     """Returns where the run stands; its result, once the state is terminal."""
     plan, attempt, reached, times = machine.plan, machine.attempt, machine.reached, machine.pace.times()
+    step = attempt.step
     return RunResult(
         run=plan.job.name,
         state=machine.state,
@@ -46,7 +47,7 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
         progress=_progress(attempt, machine.chief),
         checkpoint=reached.checkpoint,
         storage=places.storage,
-        tasks=tuple(_task_record(task, attempt, times.get(task)) for task in attempt.tasks),
+        tasks=tuple(_task_record(task, attempt, times.get(task), step) for task in attempt.tasks),
         stragglers=machine.pace.stragglers,
         error=machine.error and machine.error.with_log(places.task_logs),
         notes=_notes(machine),
@@ -54,11 +55,11 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
     )
 
 
-def _lag_steps(status: TaskStatus, attempt: Attempt) -> int | None:
+def _lag_steps(status: TaskStatus, step: int) -> int | None:
     """Returns how many steps a task is behind the one that is ahead; None for one that counts none."""
     if not status.step or status.task.task_type not in (TaskType.CHIEF, TaskType.WORKER, TaskType.EVALUATOR):
         return None
-    return max(one.step for one in attempt.statuses.values()) - status.step
+    return step - status.step
 
 
 def _notes(machine: RunMachine) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def _progress(attempt: Attempt, task: TaskId) -> RunProgress | None:
     )
 
 
-def _task_record(task: TaskId, attempt: Attempt, times: StepTimes | None) -> TaskRecord:
+def _task_record(task: TaskId, attempt: Attempt, times: StepTimes | None, step: int) -> TaskRecord:
     status = attempt.statuses.get(task)
     if status is None or not status.pid:
         return TaskRecord(task=task, state=attempt.state_of(task))
@@ -90,7 +91,7 @@ def _task_record(task: TaskId, attempt: Attempt, times: StepTimes | None) -> Tas
         state=status.state,
         steps=status.step,
         steps_per_s=status.steps_per_s,
-        lag_steps=_lag_steps(status, attempt),
+        lag_steps=_lag_steps(status, step),
         step_s=None if times is None else times.step_s,
         input_wait=None if times is None else times.input_wait,
         collective_wait=None if times is None else times.collective_wait,

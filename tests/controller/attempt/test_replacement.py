@@ -26,7 +26,7 @@ PARAMETER_SERVER = Strategy.PARAMETER_SERVER
 
 def make_attempt(*, workers: int = 2, is_addressed: bool = True) -> Attempt:
     plan: Plan = make_plan(workers=workers, strategy=PARAMETER_SERVER, is_evaluated=True)
-    attempt = Attempt(number=0, tasks=plan.tasks)
+    attempt = Attempt.begun(0, plan.tasks)
     statuses = tuple(make_status(str(each)) for each in plan.tasks)
     return attempt.updated(GroupUpdate(statuses=statuses, all_placed=True, all_addressed=is_addressed))
 

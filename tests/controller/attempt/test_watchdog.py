@@ -16,7 +16,7 @@ class Watch:
     """A watchdog that looks each second, and the attempt that it looks at."""
 
     def __init__(self, *, stall_timeout_s: float = 100.0) -> None:
-        self.attempt = Attempt(number=0, tasks=(task("worker/0"), task("worker/1")))
+        self.attempt = Attempt.begun(0, (task("worker/0"), task("worker/1")))
         self.watchdog = Watchdog(stall_timeout_s=stall_timeout_s)
         self.now_s = 1000.0
 

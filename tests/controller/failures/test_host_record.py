@@ -8,7 +8,7 @@ from raydist.controller.task_group import GroupUpdate
 from raydist.spec.status import FailureKind, TaskFailure
 from tests.support.fakes import make_failure, make_status, task
 
-ATTEMPT = Attempt(number=0, tasks=(task("worker/0"), task("worker/1"))).updated(
+ATTEMPT = Attempt.begun(0, (task("worker/0"), task("worker/1"))).updated(
     GroupUpdate(statuses=(make_status("worker/0"), make_status("worker/1")))
 )
 
@@ -38,7 +38,7 @@ def test_only_what_a_host_can_be_blamed_for_counts(kind: FailureKind, is_counted
 
 
 def test_task_that_never_had_a_host_blames_none() -> None:
-    nowhere = Attempt(number=0, tasks=(task("worker/0"),))
+    nowhere = Attempt.begun(0, (task("worker/0"),))
     failure = make_failure("worker/0", FailureKind.LOST)
     assert HostRecord().with_failure(failure, nowhere, at_s=0.0) == HostRecord()
 

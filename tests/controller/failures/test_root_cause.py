@@ -26,7 +26,7 @@ _WRAPPED = f"Input has an error, the original exception is {{}}, error message i
 
 
 def attempt_with(*failures: TaskFailure, num_workers: int = 3) -> Attempt:
-    attempt = Attempt(number=0, tasks=tuple(task(f"worker/{index}") for index in range(num_workers)))
+    attempt = Attempt.begun(0, tuple(task(f"worker/{index}") for index in range(num_workers)))
     statuses = tuple(
         make_status(str(failure.task), TaskState.FAILED, failure=failure, step=failure.step)
         for failure in failures

@@ -55,7 +55,7 @@ def test_task_that_the_others_wait_for_is_named(
     places: list[CodePlace | None], blamed: str, said: str
 ) -> None:
     statuses = [make_status(f"worker/{index}", place=place) for index, place in enumerate(places)]
-    attempt = Attempt(number=0, tasks=tuple(status.task for status in statuses))
+    attempt = Attempt.begun(0, tuple(status.task for status in statuses))
     attempt = attempt.updated(GroupUpdate(statuses=tuple(statuses)))
     cause = standstill_cause(attempt, chief=task("worker/0"), stall_timeout_s=6.0)
     assert str(cause.failure.task) == blamed
