@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +59,19 @@ class TaskAssignment:
     files: Any = None
     kept: Any = None
 
+    def own_part(self, common: TaskAssignment) -> dict[str, Any]:
+        """Returns the fields that differ from those of `common`, another task's: few, of whatever size that is.
+
+        `dataclasses.replace(common, **own_part)` is this one again.
+        """
+        fields = ((each.name, getattr(self, each.name)) for each in dataclasses.fields(self))
+        return {name: value for name, value in fields if not _is_same(value, getattr(common, name))}
+
     @property
     def is_chief(self) -> bool:
         """Whether this task writes checkpoints and summaries."""
         return self.task == chief_of(task_type for task_type, _ in self.cluster_spec.jobs)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return value is other or bool(value == other)

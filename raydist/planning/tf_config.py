@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from raydist.planning.assignment import TaskAssignment
 from raydist.planning.plan import Plan
@@ -27,8 +28,9 @@ def cluster_spec(strategy: Strategy, addresses: Mapping[TaskId, str]) -> Cluster
     if strategy.is_single_host:
         return ClusterSpec()
     types = _TYPES_IN_ORDER if strategy is Strategy.PARAMETER_SERVER else (TaskType.WORKER,)
+    in_order = _in_order(addresses)
     by_type = {
-        task_type: tuple(addresses[task] for task in _in_order(addresses) if task.task_type is task_type)
+        task_type: tuple(addresses[task] for task in in_order if task.task_type is task_type)
         for task_type in types
     }
     return ClusterSpec(jobs=tuple((task_type, found) for task_type, found in by_type.items() if found))
@@ -58,34 +60,43 @@ def make_assignments(
     attempt: int,
     run_uri: str,
     role_hosts: Mapping[str, str] = MappingProxyType({}),
+    fenced_in: tuple[str, ...] | None = None,
 ) -> dict[TaskId, TaskAssignment]:
-    """Returns what each task of an attempt is told before it may import TensorFlow."""
+    """Returns what each task of an attempt is told before it may import TensorFlow.
+
+    Args:
+      fenced_in: IP addresses of the only hosts that may reach the tasks that listen; None for all.
+    """
     spec = cluster_spec(plan.strategy, addresses)
     num_tasks = Counter(task.task_type for task in plan.tasks)
     listening = {TaskType.DATA_WORKER, *(task_type for task_type, _ in spec.jobs)}
     worker = TaskId(task_type=TaskType.WORKER, index=0)  # every plan has one
     dispatcher = TaskId(task_type=TaskType.DATA_WORKER, index=0)
     is_tpu = plan.strategy is Strategy.TPU
+    common: dict[str, Any] = {
+        "job": plan.job,
+        "strategy": plan.strategy,
+        "keras": plan.keras,
+        "cluster_spec": spec,
+        "attempt": attempt,
+        "run_uri": run_uri,
+        "role_hosts": dict(role_hosts),
+        "num_workers": num_tasks[TaskType.WORKER],
+        "num_ps": num_tasks[TaskType.PS],
+        "gpus_per_worker": plan.resources_of(worker).num_gpus,
+        "data_service": addresses.get(dispatcher),
+        "devices": plan.devices,
+        # "local" is TPUClusterResolver's word for the chips of the task's own host.
+        "tpu_name": (plan.inventory.tpu_name or "local") if is_tpu else None,
+    }
     return {
         task: TaskAssignment(
             task=task,
-            job=plan.job,
-            strategy=plan.strategy,
-            keras=plan.keras,
-            cluster_spec=spec,
-            attempt=attempt,
-            run_uri=run_uri,
-            role_hosts=dict(role_hosts),
-            num_workers=num_tasks[TaskType.WORKER],
-            num_ps=num_tasks[TaskType.PS],
             num_cpus=plan.resources_of(task).num_cpus,
             num_gpus=plan.resources_of(task).num_gpus,
-            gpus_per_worker=plan.resources_of(worker).num_gpus,
             address=addresses[task] if task.task_type in listening else None,
-            data_service=addresses.get(dispatcher),
-            devices=plan.devices,
-            # "local" is TPUClusterResolver's word for the chips of the task's own host.
-            tpu_name=(plan.inventory.tpu_name or "local") if is_tpu else None,
+            fenced_in=fenced_in if task.task_type in listening else None,
+            **common,
         )
         for task in plan.tasks
     }

@@ -51,18 +51,22 @@ class Reach:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._probes: dict[TaskId, Probe] = {}
+        self._wanted: set[TaskId] = set()
+        self._looked_at: set[TaskId] = set()  # at the last look
         self._without_host: set[TaskId] = set()
 
     def open(self, task: TaskId, address: str) -> None:
         """Begins to look at a task's process, or at the one in its place, at `ip:port`."""
         self.close([task])
         self._probes[task] = Probe(address)
+        self._wanted.add(task)
 
     def renew(self, task: TaskId) -> None:
         """Has a task that trains looked at once more, so that it is known whether it listens. Idempotent."""
         probe = self._probes.get(task)
         if probe is not None and not probe.is_renewed:
             probe.is_renewed = probe.is_wanted = True
+            self._wanted.add(task)
 
     def look(self, suspects: Collection[TaskId]) -> dict[TaskId, Loss]:
         """Looks at what was opened or renewed, and at `suspects`; returns what is missing of them.
@@ -70,15 +74,17 @@ class Reach:
         To be called again and again: one look takes no more than some 20 ms, whatever answers.
         """
         now_s = self._clock()
-        probes = {task: probe for task, probe in self._probes.items() if probe.is_wanted or task in suspects}
-        for task, probe in self._probes.items():
-            if task not in probes:
-                probe.cancel()
+        looked_at = self._wanted.union(suspects) & self._probes.keys()
+        for task in self._looked_at - looked_at:
+            self._probes[task].cancel()
+        self._looked_at = looked_at
+        probes = {task: self._probes[task] for task in looked_at}
         for probe in probes.values():
             probe.connect(now_s)
         _await_outcomes(probes.values(), timeout_s=_LOOK_S)
         for probe in probes.values():
             probe.check(now_s)
+        self._wanted.difference_update(task for task, probe in probes.items() if not probe.is_wanted)
         losses = {task: probe.loss(now_s) for task, probe in probes.items() if task in suspects}
         self._without_host.update(task for task, loss in losses.items() if loss is Loss.HOST)
         return {task: loss for task, loss in losses.items() if loss is not None}
@@ -86,7 +92,7 @@ class Reach:
     @property
     def is_waiting(self) -> bool:
         """Whether a connection is under way, so that the next look should come soon."""
-        return any(probe.is_connecting for probe in self._probes.values())
+        return any(self._probes[task].is_connecting for task in self._looked_at)
 
     def lost(self) -> frozenset[TaskId]:
         """Returns the tasks whose hosts are gone."""
@@ -100,7 +106,8 @@ class Reach:
     def close(self, tasks: Iterable[TaskId] | None = None) -> None:
         """Looks no more at those tasks, or at any. Idempotent."""
         for task in list(self._probes) if tasks is None else tasks:
-            self._without_host.discard(task)
+            for tasks_of_a_kind in (self._without_host, self._wanted, self._looked_at):
+                tasks_of_a_kind.discard(task)
             probe = self._probes.pop(task, None)
             if probe is not None:
                 probe.cancel()

@@ -86,6 +86,7 @@ class RayTaskGroup:
         self._versions: dict[str, str] = {}
         self._on_hello: Callable[[Hello], None] = lambda hello: None
         self._assignments: dict[TaskId, TaskAssignment] = {}
+        self._common: tuple[TaskAssignment, Any] | None = None  # what is the same for all, and Ray's reference
         self._listener = Listener()
         self._followed: set[Any] = set()
         self._awaited_extras: set[Any] = set()
@@ -383,24 +384,22 @@ class RayTaskGroup:
     def _run_all(self) -> None:
         addresses = {task: hello.address for task, hello in self._ledger.hellos.items()}
         _check_addresses_differ(addresses.values())
+        job = self._plan.job
+        # This process too: it looks after tasks by connecting to their ports.
+        hosts = {hello.host for hello in self._ledger.hellos.values()} | self._actors.home_addresses()
         self._assignments = make_assignments(
             self._plan,
             addresses,
             attempt=self._attempt,
             run_uri=self._run_uri,
             role_hosts=self._actors.extras.hosts(),
+            fenced_in=tuple(sorted(hosts)) if job.fence else None,
         )
-        job = self._plan.job
+        common = self._assignments[self._plan.tasks[0]]
+        self._common = common, ray.put(common)
         listening = {task: one.address for task, one in self._assignments.items() if one.address is not None}
         if not job.allow_public_ports:
             check_not_public(listening)
-        if job.fence:
-            # This process too: it looks after tasks by connecting to their ports.
-            hosts = {hello.host for hello in self._ledger.hellos.values()} | self._actors.home_addresses()
-            for task in listening:
-                self._assignments[task] = dataclasses.replace(
-                    self._assignments[task], fenced_in=tuple(sorted(hosts))
-                )
         if self._datasets:
             for task, share in self._actors.split(self._datasets, self._ledger.hellos).items():
                 self._assignments[task] = dataclasses.replace(self._assignments[task], datasets=share)
@@ -410,11 +409,13 @@ class RayTaskGroup:
 
     @property
     def _chief(self) -> Any:
-        return self._actors.handles[chief_of(task.task_type for task in self._plan.tasks)]
+        return self._actors.handles[chief_of(role.task_type for role in self._plan.roles)]
 
     def _run(self, task: TaskId, kept: Sequence[Any] = ()) -> None:
-        assignment = self._assignments[task]
-        run = self._actors.handles[task].run.remote(assignment, self._code, self._chief, kept)
+        assert self._common is not None
+        common, ref = self._common
+        own = self._assignments[task].own_part(common)
+        run = self._actors.handles[task].run.remote(ref, own, self._code, self._chief, kept)
         self._await("run", task, run)
 
     def _take_news(self, news: News) -> None:
@@ -427,8 +428,8 @@ class RayTaskGroup:
 
 def _peer_address(assignment: TaskAssignment) -> str | None:
     """The address that the task's peers connect to; None for an evaluator, which has no peers."""
-    known = [address for _, addresses in assignment.cluster_spec.jobs for address in addresses]
-    return assignment.address if assignment.address in known else None
+    has_peers = assignment.task.task_type in dict(assignment.cluster_spec.jobs)
+    return assignment.address if has_peers else None
 
 
 def _check_addresses_differ(addresses: Iterable[str]) -> None:

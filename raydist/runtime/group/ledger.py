@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterable
 
@@ -10,6 +13,9 @@ from raydist.controller.task_group import GroupUpdate
 from raydist.runtime.task.greeting import Hello
 from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
+
+
+_BEFORE_SERVICE = (TaskState.PENDING, TaskState.STARTING)
 
 
 class Ledger:
@@ -28,7 +34,10 @@ class Ledger:
         self._news: dict[TaskId, TaskStatus] = {}
         self._timings: dict[str, float] = {}
         self._drained: set[TaskId] = set()
-        self._received_at_s: dict[TaskId, float] = {}
+        self._awaited: set[TaskId] = set()  # of those that have a status, the ones that do not train yet
+        self._failed: set[TaskId] = set()
+        # When each task that goes on has sent its last status, the oldest first.
+        self._received_at_s: collections.OrderedDict[TaskId, float] = collections.OrderedDict()
         self.hellos: dict[TaskId, Hello] = {}
         self.all_addressed = False
 
@@ -48,14 +57,9 @@ class Ledger:
 
     def suspects(self, *, silence_s: float) -> frozenset[TaskId]:
         """Returns tasks that may have died: without a status for `silence_s`, or all once one has failed."""
-        states = {task: self._statuses[task].state for task in self.hellos}
-        has_failed = TaskState.FAILED in states.values()
-        oldest_s = self._clock() - silence_s
-        return frozenset(
-            task
-            for task, state in states.items()
-            if not state.is_terminal and (has_failed or self._received_at_s[task] < oldest_s)
-        )
+        oldest_s = math.inf if self._failed else self._clock() - silence_s
+        silent = itertools.takewhile(lambda one: one[1] < oldest_s, self._received_at_s.items())
+        return frozenset(task for task, _ in silent)
 
     def peak_memory_bytes(self, task: TaskId) -> int | None:
         """Returns the most memory that the task's process had, by its last status."""
@@ -96,9 +100,16 @@ class Ledger:
         self._news.pop(task, None)
         incarnation = self.incarnation_of(task) + 1
         self._drained.discard(task)
-        self._statuses[task] = TaskStatus(
-            task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation
+        self._received_at_s.pop(task, None)
+        self._keep(
+            TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation)
         )
+
+    def _keep(self, status: TaskStatus) -> None:
+        task, state = status.task, status.state
+        self._statuses[task] = status
+        (self._awaited.add if state in _BEFORE_SERVICE else self._awaited.discard)(task)
+        (self._failed.add if state is TaskState.FAILED else self._failed.discard)(task)
 
     def drained(self, task: TaskId) -> None:
         """Notes that the task's host is about to be taken away."""
@@ -120,9 +131,14 @@ class Ledger:
             status = dataclasses.replace(status, address=self.hellos[status.task].address)
         if status.task in self._drained:
             status = dataclasses.replace(status, leaving="its host is drained")
-        self._statuses[status.task] = self._news[status.task] = status
-        self._received_at_s[status.task] = self._clock()
-        if len(self._statuses) == len(self._tasks) and not self._any_awaited():
+        self._keep(status)
+        self._news[status.task] = status
+        if status.task in self.hellos and not status.state.is_terminal:
+            self._received_at_s[status.task] = self._clock()
+            self._received_at_s.move_to_end(status.task)
+        else:
+            self._received_at_s.pop(status.task, None)
+        if len(self._statuses) == len(self._tasks) and not self._awaited:
             self._mark("tasks_ready")
 
     def failed(self, failure: TaskFailure) -> None:
@@ -145,10 +161,6 @@ class Ledger:
             all_addressed=self.all_addressed,
             timings=tuple(self._timings.items()),
         )
-
-    def _any_awaited(self) -> bool:
-        awaited = (TaskState.PENDING, TaskState.STARTING)
-        return any(status.state in awaited for status in self._statuses.values())
 
     def _mark(self, phase: str) -> None:
         self._timings.setdefault(phase, self._clock() - self._started_at_s)

@@ -122,14 +122,23 @@ class TaskActor:
         """Returns the newest state that the process of an attempt before has kept in memory."""
         return self._kept
 
-    def run(self, assignment: TaskAssignment, code: bytes | None, keeper: Any, kept: Sequence[Any]) -> None:
+    def run(
+        self,
+        common: TaskAssignment,
+        own: Mapping[str, Any],
+        code: bytes | None,
+        keeper: Any,
+        kept: Sequence[Any],
+    ) -> None:
         """Has the process train, and returns once it knows what to do.
 
         Args:
+          common: One task's assignment, which all agents get. `own`: what this task's has instead.
           keeper: The agent that keeps the parcels.
           kept: The reference to what `kept` of the chief's agent returns, in a list, or an empty one.
         """
         if self._life is not None:
+            assignment = dataclasses.replace(common, **own)
             self._life.run(assignment, code, RayParcels(keeper), _fetched(kept))
 
     def news(self, since: int) -> News:
