@@ -18,6 +18,7 @@ from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
+from raydist.planning.simulated import SIMULATED, simulated_inventory
 from raydist.planning.this_machine import this_machine
 from raydist.runs.event_hook import GuardedHook
 from raydist.runs.evidence import traced_code
@@ -68,7 +69,8 @@ def plan(
 ) -> Plan:
     """Returns what `run` with the same arguments would launch, and why; starts nothing.
 
-    With address `local`, or when no Ray runs, it plans for this machine; otherwise it asks the cluster.
+    With address `local`, or when no Ray runs, it plans for this machine; otherwise it asks the cluster. With
+    `simulated:hosts=1250,cpus=8,gpus=8,memory=64GiB` it plans for hosts that are described.
 
     Example:
         plan = raydist.plan("jobs/cifar.py", workers=2)
@@ -88,11 +90,14 @@ def plan(
         overrides=options,
         pickle=lambda function: b"",  # never sent anywhere
     )
-    if _will_be_embedded(request.job.address):
+    address = request.job.address
+    if address is not None and address.startswith(SIMULATED):
+        return _plan_for(request, simulated_inventory(address))
+    if _will_be_embedded(address):
         return _plan_for(request, this_machine())
     from raydist.runtime.cluster.inventory import probe_inventory
 
-    with connect(request.job.address) as connection:
+    with connect(address) as connection:
         return _plan_for(request, probe_inventory(connection))
 
 

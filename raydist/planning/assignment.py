@@ -60,9 +60,9 @@ class TaskAssignment:
     kept: Any = None
 
     def own_part(self, common: TaskAssignment) -> dict[str, Any]:
-        """Returns the fields that differ from those of `common`, another task's: few, of whatever size that is.
+        """Returns the fields that differ from those of `common`, the assignment of another task.
 
-        `dataclasses.replace(common, **own_part)` is this one again.
+        `dataclasses.replace(common, **own_part)` is this one again. All that is large is in `common`.
         """
         fields = ((each.name, getattr(self, each.name)) for each in dataclasses.fields(self))
         return {name: value for name, value in fields if not _is_same(value, getattr(common, name))}

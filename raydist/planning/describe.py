@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.capacity import LOGICAL_CPUS_PER_CORE
 from raydist.planning.plan import Plan
 from raydist.planning.resources.host_fit import num_fitting, why_not
+from raydist.planning.simulated import cluster_cost
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
 from raydist.spec.job import JobSpec
 from raydist.spec.params.kept import keep_params
@@ -59,6 +61,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "embedded_cpus": plan.embedded_cpus,
         "storage": plan.job.storage,
         "cluster": placeholder_cluster(plan).as_dict(),
+        "cluster_cost": None if (cost := cluster_cost(plan)) is None else dataclasses.asdict(cost),
         "tasks": [{"task": str(task), "tf_config": config} for task, config in listed],
         "notes": list(plan.notes),
     }

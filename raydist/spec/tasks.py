@@ -58,7 +58,7 @@ class TaskId:
         return cls(task_type=TaskType(task_type), index=int(index))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _interned(task_type: TaskType, index: int) -> TaskId:
     return TaskId(task_type=task_type, index=index)
 

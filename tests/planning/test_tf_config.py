@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import pickle
 
 import pytest
 
@@ -68,6 +70,17 @@ def test_each_tasks_tf_config_is_json_with_the_same_cluster_and_its_own_index(nu
     assert [json.loads(text or "") for text in texts] == [
         {"cluster": cluster, "task": {"type": "worker", "index": index}} for index in range(num_workers)
     ]
+
+
+def test_own_parts_of_many_assignments_are_small() -> None:
+    made = plan(1000, cpus_per_worker=0.01)
+    assignments = make_assignments(made, placeholder_addresses(made), attempt=0, run_uri="/r")
+    common = assignments[made.tasks[0]]
+    own = {task: pickle.dumps(one.own_part(common)) for task, one in assignments.items()}
+    for task, assignment in assignments.items():
+        assert dataclasses.replace(common, **pickle.loads(own[task])) == assignment
+    assert sum(map(len, own.values())) / 1000 < 250
+    assert len(pickle.dumps(common)) > 10_000  # the addresses
 
 
 def test_assignment_tells_a_worker_its_part() -> None:

@@ -20,6 +20,7 @@ from raydist.planning.describe import (
     placeholder_tf_config,
     placeholder_tf_configs,
 )
+from raydist.planning.simulated import cluster_cost
 from raydist.spec.job import Strategy
 from raydist.spec.settings.params import ParamTexts
 from raydist.spec.settings.secrecy import without_secrets
@@ -115,6 +116,9 @@ def _print(plan: Plan) -> None:
     for task_type, addresses in placeholder_cluster(plan).as_dict().items():
         few = addresses if len(addresses) <= _MAX_ADDRESSES else [*addresses[:2], "…", addresses[-1]]
         output.show(f"cluster    {len(addresses)} x {task_type}: {', '.join(few)}")
+    cost = cluster_cost(plan)
+    for sentence in [] if cost is None else cost.sentences():
+        output.show(f"cost       {sentence}")
     output.show(f"TF_CONFIG  the cluster and the task; --tf-config {plan.tasks[-1]} prints that of one task")
 
 

@@ -102,9 +102,7 @@ class MemoryWatch:
         for memory in memories.values():
             by_host.setdefault(memory.host, []).append(memory)
         for status in growing:
-            limits = _limits(
-                status, memories[status.task], by_host[status.host], reserved_bytes(status.task)
-            )
+            limits = _limits(status, memories[status.task], by_host[status.host], reserved_bytes(status.task))
             limit = min(limits, key=lambda one: one.reached_in_s, default=None)
             if limit is not None and limit.reached_in_s < left_s:
                 growth = memories[status.task].growth or 0.0

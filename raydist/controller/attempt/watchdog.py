@@ -53,7 +53,11 @@ class Watchdog:
         """
         since_s = 0.0 if self.looked_at_s is None else now_s - self.looked_at_s
         watched_s = self.watched_s + min(since_s, _LONGEST_LOOK_S)
-        heartbeat_at_s, progress, awaiting = dict(self.heartbeat_at_s), dict(self.progress), set(self.awaiting)
+        heartbeat_at_s, progress, awaiting = (
+            dict(self.heartbeat_at_s),
+            dict(self.progress),
+            set(self.awaiting),
+        )
         has_moved = False
         ended = list(attempt.dismissed - self.dismissed)
         for status in news:

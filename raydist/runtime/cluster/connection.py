@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from raydist.errors import ClusterError
+from raydist.errors import ClusterError, SpecError
+from raydist.planning.simulated import SIMULATED
 from raydist.runtime.cluster.authentication import (
     ASK_TIMEOUT_S,
     AUTH_MODE,
@@ -210,6 +211,11 @@ def _existing() -> Connection | None:
 def _resolve(address: str | None, environ: MutableMapping[str, str]) -> str:
     """Returns `local`, `host:port` or `ray://host:port`."""
     address = address or environ.get(ADDRESS_VARIABLE) or running_address(environ) or LOCAL
+    if address.startswith(SIMULATED):
+        raise SpecError(
+            f"address is {address}, a cluster that is only described, which nothing can run on; "
+            "use it with raydist plan"
+        )
     if address != "auto":
         return address
     found = running_address(environ) or _unrecorded_address()

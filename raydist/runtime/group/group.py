@@ -86,7 +86,9 @@ class RayTaskGroup:
         self._versions: dict[str, str] = {}
         self._on_hello: Callable[[Hello], None] = lambda hello: None
         self._assignments: dict[TaskId, TaskAssignment] = {}
-        self._common: tuple[TaskAssignment, Any] | None = None  # what is the same for all, and Ray's reference
+        self._common: tuple[TaskAssignment, Any] | None = (
+            None  # what is the same for all, and Ray's reference
+        )
         self._listener = Listener()
         self._followed: set[Any] = set()
         self._awaited_extras: set[Any] = set()

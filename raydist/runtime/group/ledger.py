@@ -14,7 +14,6 @@ from raydist.runtime.task.greeting import Hello
 from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 
-
 _BEFORE_SERVICE = (TaskState.PENDING, TaskState.STARTING)
 
 
@@ -101,9 +100,7 @@ class Ledger:
         incarnation = self.incarnation_of(task) + 1
         self._drained.discard(task)
         self._received_at_s.pop(task, None)
-        self._keep(
-            TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation)
-        )
+        self._keep(TaskStatus(task=task, state=TaskState.PENDING, pid=0, host="", incarnation=incarnation))
 
     def _keep(self, status: TaskStatus) -> None:
         task, state = status.task, status.state

@@ -98,7 +98,8 @@ OPTIONS: tuple[Option, ...] = (
         name="address",
         metavar="ADDRESS",
         summary="Ray cluster: local (embedded), auto, host:port or ray://host:port; when omitted, "
-        "RAY_ADDRESS, else a Ray that runs on this machine, else local.",
+        "RAY_ADDRESS, else a Ray that runs on this machine, else local. plan takes described hosts too: "
+        "simulated:hosts=1250,cpus=8,gpus=8,memory=64GiB.",
         parser=values.optional(values.address),
     ),
     Option(

@@ -31,7 +31,7 @@ _OWN_AMOUNTS = {
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _SELECTOR = re.compile(r"!?(?:[A-Za-z0-9][A-Za-z0-9._-]*|in\([A-Za-z0-9._, -]+\))")
 
-_ADDRESS_PATTERN = re.compile(r"local|auto|ray://\S+|[^\s/]+:[0-9]{1,5}")
+_ADDRESS_PATTERN = re.compile(r"local|auto|ray://\S+|simulated:\S*|[^\s/]+:[0-9]{1,5}")
 
 # As MLflow takes them. An error does not repeat what was written: it may hold a password.
 _TRACKING_PATTERN = re.compile(r"databricks(://\S+)?|[a-z][a-z0-9+]*://\S+")

@@ -55,6 +55,17 @@ def test_plan_prints_roles_and_a_tf_config_for_every_task_under_parameter_server
         assert f"{tf_config['task']['type']}/{tf_config['task']['index']}" == task
 
 
+def test_plan_for_hosts_that_are_described(raydist: Run, job_file: Write) -> None:
+    address = "simulated:hosts=8,cpus=8,memory=64GiB"
+    code, out, _ = raydist("plan", str(job_file()), "--workers", "64", "--address", address)
+    assert code == 0
+    assert "inventory  a simulated cluster: 8 hosts, 64 CPUs, 0 GPUs" in out
+    assert "cost       an all-reduce on CPUs takes 126 messages one after the other" in out
+    code, _, err = raydist("submit", str(job_file()), "--address", address)
+    assert code == 2
+    assert "only described" in err
+
+
 def test_plan_shows_variables_without_their_secrets(
     raydist: Run, job_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
