@@ -54,10 +54,17 @@ SAVE_S = 30.0
 # How long tasks get to say where they are: they take commands twice a second.
 STACKS_S = 3.0
 RECORD_EVERY_S = 1.0
+# With many tasks the record is large. Who reads it takes one of 10 s for that of a dead controller.
+_TASKS_A_SECOND, _MOST_RECORD_S = 200, 5.0
 # How often a run that could have more workers looks whether there is room.
 ROOM_EVERY_S = 10.0
 
 Sink = Callable[[dict[str, Any]], None]
+
+
+def record_every_s(num_tasks: int) -> float:
+    """Returns the time between two records of a run that goes on, but for those of its changes of state."""
+    return min(max(RECORD_EVERY_S, num_tasks / _TASKS_A_SECOND), _MOST_RECORD_S)
 
 
 class Controller:
@@ -318,13 +325,13 @@ class Controller:
         for name, seconds in update.timings:
             self._timings.setdefault(name, offset_s + seconds)
         first_steps = [s.first_step_at_s for s in update.statuses if s.first_step_at_s is not None]
-        if first_steps:
+        if first_steps and "first_step" not in self._timings:
             # Another host's clock may be behind ours.
-            self._timings.setdefault("first_step", max(0.0, min(first_steps) - self._started_unix_s))
+            self._timings["first_step"] = max(0.0, min(first_steps) - self._started_unix_s)
 
     def _report_progress(self) -> None:
         now_s = self._clock.now()
-        if now_s - self._recorded_s >= RECORD_EVERY_S:
+        if now_s - self._recorded_s >= record_every_s(len(self._machine.attempt.tasks)):
             self._write_record()
         run_s = now_s - self._started_s
         ready_s = self._timings.get("tasks_ready")

@@ -27,7 +27,7 @@ from raydist.runtime.cluster.datasets import Datasets
 from raydist.runtime.cluster.reach import Reach
 from raydist.runtime.group.actors import ActorSet
 from raydist.runtime.group.ledger import Ledger
-from raydist.runtime.group.listener import Answer, Listener
+from raydist.runtime.group.listener import Answer, Listener, progress_every_s
 from raydist.runtime.group.ray_failures import lost_task, raise_if_host_cannot, unreachable_task
 from raydist.runtime.host.firewall.public import check_not_public
 from raydist.runtime.host.leftovers import new_owner
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 
 # How often a group that is not placed yet looks whether it is: Ray sends no event for it.
 _PLACEMENT_POLL_S = 0.25
-# A task tells its status twice a second; after so long without one its process is looked at from outside.
-_SILENCE_S = 2.0
+# After so many statuses that did not come a task's process is looked at from outside.
+_MISSED_STATUSES = 4
 # How soon it is looked again while an answer is awaited.
 _LOOK_AGAIN_S = 0.2
 # How often Ray is asked whether nodes are about to be taken away.
@@ -89,7 +89,8 @@ class RayTaskGroup:
         self._common: tuple[TaskAssignment, Any] | None = (
             None  # what is the same for all, and Ray's reference
         )
-        self._listener = Listener()
+        self._progress_every_s = progress_every_s(len(plan.tasks))
+        self._listener = Listener(progress_every_s=self._progress_every_s)
         self._followed: set[Any] = set()
         self._awaited_extras: set[Any] = set()
         self._gone: set[TaskId] = set()  # tasks whose agents are
@@ -301,7 +302,8 @@ class RayTaskGroup:
 
     def _look_for_lost(self) -> None:
         """Finds the tasks whose agent or host is gone without Ray's knowing of it yet."""
-        for task, loss in self._reach.look(self._ledger.suspects(silence_s=_SILENCE_S)).items():
+        suspects = self._ledger.suspects(silence_s=_MISSED_STATUSES * self._progress_every_s)
+        for task, loss in self._reach.look(suspects).items():
             self._gone.add(task)
             pid = self._ledger.pid_of(task)
             self._ledger.failed(unreachable_task(self._ledger.hellos[task], loss, pid=pid))

@@ -14,6 +14,16 @@ import ray
 
 # What comes within this time is taken together, so that a large run does not keep the controller busy.
 _GATHER_S = 0.02
+# A task tells its progress twice a second. Of a large run no more than so many do in a second, since each
+# answer costs the driver some 0.2 ms; but each of them soon enough to be none of those that are missed.
+PROGRESS_EVERY_S = 0.5
+_ANSWERS_A_SECOND = 500
+_MOST_PROGRESS_S = 2.0
+
+
+def progress_every_s(num_tasks: int) -> float:
+    """Returns how often each task of such a run tells its progress, in seconds."""
+    return min(max(PROGRESS_EVERY_S, num_tasks / _ANSWERS_A_SECOND), _MOST_PROGRESS_S)
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,9 @@ class Listener:
     An agent that nobody asks for long takes itself for cut off.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, progress_every_s: float = PROGRESS_EVERY_S) -> None:
+        """Takes how often progress alone is news."""
+        self._progress_every_s = progress_every_s
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[tuple[Answer, Any] | None] = queue.SimpleQueue()
         self._is_closed = False
@@ -69,7 +81,7 @@ class Listener:
 
     def _ask(self, key: Hashable, agent: Any, *, since: int) -> None:
         # Ray's own thread, which the callback runs in, is not to call Ray.
-        asked = agent.news.remote(since).future()
+        asked = agent.news.remote(since, self._progress_every_s).future()
         asked.add_done_callback(lambda future: self._ready.put((Answer(key, future), agent)))
 
     def _follow_all(self) -> None:

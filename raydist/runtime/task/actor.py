@@ -27,8 +27,6 @@ from raydist.storage.kept_state import StateMemory
 
 # A long poll, what follows it, and calls beside them.
 CONCURRENCY = 8
-# Progress is told at these whole parts of a second, so that all tasks of a run wake its driver together.
-_PROGRESS_EVERY_S = 0.5
 # After this a long poll answers without news.
 _POLL_S = 10.0
 # The run has given such a host up by then, and goes on elsewhere: what it left behind must not train on.
@@ -141,15 +139,16 @@ class TaskActor:
             assignment = dataclasses.replace(common, **own)
             self._life.run(assignment, code, RayParcels(keeper), _fetched(kept))
 
-    def news(self, since: int) -> News:
+    def news(self, since: int, progress_every_s: float) -> News:
         """Waits for a status after the one with that number, and returns the newest.
 
-        Progress alone comes at whole half seconds, anything else at once.
+        Progress alone comes at whole multiples of `progress_every_s`, so that all tasks of a run wake its
+        driver together; anything else at once.
         """
         self._called_at_s = math.inf
         with self._changed:
             if self._changed.wait_for(lambda: self._seq > since, _POLL_S):
-                rest_s = _PROGRESS_EVERY_S - time.time() % _PROGRESS_EVERY_S
+                rest_s = progress_every_s - time.time() % progress_every_s
                 self._changed.wait_for(lambda: self._pressing_seq > since, rest_s)
             self._called_at_s = time.monotonic()
             return News(seq=self._seq, status=self._told if self._seq > since else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -43,6 +44,7 @@ _WORD = re.compile(r"(?!/)(?=\S*[A-Za-z0-9+/=]{20})(?=\S*[0-9])(?=\S*[A-Za-z])[A
 _RANDOM_BITS = 3.3  # of hexadecimal digits about 3.6
 
 
+@functools.lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Whether a name, such as that of the param `api_key`, says that its text is a secret."""
     return _SECRET_NAME.search(_in_snake_case(name)) is not None
