@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raydist.errors import MistakeError, SpecError, StorageError
+from raydist.errors import MistakeError, RaydistError, SpecError, StorageError
 from raydist.planning.data_room import with_data_room
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
@@ -28,7 +28,7 @@ from raydist.runtime.cluster.datasets import check_datasets, check_resumed, seri
 from raydist.runtime.host.address import LOCAL, running_address
 from raydist.runtime.host.leftovers import new_owner
 from raydist.runtime.task.code_archive import pack, size_note
-from raydist.runtime.task.fork_client import started_ahead
+from raydist.runtime.task.fork_client import started_ahead, started_beside
 from raydist.spec.job import JobSpec
 from raydist.spec.process import this_process
 from raydist.spec.request import Config, JobLike, Request, read_request
@@ -249,8 +249,12 @@ def _prepare(
     folder = _open_folder(request)
     if not folder.was_detached:
         _claim(folder, stack)
+    # TensorFlow is imported while Ray starts, or while this process connects to it.
     if early_plan is not None:
-        stack.enter_context(started_ahead(early_plan))  # TensorFlow is imported while Ray starts
+        stack.enter_context(started_ahead(early_plan))
+    elif not _is_connected():
+        address = running_address() if job.address in (None, "auto") else job.address
+        stack.enter_context(started_beside(_guess(request), address))
     code = None if job.working_dir is None else pack(Path(job.working_dir))
     trace = stack.enter_context(traced_code(code, job))
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail
@@ -286,6 +290,14 @@ def _prepare(
         owner=owner,
         datasets=request.datasets,
     )
+
+
+def _guess(request: Request) -> Plan | None:
+    """Returns what is probably going to be launched on a Ray that was not asked yet."""
+    try:
+        return _plan_for(request, this_machine())
+    except RaydistError:  # this host alone cannot do it, or what is wrong is told in a moment
+        return None
 
 
 def _succeeded_before(request: Request, on_event: EventHook | None) -> RunResult | None:

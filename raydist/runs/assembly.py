@@ -87,7 +87,8 @@ def make_controller(
             events.append(event)
 
     tracker = _tracker(plan.job)
-    evidence = Evidence(traced, before=folder.evidence)
+    has_same_bits = plan.job.virtual_replicas is not None and plan.job.reduce_order == "fixed"
+    evidence = Evidence(traced, before=folder.evidence, has_same_bits=has_same_bits)
     constants: dict[str, Any] = {
         "spec": describe_job(plan.job),
         "plan": describe_plan(plan),
@@ -120,7 +121,7 @@ def make_controller(
         record=record,
         on_event=on_event,
         newest_checkpoint=functools.partial(_newest_checkpoint, plan.job),
-        more_notes=lambda: (*tell_notes(), *(() if tracker is None else tracker.notes())),
+        more_notes=lambda: (*tell_notes(), *evidence.notes(), *(() if tracker is None else tracker.notes())),
         on_end=_all(None if tracker is None else tracker.finish, end_hook(plan.job), expiry_hook(plan.job)),
         ray_s=ray_s,
         revival=revival,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# The packages that compute.
+_COMPUTING = ("tensorflow", "keras", "tf-keras", "tf_keras", "numpy")
 # How long the end of a run waits for the copy of its code, which is stored while it starts.
 _COPY_TIMEOUT_S = 60.0
 
@@ -56,18 +58,36 @@ def traced_code(code: bytes | None, job: JobSpec) -> Iterator[Callable[[], CodeR
 class Evidence:
     """What is known of a run so far. `facts` may be called from another thread than the rest."""
 
-    def __init__(self, code: CodeRecord | None, *, before: Mapping[str, Any] | None = None) -> None:
-        """Takes the code that travels, and the `facts` of a run that goes on."""
+    def __init__(
+        self,
+        code: CodeRecord | None,
+        *,
+        before: Mapping[str, Any] | None = None,
+        has_same_bits: bool = False,
+    ) -> None:
+        """Takes the code that travels, and the `facts` of a run that goes on.
+
+        Args:
+          has_same_bits: Whether the run is to have the same bits wherever it goes on.
+        """
         self._code = code
+        self._before = before if has_same_bits else None
+        self._notes: tuple[str, ...] = ()
         self._environment: Environment = (before or {}).get("environment") or Environment()
         self._versions: Mapping[str, str] = (before or {}).get("versions") or {}
         self._copying: threading.Thread | None = None
 
     def take(self, hello: Hello) -> None:
         """Takes what a task reports of its host, the chief also of what is installed there."""
+        if self._before is not None:
+            self._notes = tuple(dict.fromkeys([*self._notes, *changes_since(self._before, hello)]))
         if hello.machine is not None:
             self._environment = self._environment.with_host(hello.host, hello.host_name, hello.machine)
         self._versions = hello.packages or self._versions
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns sentences about what differs from the part of the run that was before, all so far."""
+        return self._notes
 
     def keep(self, code: bytes | None, folder: RunFolder) -> None:
         """Stores the copy of the code in the background, once, without what .gitignore names."""
@@ -91,3 +111,21 @@ class Evidence:
             logger.warning("the code of the run could not be kept: %s", error)
             return
         self._code = dataclasses.replace(record, file=file)
+
+
+def changes_since(before: Mapping[str, Any], hello: Hello) -> Iterator[str]:
+    """Yields a sentence for each difference to the run so far on which the bits of its results depend.
+
+    Args:
+      before: The run's `facts` by then. `hello`: of a task that goes on.
+    """
+    was, now = before.get("versions") or {}, hello.packages
+    changed = [name for name in _COMPUTING if name in was and name in now and was[name] != now[name]]
+    if changed:
+        listed = ", ".join(f"{name} {was[name]} before and {now[name]} now" for name in changed)
+        yield f"the run goes on with other versions ({listed}), so its bits may differ from here on"
+    hosts = before.get("environment", Environment()).hosts
+    known, machine = {(group.machine.cpu, group.machine.gpus) for group in hosts}, hello.machine
+    if machine is not None and known and (machine.cpu, machine.gpus) not in known:
+        kind = ", ".join([str(machine.cpu), *machine.gpus])
+        yield f"the run goes on with {kind}, which it had not before, so its bits may differ from here on"

@@ -233,3 +233,51 @@ def test_runs_in_threads_share_an_embedded_ray_until_the_last_one_ends(
     assert not told["is_initialized"]
     assert list((sessions / "ray").glob("session_*")) == []
     shutil.rmtree(sessions)
+
+
+AHEAD = """
+import json
+import os
+import sys
+import time
+
+import raydist
+from raydist.runtime.task.fork_server import servers_here
+
+
+def train(ctx):
+    ctx.report({"parent": os.getppid()}, step=1)
+
+
+def look(event):
+    if event["event"] == "ray":
+        ahead.extend(sorted(set(servers_here()) - known))
+
+
+known, ahead = set(servers_here()), []
+address, storage, home = sys.argv[1:]
+options = {"address": address, "storage": storage, "env": {"OF": home}, "keep_warm": "0"}
+result = raydist.run(train, workers=2, on_event=look, **options)
+ended_at_s = time.monotonic()
+while not servers_here().keys().isdisjoint(ahead):
+    assert time.monotonic() - ended_at_s < 20, "the server stays"
+    time.sleep(0.1)
+print(json.dumps({"parent": result.metrics["parent"], "ahead": ahead}))
+"""
+
+
+def test_tasks_of_a_ray_on_this_host_find_what_the_driver_has_begun_to_import(
+    running_ray: RunningRay, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(AHEAD)
+    ended = subprocess.run(
+        [sys.executable, "script.py", running_ray.address, str(tmp_path / "runs"), str(tmp_path)],
+        cwd=tmp_path,
+        env=dict(running_ray.environ),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told["ahead"] == [told["parent"]]

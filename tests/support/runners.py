@@ -95,6 +95,15 @@ class CountingRunner:
         )
 
 
+class IdlingRunner(CountingRunner):
+    """Counts a step each half second, and prints nothing: of which a machine carries many."""
+
+    def _count(self, params: dict, assignment: TaskAssignment) -> None:
+        for step in range(params["steps"]):
+            self._step = step
+            time.sleep(0.5)
+
+
 class ReadingRunner(CountingRunner):
     """Counts the rows of its share of the dataset `train` in two passes; notes those of the second."""
 

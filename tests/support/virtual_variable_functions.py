@@ -134,7 +134,9 @@ def noted(ctx: Any) -> dict[str, Any]:
     outside = tf.Variable(0.0, name="outside")
     with ctx.strategy.scope():
         inside, generator = tf.Variable(0.0), tf.random.Generator.from_seed(3)
+    compiled = tf.function(lambda: inside * 2.0, jit_compile=True)
     steps = {
+        "compiled": compiled,
         "uniform": lambda: tf.random.uniform([2]),
         "outside": lambda: outside.assign_add(1.0),
         "inside": lambda: inside.assign(inside * 0.5),
@@ -145,4 +147,7 @@ def noted(ctx: Any) -> dict[str, Any]:
         function = tf.function(lambda step=step: ctx.strategy.run(step))
         graph = function.get_concrete_function().graph
         found[name] = list(layer_notes.notes_on_workers(ctx.strategy, graph))
+    tf.config.optimizer.set_jit("autoclustering")
+    found["clustered"] = list(layer_notes.notes_on_workers(ctx.strategy, graph))
+    tf.config.optimizer.set_jit(False)
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raydist.training.stepping import clustering
+from raydist.training.replicas import clustering
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ def test_what_makes_results_depend_on_the_number_of_workers_is_noted() -> None:
     found = run()["noted"].values
     assert [name for name, notes in found.items() if not notes] == ["inside", "generator"]
     [draw], [outside] = found["uniform"], found["outside"]
+    assert "a function that XLA compiles (jit_compile=True)" in found["compiled"][0]
+    assert "leave set_jit and --tf_xla_auto_jit out" in found["clustered"][0]
     assert "TensorFlow's RandomUniform, whose seed depends on how many replicas a worker computes" in draw
     assert outside == (
         "a training step changes outside, made outside of the strategy's scope, in each replica of a worker "

@@ -64,6 +64,25 @@ def end_session(session: Path) -> None:
     remove_session(session)
 
 
+def raylets_here(gcs_port: int) -> dict[int, float]:
+    """Returns the daemons on this host of this user's Rays of that port, with the CPUs of each."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # another user's, or one that has just ended
+            program, *arguments = (process / "cmdline").read_bytes().split(b"\0")
+            if _PROGRAM.search(program) and process.stat().st_uid == os.getuid():
+                options = dict(one.partition(b"=")[::2] for one in arguments)
+                if options.get(b"--gcs-address", b"").endswith(b":%d" % gcs_port):
+                    found[int(process.name)] = _cpus_in(options.get(b"--static_resource_list", b""))
+    return found
+
+
+def _cpus_in(resources: bytes) -> float:
+    """Returns the CPUs in `node:10.0.0.1,1.0,CPU,4,memory,8589934592`."""
+    match = re.search(rb"(?:^|,)CPU,([0-9.]+)", resources)
+    return float(match[1]) if match else 0.0
+
+
 def _processes_of(session: Path) -> list[int]:
     """Returns Ray's processes that write into the session.
 

@@ -14,11 +14,15 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
+from raydist.errors import RaydistError
 from raydist.planning.environment import static_environment
 from raydist.planning.plan import Plan
+from raydist.runtime.host.address import split_address
+from raydist.runtime.host.session import raylets_here
 from raydist.runtime.host.software.versions import installed_versions
 from raydist.runtime.task.fork_server import Stay, command, receive, send, user_of
 from raydist.runtime.task.runner import preload_of, runner_of
@@ -37,6 +41,7 @@ _PREFIXES_OF_A_PROCESS = ("RAY_", "RAYDIST_")
 # OpenBLAS and pyarrow's allocator would each start a thread, which a fork would not have.
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 _BACKLOG = 128
+_NAMESPACES = ("net", "mnt", "pid", "user")
 
 
 def connect(runner: str, environ: Mapping[str, str]) -> socket.socket:
@@ -97,8 +102,85 @@ def started_ahead(plan: Plan, environ: MutableMapping[str, str] = os.environ) ->
     if plan.job.runtime_env:
         yield
         return
+    preload, of_tasks = _of_tasks(plan, environ)
+    reading, writing = os.pipe()  # its end is that of the server
+    try:
+        # Without it, tasks start one themselves, and say what is wrong.
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            name = f"{_key(preload, of_tasks)}-{secrets.token_hex(4)}"
+            _start_server(name, preload, of_tasks, parent=f"fd:{reading}", is_quiet=True)
+            environ[_AHEAD] = name
+        yield
+    finally:
+        environ.pop(_AHEAD, None)
+        os.close(reading)
+        os.close(writing)
+
+
+@contextlib.contextmanager
+def started_beside(plan: Plan | None, address: str | None) -> Iterator[None]:
+    """Starts the server for the tasks of a Ray that runs on this host, while the driver connects to that.
+
+    It ends with the block if no task has used it. It is left out where one is there, where it is not certain
+    that tasks will find it, and for tasks on other hosts alone.
+
+    Args:
+      plan: What will probably be launched; None where that is not known.
+      address: `host:port` of the Ray.
+    """
+    if plan is None or plan.job.runtime_env or address is None or "://" in address:
+        yield
+        return
+    held: list[socket.socket] = []
+
+    def start() -> None:
+        # Without it, tasks start one themselves, and say what is wrong.
+        with contextlib.suppress(OSError, subprocess.CalledProcessError, RaydistError):
+            held.extend(_start_beside(plan, port=split_address(address)[1]))
+
+    thread = threading.Thread(target=start, name="raydist-ahead", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        for connection in held:
+            connection.close()
+
+
+def _start_beside(plan: Plan, *, port: int) -> Iterator[socket.socket]:
+    """Starts the server for the only daemon of that Ray on this host; yields what holds it."""
+    cpus = plan.roles[0].resources.num_cpus
+    raylets = [pid for pid, has_cpus in raylets_here(port).items() if has_cpus >= cpus]
+    if len(raylets) != 1 or not _is_beside(raylets[0]):
+        return
+    [raylet] = raylets
+    variables = Path(f"/proc/{raylet}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
+    inherited = dict(one.partition("=")[::2] for one in variables if "=" in one)
+    inherited.pop("LD_PRELOAD", None)  # which Ray gives the daemon alone
+    preload, environ = _of_tasks(plan, inherited)
+    name = f"{_key(preload, environ)}-{raylet}"
+    if (connection := _connected(name)) is not None:
+        connection.close()  # kept warm by a run before, as long as that has asked for
+        return
+    _start_server(name, preload, environ, parent=f"pid:{raylet}", is_quiet=True)
+    connection = _connected(name)
+    if connection is not None:
+        send(connection, Stay(keep_warm_s=0.0))
+        yield connection
+
+
+def _is_beside(pid: int) -> bool:
+    """Whether a process is in the namespaces and the cgroup of this one."""
+    places = [f"ns/{name}" for name in _NAMESPACES]
+    if any(os.readlink(f"/proc/{pid}/{one}") != os.readlink(f"/proc/self/{one}") for one in places):
+        return False
+    return Path(f"/proc/{pid}/cgroup").read_text() == Path("/proc/self/cgroup").read_text()
+
+
+def _of_tasks(plan: Plan, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Returns what the tasks of a plan import ahead, and their environment on a host with that one."""
     role = plan.roles[0]
-    preload = preload_of(runner_of(plan.tasks[0], plan.strategy, plan.job))
     changes = static_environment(
         keras=plan.keras,
         num_cpus=role.resources.num_cpus,
@@ -107,19 +189,8 @@ def started_ahead(plan: Plan, environ: MutableMapping[str, str] = os.environ) ->
         given=plan.job.env,
         environ=environ,
     )
-    of_tasks = {name: value for name, value in {**environ, **changes}.items() if value is not None}
-    reading, writing = os.pipe()  # its end is that of the server
-    try:
-        # Without it, tasks start one themselves, and say what is wrong.
-        with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            name = f"{_key(preload, of_tasks)}-{secrets.token_hex(4)}"
-            _start_server(name, preload, of_tasks, parent=f"fd:{reading}")
-            environ[_AHEAD] = name
-        yield
-    finally:
-        environ.pop(_AHEAD, None)
-        os.close(reading)
-        os.close(writing)
+    preload = preload_of(runner_of(plan.tasks[0], plan.strategy, plan.job))
+    return preload, {name: value for name, value in {**environ, **changes}.items() if value is not None}
 
 
 def import_path() -> tuple[str, ...]:
@@ -147,8 +218,15 @@ def _address(name: str) -> str:
     return f"\0raydist-fork-{name}"
 
 
-def _start_server(name: str, preload: str, environ: Mapping[str, str], *, parent: str) -> None:
-    """Starts a server, to which one can connect from now on; returns if another task has been faster."""
+def _start_server(
+    name: str, preload: str, environ: Mapping[str, str], *, parent: str, is_quiet: bool = False
+) -> None:
+    """Starts a server, to which one can connect from now on; returns if another task has been faster.
+
+    Args:
+      is_quiet: Whether what TensorFlow prints when it is imported is lost: it belongs in a task's log, and
+        not on the user's screen.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
             listener.bind(_address(name))
@@ -160,8 +238,7 @@ def _start_server(name: str, preload: str, environ: Mapping[str, str], *, parent
         environ = {**environ, **_SINGLE_THREADED, "PYTHONPATH": os.pathsep.join(import_path())}
         environ.pop("TMPDIR", None)  # of the task, which it outlives
         kind, _, number = parent.partition(":")
-        # What TensorFlow prints when it is imported belongs in a task's log, and not on the user's screen.
-        output = subprocess.DEVNULL if kind == "fd" else None
+        output = subprocess.DEVNULL if is_quiet else None
         # It goes on in a process of its own: Ray kills the children of an actor with it.
         subprocess.run(
             command(listener.fileno(), parent, preload),
@@ -183,7 +260,7 @@ def _newest_source_ns() -> int:
 
 def _key(preload: str, environ: Mapping[str, str]) -> str:
     """Returns what tasks that share a server have in common, but for Ray: host, container and environment."""
-    places = [os.readlink(f"/proc/self/ns/{name}") for name in ("net", "mnt", "pid", "user")]
+    places = [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES]
     places.append(Path("/proc/self/cgroup").read_text())
     kept = sorted(
         (name, value)
@@ -191,5 +268,13 @@ def _key(preload: str, environ: Mapping[str, str]) -> str:
         if name not in _OF_A_PROCESS and not name.startswith(_PREFIXES_OF_A_PROCESS)
     )
     versions = sorted(installed_versions().items())
-    parts = (sys.executable, sys.prefix, versions, _newest_source_ns(), preload, places, kept)
+    parts = (
+        os.path.realpath(sys.executable),
+        sys.prefix,
+        versions,
+        _newest_source_ns(),
+        preload,
+        places,
+        kept,
+    )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

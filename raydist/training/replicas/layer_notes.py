@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.replicas import code_names
+from raydist.training.replicas import clustering, code_names
 
 _MAX_NAMES = 5
 # What Keras's layers that draw random numbers begin with.
@@ -167,6 +168,17 @@ def notes_on_workers(strategy: tf.distribute.Strategy, graph: tf.Graph) -> Itera
             f"a training step changes {names}, made outside of the strategy's scope, in each replica of a "
             "worker in turn, so results depend on the number of workers; make it in the scope"
         )
+    if clustering.is_on(jit=tf.config.optimizer.get_jit(), flags=os.environ.get("TF_XLA_FLAGS", "")):
+        yield (
+            "XLA chooses the parts of the steps that it compiles, which may be others where a worker "
+            "computes more replicas, so results may depend on the number of workers; leave set_jit and "
+            "--tf_xla_auto_jit out"
+        )
+    if any(one.attr["_XlaMustCompile"].b for one in _nodes_of(graph) if "_XlaMustCompile" in one.attr):
+        yield (
+            "a training step calls a function that XLA compiles (jit_compile=True), and raydist has not "
+            "compared such steps on several numbers of workers; raydist verify does"
+        )
     found = sorted(one for one in _ops_in(graph) if tf_private.draws_by_own_seed(one))
     if not found:
         return
@@ -183,9 +195,12 @@ def draws(graph: tf.Graph) -> bool:
 
 
 def _ops_in(graph: tf.Graph) -> set[str]:
+    return {node.op for node in _nodes_of(graph)}
+
+
+def _nodes_of(graph: tf.Graph) -> list[Any]:
     graph_def = graph.as_graph_def()
-    nodes = [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
-    return {node.op for node in nodes}
+    return [*graph_def.node, *(node for one in graph_def.library.function for node in one.node_def)]
 
 
 def _notes_on_groups(layers: list[Any]) -> Iterator[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from raydist.training.replicas import clustering
 from raydist.training.reporting import reporter
-from raydist.training.stepping import clustering
 
 
 def note_clustering(strategy: tf.distribute.Strategy) -> None:

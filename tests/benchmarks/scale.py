@@ -1,0 +1,267 @@
+"""What a run of a thousand tasks costs whoever controls it, with hosts and tasks that are described.
+
+    python -m tests.benchmarks.scale [--tasks 1000 10000] [--seconds 30] [--agents 0]
+
+For each number of tasks, eight to a host and without Ray or TensorFlow: one update with a status of each task
+(target: at most 5 ms for 1,000, 50 ms for 10,000), the bytes of all assignments (20 MB for 10,000), the CPU
+time of a controller whose tasks tell their status twice a second, its record and events on storage included
+(15% of a core for 1,000), what these write in an hour, and `raydist plan`, `status`, `list` and `report` as
+processes (1 s each).
+
+With --agents N: a run of N agents of a real Ray on this machine, whose tasks count instead of training: the
+seconds until all run, the CPU time of the driver while they do, and the seconds to the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from raydist.controller.clock import SystemClock
+from raydist.controller.controller import Controller
+from raydist.controller.report.journal import PROGRESS
+from raydist.controller.report.result import RunPlaces
+from raydist.controller.task_group import GroupUpdate
+from raydist.planning.describe import describe_job, describe_plan
+from raydist.planning.plan import Plan
+from raydist.planning.tf_config import make_assignments
+from raydist.spec.result import RunResult
+from raydist.spec.run_state import RunState
+from raydist.spec.status import Command, TaskState, TaskStatus
+from raydist.spec.tasks import TaskId
+from raydist.storage.run_record import RunRecord, RunRecordStore
+from raydist.storage.run_storage import open_run
+from raydist.storage.segments import EventWriter
+from tests.support.large_runs import TASKS_PER_HOST, large_machine, statuses_at, take, updated
+
+PROGRESS_S = 0.5
+_ROUNDS = 9
+_WATCH_S = 30.0
+_RUNNER = "tests.support.runners:IdlingRunner"
+
+
+def time_updates(num_tasks: int) -> None:
+    machine = large_machine(num_tasks)
+    take(machine, updated(statuses_at(machine, 1), at_s=1.0))
+    took = []
+    for number in range(_ROUNDS):
+        event = updated(statuses_at(machine, 2 + number), at_s=1.5 + number / 2)
+        began_at_s = time.perf_counter()
+        take(machine, event)
+        took.append(1e3 * (time.perf_counter() - began_at_s))
+    print(
+        f"{num_tasks} tasks: one update of all statuses {statistics.median(took):.1f} ms "
+        f"({min(took):.1f} to {max(took):.1f})"
+    )
+
+
+def measure_assignments(num_tasks: int) -> None:
+    machine = large_machine(num_tasks)
+    addresses = {one.task: one.address or "" for one in statuses_at(machine, 1)}
+    assignments = make_assignments(machine.plan, addresses, attempt=0, run_uri="/runs/r")
+    common = assignments[machine.plan.tasks[0]]
+    own = sum(len(pickle.dumps(one.own_part(common))) for one in assignments.values())
+    once = len(pickle.dumps(common))
+    per_host = once * (num_tasks // TASKS_PER_HOST) / 1e6
+    print(
+        f"{num_tasks} tasks: assignments {(own + once) / 1e6:.1f} MB from the driver, "
+        f"{own / num_tasks:.0f} B for each task and {once / 1e3:.0f} kB once, which Ray copies to each host: "
+        f"{per_host:.0f} MB in all"
+    )
+
+
+class _Group:
+    """A TaskGroup whose tasks tell their status twice a second, until the time is up."""
+
+    def __init__(self, plan: Plan, statuses: Sequence[TaskStatus], *, seconds: float) -> None:
+        self._statuses = statuses
+        self._ends_at_s = time.monotonic() + seconds
+        self._step = 0
+        self._next_s = time.monotonic()
+
+    def poll(self, *, timeout_s: float) -> GroupUpdate:
+        time.sleep(max(0.0, min(timeout_s, self._next_s - time.monotonic())))
+        if time.monotonic() < self._next_s:
+            return GroupUpdate(all_placed=True, all_addressed=True)
+        self._next_s += PROGRESS_S
+        self._step += 1
+        state = TaskState.RUNNING if time.monotonic() < self._ends_at_s else TaskState.FINISHED
+        return GroupUpdate(
+            statuses=tuple(_moved(one, self._step, state) for one in self._statuses),
+            all_placed=True,
+            all_addressed=True,
+        )
+
+    def command(self, command: Command, tasks: Sequence[TaskId] = ()) -> None: ...
+
+    def replace(self, task: TaskId) -> None: ...
+
+    def stop(self, *, for_another: bool = False, keeps_state: bool = True) -> None: ...
+
+    def last_statuses(self) -> tuple[TaskStatus, ...]:
+        return ()
+
+
+def _moved(status: TaskStatus, step: int, state: TaskState) -> TaskStatus:
+    # Quicker than dataclasses.replace: what comes from Ray is made outside of the controller's thread.
+    moved = TaskStatus.__new__(TaskStatus)
+    moved.__dict__.update(status.__dict__, step=step, state=state, beats=step)
+    return moved
+
+
+class _Launcher:
+    def __init__(self, plan: Plan, group: Callable[[], _Group]) -> None:
+        self._plan = plan
+        self._group = group
+
+    def replan(self, **facts: Any) -> Plan:
+        return self._plan
+
+    def room(self, plan: Plan, *, is_placed: bool) -> int:
+        return plan.num_workers
+
+    def launch(self, plan: Plan, *, attempt: int) -> _Group:
+        return self._group()
+
+    def close(self) -> None: ...
+
+
+def time_controller(num_tasks: int, folder: Path, *, seconds: float) -> None:
+    machine = large_machine(num_tasks)
+    statuses = statuses_at(machine, 1)
+    run = f"of-{num_tasks}"
+    storage = open_run(str(folder), run=run)
+    events, records = EventWriter(storage), RunRecordStore(storage)
+    constants = {"spec": describe_job(machine.plan.job), "plan": describe_plan(machine.plan)}
+    written = {"records": 0, "bytes": 0}
+
+    def record(result: RunResult) -> None:
+        records.replace(RunRecord.of(result, **constants))
+        written["records"] += 1
+        written["bytes"] += (folder / run / "run.json").stat().st_size
+
+    def on_event(event: dict[str, Any]) -> None:
+        if event["event"] == PROGRESS:
+            events.tick()
+        else:
+            events.append(event)
+
+    controller = Controller(
+        machine,
+        launcher=_Launcher(machine.plan, lambda: _Group(machine.plan, statuses, seconds=seconds)),
+        clock=SystemClock(),
+        places=RunPlaces(storage=storage.uri, task_logs=lambda task, attempt: f"{attempt}/{task}"),
+        record=record,
+        on_event=on_event,
+    )
+    began_at_s, cpu_s = time.perf_counter(), time.process_time()
+    assert controller.run().state.value == "SUCCEEDED"
+    took_s, cpu_s = time.perf_counter() - began_at_s, time.process_time() - cpu_s
+    events.close()
+    stored = sum(path.stat().st_size for path in (folder / run).rglob("*") if path.is_file())
+    print(
+        f"{num_tasks} tasks that tell their status twice a second: {100 * cpu_s / took_s:.1f}% of a core, "
+        f"{60 * cpu_s / took_s:.1f} s of CPU a minute; {written['records']} records in {took_s:.0f} s, "
+        f"{3600 / took_s * written['bytes'] / 1e6:.0f} MB written an hour, {stored / 1e6:.2f} MB stored"
+    )
+
+
+def time_commands(num_tasks: int, folder: Path) -> None:
+    hosts = -(-num_tasks // TASKS_PER_HOST)
+    described = f"simulated:hosts={hosts},cpus=8,gpus=8,memory=64GiB"
+    job = Path(__file__).parents[2] / "jobs/cifar.py"
+    storage = ("--storage", str(folder))
+    commands = {
+        "plan": ("plan", str(job), "--address", described, "--workers", str(num_tasks)),
+        "plan --json": ("plan", str(job), "--address", described, "--workers", str(num_tasks), "--json"),
+        "status": ("status", f"of-{num_tasks}", *storage),
+        "status --json": ("status", f"of-{num_tasks}", "--json", *storage),
+        "list": ("list", *storage),
+        "report": ("report", f"of-{num_tasks}", "-o", str(folder / "report.html"), *storage),
+    }
+    for name, arguments in commands.items():
+        took = []
+        for _ in range(3):
+            began_at_s = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", "raydist.cli.main", *arguments], check=True, stdout=subprocess.DEVNULL
+            )
+            took.append(time.perf_counter() - began_at_s)
+        print(f"{num_tasks} tasks: raydist {name} {statistics.median(took):.2f} s", flush=True)
+
+
+def run_agents(num_agents: int, folder: Path) -> None:
+    from raydist.runtime.cluster.connection import connect
+    from raydist.runtime.group.launcher import RayLauncher
+    from tests.support.ray_heads import ray_head
+
+    machine = large_machine(num_agents, params={"steps": 10**6}, storage=str(folder), start_timeout=1200.0)
+    begun: dict[str, float] = {}
+    with ray_head(num_cpus=num_agents, PYTHONPATH=str(Path(__file__).parents[2])) as head:
+        os.environ.update(head.environ)
+        with connect(head.address) as connection:
+            run_uri = str(folder / "r")
+            launcher = RayLauncher(machine.plan, connection, code=None, run_uri=run_uri, runner=_RUNNER)
+            controller = Controller(
+                machine,
+                launcher=launcher,
+                clock=SystemClock(),
+                places=RunPlaces(storage=run_uri, task_logs=lambda task, attempt: f"{attempt}/{task}"),
+                record=lambda result: None,
+                on_event=lambda event: begun.setdefault(str(event.get("state")), time.monotonic()),
+            )
+            thread = threading.Thread(target=controller.run)
+            began_at_s, cpu_s = time.monotonic(), time.process_time()
+            thread.start()
+            while "RUNNING" not in begun or machine.state is RunState.STARTING:
+                assert thread.is_alive(), controller.status().error
+                time.sleep(0.1)
+            print(
+                f"{num_agents} agents: all run after {time.monotonic() - began_at_s:.0f} s, "
+                f"{time.process_time() - cpu_s:.0f} s of them CPU time of the driver",
+                flush=True,
+            )
+            began_at_s, cpu_s = time.monotonic(), time.process_time()
+            time.sleep(_WATCH_S)
+            share = (time.process_time() - cpu_s) / (time.monotonic() - began_at_s)
+            print(
+                f"{num_agents} agents: {100 * share:.0f}% of a core for the driver while they run", flush=True
+            )
+            began_at_s = time.monotonic()
+            controller.request_stop()
+            thread.join()
+            print(
+                f"{num_agents} agents: gone {time.monotonic() - began_at_s:.1f} s after the stop", flush=True
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tasks", type=int, nargs="*", default=[1000, 10_000])
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--agents", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rd-", dir="/tmp") as name:
+        for num_tasks in arguments.tasks:
+            time_updates(num_tasks)
+            measure_assignments(num_tasks)
+            time_controller(num_tasks, Path(name), seconds=arguments.seconds)
+            time_commands(num_tasks, Path(name))
+        if arguments.agents:
+            run_agents(arguments.agents, Path(name))
+
+
+if __name__ == "__main__":
+    main()
