@@ -110,18 +110,16 @@ class _Windows:
             self._loads[_key_of(window)] = self._read_ahead(window)
 
     def _rows(self, stretches: Sequence[Stretch]) -> list[np.ndarray]:
-        parts = [
-            [array[stretch.first : stretch.end] for array in self._arrays(stretch.window)]
-            for stretch in stretches
-        ]
+        parts = [self._load_of(stretch.window).rows(stretch.first, stretch.end) for stretch in stretches]
         if len(parts) == 1:
             return parts[0]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
-    def _arrays(self, window: Window) -> list[np.ndarray]:
+    def _load_of(self, window: Window) -> _Load:
         key = _key_of(window)
         self._begin([window])
-        arrays = self._loads[key].result(self._source)
+        load = self._loads[key]
+        load.wait(self._source)
         # Jumping back and forth is right as well, only slow.
         following = self._order.after(window)
         kept = {key, _key_of(following)}
@@ -129,7 +127,7 @@ class _Windows:
             self._loads.pop(other).drop()
         if _key_of(following) not in self._loads and (self._epochs is None or following.epoch < self._epochs):
             self._loads[_key_of(following)] = self._read_ahead(following)
-        return arrays
+        return load
 
     def _read_ahead(self, window: Window) -> _Load:
         load = _Load(window)
@@ -153,12 +151,13 @@ class _Windows:
 
 
 class _Load:
-    """One window's examples, read once, in their final order, by whoever comes first."""
+    """One window's examples, read once, by whoever comes first."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
         self._lock = threading.Lock()
         self._arrays: list[np.ndarray] | None = None
+        self._order: np.ndarray | None = None
         self._is_dropped = False
 
     def drop(self) -> None:
@@ -166,7 +165,7 @@ class _Load:
         self._is_dropped = True
 
     def run(self, source: Examples) -> None:
-        """Reads, unless another thread did or does; an error is left to `result`, which tries once more."""
+        """Reads, unless another thread did or does; an error is left to `wait`, which tries once more."""
         if self._is_dropped or not self._lock.acquire(blocking=False):
             return
         try:
@@ -176,17 +175,25 @@ class _Load:
         finally:
             self._lock.release()
 
-    def result(self, source: Examples) -> list[np.ndarray]:
+    def wait(self, source: Examples) -> None:
+        """Waits until it is read, and reads it if nobody does."""
         with self._lock:
-            return self._read(source)
+            self._read(source)
 
-    def _read(self, source: Examples) -> list[np.ndarray]:
+    def rows(self, first: int, end: int) -> list[np.ndarray]:
+        """Returns the examples at these places, once they are read.
+
+        Only now are they put into their order: a block of them stays in the cache until it is copied on.
+        """
+        assert self._arrays is not None
+        if self._order is None:
+            return [array[first:end] for array in self._arrays]
+        return [array.take(self._order[first:end], axis=0) for array in self._arrays]
+
+    def _read(self, source: Examples) -> None:
         if self._arrays is None:
-            arrays, order = source.read(self._window.pieces), self._window.order()
-            if order is not None:
-                arrays = [array.take(order, axis=0) for array in arrays]
-            self._arrays = arrays
-        return self._arrays
+            self._order = self._window.order()
+            self._arrays = source.read(self._window.pieces)
 
 
 def _key_of(window: Window) -> _Key:

@@ -47,30 +47,29 @@ class StragglerWatch:
 
     def updated(self, statuses: Iterable[TaskStatus]) -> StragglerWatch:
         """Takes the newest status of each task that has sent one, or has another state than before."""
-        incarnations, ended = dict(self._incarnations), []
-        paces: dict[TaskId, TaskPace] = {}
-        for one in statuses:
-            if one.state is not TaskState.RUNNING:
-                ended.append(one.task)
-                incarnations.pop(one.task, None)
-                continue
-            incarnations[one.task] = one.incarnation
-            if one.pace is not None:
-                paces[one.task] = one.pace
-            for index, pace in enumerate(one.worker_paces):
-                paces[TaskId(task_type=TaskType.WORKER, index=index)] = pace
-        paces = {task: pace for task, pace in paces.items() if task in incarnations}
-        latest, paced = dict(self.latest), dict(self._paced)
+        incarnations, latest, paced = dict(self._incarnations), dict(self.latest), dict(self._paced)
         # Other tasks or processes, or the next `fit` under parameter servers: their sums begin anew.
-        begins_anew = any(
-            paced.get(task) != incarnations[task] or pace.steps < latest[task].steps
-            for task, pace in paces.items()
-        )
-        for task in ended:
-            begins_anew |= paced.pop(task, None) is not None
-            latest.pop(task, None)
-        latest |= paces
-        paced |= {task: incarnations[task] for task in paces}
+        begins_anew = False
+        paces: list[tuple[TaskId, TaskPace]] = []
+        for one in statuses:
+            task = one.task
+            if one.state is not TaskState.RUNNING:
+                incarnations.pop(task, None)
+                latest.pop(task, None)
+                begins_anew |= paced.pop(task, None) is not None
+                continue
+            incarnations[task] = one.incarnation
+            if one.pace is not None:
+                paces.append((task, one.pace))
+            for index, pace in enumerate(one.worker_paces):
+                paces.append((TaskId(task_type=TaskType.WORKER, index=index), pace))
+        for task, pace in paces:
+            incarnation = incarnations.get(task)
+            if incarnation is None:
+                continue  # a worker that does not train
+            if paced.get(task) != incarnation or pace.steps < latest[task].steps:
+                begins_anew, paced[task] = True, incarnation
+            latest[task] = pace
         seen = dataclasses.replace(self, latest=latest, _incarnations=incarnations, _paced=paced)
         if begins_anew:
             return dataclasses.replace(seen, marks=(latest,), _short=tuple(latest))

@@ -91,10 +91,12 @@ class Attempt:
 
     def _with(self, statuses: Iterable[TaskStatus]) -> Attempt:
         """Returns the attempt with these statuses in the place of those that their tasks had."""
-        news = {status.task: status for status in statuses}
+        news, turns = {status.task: status for status in statuses}, []
+        for task, status in news.items():
+            before = self.statuses.get(task)
+            if before is None or _is_turn(before, status):
+                turns.append((before, status))
         attempt = dataclasses.replace(self, statuses={**self.statuses, **news})
-        turns = [(self.statuses.get(task), status) for task, status in news.items()]
-        turns = [(before, now) for before, now in turns if before is None or _is_turn(before, now)]
         if not turns:
             return attempt
         absent, addresses = self.absent, self.addresses

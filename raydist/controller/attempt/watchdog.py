@@ -31,7 +31,7 @@ class Watchdog:
       watched_s: For how long the attempt has been watched.
       heartbeat_at_s: When each training task sent its last heartbeat.
       moved_at_s: When any of the training tasks went on last.
-      progress: What the training tasks have done: steps and beats.
+      progress: The training tasks, each with the status that told of its last step or beat.
       awaiting: The training tasks that have said that steps follow.
       dismissed: The tasks of the attempt that are not looked at.
     """
@@ -41,7 +41,7 @@ class Watchdog:
     watched_s: float = 0.0
     heartbeat_at_s: Mapping[TaskId, float] = field(default_factory=dict)
     moved_at_s: float = 0.0
-    progress: Mapping[TaskId, tuple[int, int]] = field(default_factory=dict)
+    progress: Mapping[TaskId, TaskStatus] = field(default_factory=dict)
     awaiting: frozenset[TaskId] = frozenset()
     dismissed: frozenset[TaskId] = frozenset()
 
@@ -69,9 +69,9 @@ class Watchdog:
                 heartbeat_at_s.pop(task, None)
             else:
                 heartbeat_at_s[task] = watched_s
-            done = (status.step, status.beats)
-            if progress.get(task) != done:
-                progress[task], has_moved = done, True
+            known = progress.get(task)
+            if known is None or known.step != status.step or known.beats != status.beats:
+                progress[task], has_moved = status, True
             if _awaits_steps(status):
                 awaiting.add(task)
             else:

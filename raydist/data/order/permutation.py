@@ -17,6 +17,7 @@ VERSION = 2
 _ROUNDS = 6
 # Up to here a network has few permutations to choose from, of three elements but the rotations.
 _SORTED_SIZE = 64
+_CHUNK = 1 << 13
 _MASK = (1 << 64) - 1
 
 
@@ -37,10 +38,13 @@ def permuted(positions: np.ndarray, size: int, key: int) -> np.ndarray:
         return np.asarray(order[positions], np.int64)
     columns = math.isqrt(size)
     rows = -(-size // columns)
-    values = _once(positions.astype(np.uint64), rows, columns, keys)
-    while (outside := values >= size).any():
-        values[outside] = _once(values[outside], rows, columns, keys)
-    return values.astype(np.int64)
+    found = np.empty(positions.shape, np.int64)
+    for first in range(0, len(positions), _CHUNK):  # what is in between stays in the cache
+        values = _once(positions[first : first + _CHUNK].astype(np.uint64), rows, columns, keys)
+        while (outside := values >= size).any():
+            values[outside] = _once(values[outside], rows, columns, keys)
+        found[first : first + _CHUNK] = values
+    return found
 
 
 def key_of(*parts: int) -> int:

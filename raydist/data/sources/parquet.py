@@ -19,6 +19,8 @@ from raydist.errors import DataError
 _FOOTER_THREADS = 16
 # Of the footers that are kept, as they are in the files; parsed they take nine times as much.
 _FOOTERS_BYTES = 2e6
+# Open files that nobody reads just now.
+_MAX_IDLE = 8
 
 
 class ParquetSource(ArrowSource):
@@ -49,15 +51,15 @@ class ParquetSource(ArrowSource):
         super().__init__(layout, sizes, text_bytes=_bytes_of(set(layout.texts), metadata) // sum(sizes))
 
     def _forget(self) -> None:
-        # A ParquetFile is not to be read by two threads at once: who reads takes it out of `_opened`.
+        # A ParquetFile is not to be read by two threads at once: who reads takes it out of `_idle`.
         self._lock = threading.Lock()
-        self._opened: tuple[int, pq.ParquetFile] | None = None
+        self._idle: dict[int, pq.ParquetFile] = {}
         # Of the files that were opened last, by number: the groups of a window come from any file, and a
         # footer may be as slow to parse as a group. One at least, as one of many groups is tens of MB.
         self._footers: dict[int, pq.FileMetaData] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_lock", "_opened", "_footers")
+        left_out = ("_lock", "_idle", "_footers")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -72,14 +74,13 @@ class ParquetSource(ArrowSource):
 
         def read() -> pa.Table:
             with self._lock:
-                opened, self._opened = self._opened, None
-            if opened is not None and opened[0] == number:
+                opened = self._idle.pop(number, None)
+            if opened is not None:
                 self.files.check(number)
             else:
-                # One at a time: the groups of a window come file by file only where they are not mixed.
-                opened = number, self._open(number)
-            table = opened[1].read_row_group(group_in_file, columns=list(names))
-            self._opened = opened  # only now: after an error it is opened anew
+                opened = self._open(number)
+            table = opened.read_row_group(group_in_file, columns=list(names))
+            self._leave(number, opened)  # only now: after an error it is opened anew
             return table
 
         try:
@@ -91,6 +92,14 @@ class ParquetSource(ArrowSource):
                 f"{self._where(group)} has {table.num_rows} rows, not {self.group_sizes[group]} as before"
             )
         return table
+
+    def _leave(self, number: int, opened: pq.ParquetFile) -> None:
+        """Keeps an open file for the next of its groups, if its footer is kept too."""
+        with self._lock:
+            self._idle[number] = opened
+            for old in list(self._idle):
+                if old not in self._footers or len(self._idle) > _MAX_IDLE:
+                    del self._idle[old]
 
     def _open(self, number: int) -> pq.ParquetFile:
         file = pq.ParquetFile(self.files.open(number), metadata=self._footers.get(number), pre_buffer=True)
