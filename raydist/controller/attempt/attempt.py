@@ -124,7 +124,7 @@ class Attempt:
             return True
         if status.incarnation < known.incarnation:
             return False
-        if not known.state.is_terminal:
+        if known.state in _ALIVE:
             return True
         was_lost = known.failure is not None and known.failure.kind is FailureKind.LOST
         return was_lost and status.failure is not None and status.failure.kind is not FailureKind.LOST

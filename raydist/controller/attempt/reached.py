@@ -49,8 +49,8 @@ class Reached:
         steps = max((status.step for status in statuses), default=0)
         notes = dict.fromkeys(self.notes)
         for status in statuses:
-            if status.notes:
-                notes.update(dict.fromkeys(status.notes))
+            for note in status.notes:
+                notes[note] = None
         reached = dataclasses.replace(self, steps=max(self.steps, steps), notes=tuple(notes))
         for status in statuses:
             if status.task.task_type not in (chief.task_type, TaskType.EVALUATOR):
