@@ -33,6 +33,9 @@ else:
 FOREIGN_OPTIONS = {
     "--runslow",
     "--seeds",
+    "--cold",
+    "--tasks",
+    "--agents",
     "--shrink",
     "--parts",
     "--exhaustive",

@@ -27,6 +27,7 @@ TOPICS = (
     "reproducing",
     "from-python",
     "on-a-cluster",
+    "at-scale",
     "deploying",
     "versions",
     "keras-patches",
