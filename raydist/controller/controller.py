@@ -55,7 +55,7 @@ SAVE_S = 30.0
 STACKS_S = 3.0
 RECORD_EVERY_S = 1.0
 # With many tasks the record is large. Who reads it takes one of 10 s for that of a dead controller.
-_TASKS_A_SECOND, _MOST_RECORD_S = 200, 5.0
+_TASKS_A_SECOND, _MOST_RECORD_S = 200, 3.0
 # How often a run that could have more workers looks whether there is room.
 ROOM_EVERY_S = 10.0
 

@@ -60,7 +60,7 @@ class Reader:
         return [array.reshape(*places.shape, *array.shape[1:]) for array in self._source.take(rows)]
 
 
-# Threads that read ahead: while one puts rows into their order, on one core, the other one decodes.
+# Threads that read ahead: while one lays columns side by side, on one core, the other one decodes.
 _NUM_LOADERS = 2
 # TensorFlow takes arrays that begin at a multiple of so many bytes as they are, and copies others.
 _ALIGNMENT = 64

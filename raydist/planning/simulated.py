@@ -80,12 +80,12 @@ class ClusterCost:
     num_ps_hosts: int | None
 
     def sentences(self) -> list[str]:
-        """Returns what is worth knowing, a sentence each."""
+        """Returns a sentence for each cost."""
         said = [f"each task's TF_CONFIG has {size_text(self.tf_config_bytes)}"]
         if self.tf_config_bytes > MAX_VARIABLE_BYTES:
             said[0] += (
-                ", and Linux allows a variable 131.1 kB: a task that starts other processes has to take it "
-                "out of their environment"
+                ", and Linux limits a variable to 131.1 kB: a task that starts other processes has to remove "
+                "it from their environment"
             )
         if self.ring_steps is not None:
             said.append(f"an all-reduce on CPUs takes {self.ring_steps} messages one after the other")
@@ -98,7 +98,7 @@ class ClusterCost:
 
 
 def cluster_cost(plan: Plan) -> ClusterCost | None:
-    """Returns what TensorFlow's cluster costs; None where the plan has none.
+    """Returns what TensorFlow's cluster costs; None where the plan has none, or one of one task.
 
     Connections as found on runs of TensorFlow 2.21 with 4 workers, and with 2 workers and 2 ps. A worker of
     multi_worker_mirrored has one to worker/0, which leads, to the one before it in the ring, and to its
@@ -106,20 +106,20 @@ def cluster_cost(plan: Plan) -> ClusterCost | None:
     ps, a worker and a ps have one to each other in both directions, and ps/0 has one to each other ps.
     """
     spec = cluster_spec(plan.strategy, dict.fromkeys(plan.tasks, _ADDRESS))
-    if not spec.jobs:
+    if sum(len(addresses) for _, addresses in spec.jobs) < 2:
         return None
-    config = tf_config(spec, plan.tasks[-1] if not plan.job.evaluator else plan.tasks[0]) or ""
+    config = tf_config(spec, plan.tasks[0]) or ""
     sizes = {task_type: len(addresses) for task_type, addresses in spec.jobs}
     workers, ps = sizes.get(TaskType.WORKER, 0), sizes.get(TaskType.PS, 0)
     if plan.strategy is Strategy.PARAMETER_SERVER:
         return ClusterCost(
             tf_config_bytes=len(config),
             ring_steps=None,
-            most_connections=2 * workers + ps,
+            most_connections=max(workers + ps, 2 * workers + ps, 2 * ps + 1),
             connections=workers + ps + 2 * workers * ps + ps - 1,
             num_ps_hosts=min(ps, len(plan.inventory.hosts)),
         )
-    peers = {(0, workers - 1)}
+    peers = {(0, workers - 1)} if workers > 1 else set()
     for index in range(1, workers):
         peers.update((index, peer) for peer in (0, index - 1, (index - 1) // 2))
     return ClusterCost(

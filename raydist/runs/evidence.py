@@ -15,6 +15,7 @@ from raydist.errors import StorageError
 from raydist.runtime.host.git import GitQuestion
 from raydist.runtime.task.kept_code import omitted_from_copy, without
 from raydist.spec.job import JobSpec
+from raydist.spec.tasks import TaskType
 from raydist.storage.evidence import CodeRecord, Environment
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Evidence:
           has_same_bits: Whether the run is to have the same bits wherever it goes on.
         """
         self._code = code
-        self._before = before if has_same_bits else None
+        self._before = before
+        self._has_same_bits = has_same_bits
         self._notes: tuple[str, ...] = ()
         self._environment: Environment = (before or {}).get("environment") or Environment()
         self._versions: Mapping[str, str] = (before or {}).get("versions") or {}
@@ -79,8 +81,9 @@ class Evidence:
 
     def take(self, hello: Hello) -> None:
         """Takes what a task reports of its host, the chief also of what is installed there."""
-        if self._before is not None:
-            self._notes = tuple(dict.fromkeys([*self._notes, *changes_since(self._before, hello)]))
+        if self._has_same_bits and hello.task.task_type in (TaskType.CHIEF, TaskType.WORKER):
+            known = {**(self._before or {}), "environment": self._environment}
+            self._notes = tuple(dict.fromkeys([*self._notes, *changes_since(known, hello)]))
         if hello.machine is not None:
             self._environment = self._environment.with_host(hello.host, hello.host_name, hello.machine)
         self._versions = hello.packages or self._versions
@@ -117,7 +120,8 @@ def changes_since(before: Mapping[str, Any], hello: Hello) -> Iterator[str]:
     """Yields a sentence for each difference to the run so far on which the bits of its results depend.
 
     Args:
-      before: The run's `facts` by then. `hello`: of a task that goes on.
+      before: The run's `facts` by then, with the versions before a resume.
+      hello: Of a task that begins.
     """
     was, now = before.get("versions") or {}, hello.packages
     changed = [name for name in _COMPUTING if name in was and name in now and was[name] != now[name]]
@@ -128,4 +132,7 @@ def changes_since(before: Mapping[str, Any], hello: Hello) -> Iterator[str]:
     known, machine = {(group.machine.cpu, group.machine.gpus) for group in hosts}, hello.machine
     if machine is not None and known and (machine.cpu, machine.gpus) not in known:
         kind = ", ".join([str(machine.cpu), *machine.gpus])
-        yield f"the run goes on with {kind}, which it had not before, so its bits may differ from here on"
+        yield (
+            f"the run computes on {kind}, too, which it had not before, so its bits may depend on where it "
+            "runs"
+        )

@@ -3,9 +3,9 @@
     python -m tests.benchmarks.checkpoint_stall [--rounds 3] [--saves 3] [--storage DIR]
 
 The model of checkpoints.py, 42 million parameters with Adam, saved every 20 steps on one device: by
-`keras.callbacks.BackupAndRestore(save_freq=20)` in plain Keras and by raydist, in turn. Prints how long each save
-holds the training thread up, for raydist also by how much longer 20 steps take that are trained during the
-upload, and how long reading the state back takes. Target: 0.1 of BackupAndRestore.
+`keras.callbacks.BackupAndRestore(save_freq=20)` in plain Keras and by raydist, in turn. Prints how long each
+save holds the training thread up, for raydist also by how much longer 20 steps take that are trained during
+the upload, and how long reading the state back takes. Target: 0.1 of BackupAndRestore.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHECKOUT = Path(__file__).parents[2]
 
 
 def back_up(folder: Path, num_saves: int) -> None:
-    """Trains by plain Keras, then once more to restore; prints the seconds of the saves and of the restore."""
+    """Trains by plain Keras, then once more to restore; prints the seconds that saving and restoring take."""
     import tensorflow as tf
 
     class Timed(tf.keras.callbacks.BackupAndRestore):
@@ -154,8 +154,8 @@ def main() -> None:
     for key, value in medians.items():
         print(f"{key}: {value:.3f} s ({min(found[key]):.3f} to {max(found[key]):.3f})")
     print(
-        f"a save holds training up for {medians['raydist'] / medians['keras']:.3f} of BackupAndRestore's time, with "
-        f"the slower steps during the upload {medians['excess'] / medians['keras']:.3f}; restore "
+        f"a save holds training up for {medians['raydist'] / medians['keras']:.3f} of BackupAndRestore's, "
+        f"with the slower steps during the upload {medians['excess'] / medians['keras']:.3f}; restore "
         f"{medians['raydist, restore'] / medians['keras, restore']:.2f}"
     )
     return None

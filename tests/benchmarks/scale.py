@@ -31,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from raydist.controller.clock import SystemClock
-from raydist.controller.controller import Controller
+from raydist.controller.controller import Controller, record_every_s
 from raydist.controller.report.journal import PROGRESS
 from raydist.controller.report.result import RunPlaces
 from raydist.controller.task_group import GroupUpdate
@@ -168,10 +168,12 @@ def time_controller(num_tasks: int, folder: Path, *, seconds: float) -> None:
     took_s, cpu_s = time.perf_counter() - began_at_s, time.process_time() - cpu_s
     events.flush()
     stored = sum(path.stat().st_size for path in (folder / run).rglob("*") if path.is_file())
+    record = written["bytes"] / written["records"]
+    an_hour = 3600 / record_every_s(num_tasks) * record
     print(
         f"{num_tasks} tasks that tell their status twice a second: {100 * cpu_s / took_s:.1f}% of a core, "
         f"{60 * cpu_s / took_s:.1f} s of CPU a minute; {written['records']} records in {took_s:.0f} s, "
-        f"{3600 / took_s * written['bytes'] / 1e6:.0f} MB written an hour, {stored / 1e6:.2f} MB stored"
+        f"of {record / 1e6:.1f} MB each, {an_hour / 1e6:.0f} MB of them an hour, {stored / 1e6:.2f} MB stored"
     )
 
 

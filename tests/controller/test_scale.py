@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
+from raydist.controller.controller import record_every_s
 from raydist.controller.events import GroupStopped, StopGroup
 from raydist.controller.machine import RunMachine
+from raydist.controller.report.result import result_of
 from raydist.spec.run_state import RunState
 from raydist.spec.status import FailureKind, TaskState, TaskStatus
+from raydist.storage.claims.claim import LIVES_WITHIN_S
 from tests.support.counting import num_calls
-from tests.support.fakes import make_failure
+from tests.support.fakes import PLACES, make_failure
 from tests.support.large_runs import TASKS_PER_HOST, large_machine, statuses_at, take, updated
 
 Change = Callable[[TaskStatus], TaskStatus]
@@ -89,6 +92,22 @@ def test_samples_of_the_pace_cost_the_same_for_each_task() -> None:
 
         counts.append(num_calls(train) / num_tasks)
         assert len(machine.pace.marks) > 1
+    small, large = counts
+    assert large <= 1.05 * small
+
+
+@pytest.mark.parametrize(("num_tasks", "every_s"), [(2, 1.0), (200, 1.0), (400, 2.0), (10_000, 3.0)])
+def test_record_of_a_large_run_is_written_less_often(num_tasks: int, every_s: float) -> None:
+    assert record_every_s(num_tasks) == every_s
+    assert every_s <= LIVES_WITHIN_S / 3  # so that nobody takes the run for dead
+
+
+def test_record_costs_the_same_for_each_task() -> None:
+    counts = []
+    for num_tasks in (500, 1000):
+        machine = training(num_tasks)
+        result = num_calls(lambda machine=machine: result_of(machine, places=PLACES, timings={}))
+        counts.append(result / num_tasks)
     small, large = counts
     assert large <= 1.05 * small
 

@@ -62,12 +62,24 @@ def test_tf_config_that_is_too_large_for_other_processes_is_told() -> None:
     hosts = simulated_inventory(EXAMPLE)
     many = cluster_cost(plan(hosts, workers=workers(10_000)))
     assert many is not None
-    assert "Linux allows a variable 131.1 kB" in many.sentences()[0]
+    assert "Linux limits a variable to 131.1 kB" in many.sentences()[0]
+
+
+def test_tasks_outside_of_tensorflows_cluster_do_not_change_its_cost() -> None:
+    assert cost_of(4, data_workers=2, evaluator=True) == cost_of(4)
+
+
+def test_most_connections_are_those_of_the_task_that_has_most() -> None:
+    assert cost_of(4).most_connections == 4  # worker/0: three come to it, and one goes to worker/3
+    servers = {"strategy": Strategy.PARAMETER_SERVER}
+    assert cost_of(8, ps=2, **servers).most_connections == 18  # ps/0
+    assert cost_of(1, ps=4, **servers).most_connections == 9  # worker/0
 
 
 def test_plan_of_one_host_costs_nothing() -> None:
+    alone = plan(simulated_inventory("simulated:hosts=1"), strategy=Strategy.MULTI_WORKER_MIRRORED)
     made = plan(simulated_inventory("simulated:hosts=1"))
-    assert cluster_cost(made) is None
+    assert cluster_cost(made) is cluster_cost(alone) is None
     assert describe_plan(made)["cluster_cost"] is None
 
 

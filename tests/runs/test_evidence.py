@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,15 @@ def test_run_that_is_to_have_the_same_bits_tells_what_it_goes_on_with() -> None:
     assert noted(BEFORE, newer, other, other) == (
         "the run goes on with other versions (tensorflow 2.20.0 before and 2.21.0 now), so its bits may "
         "differ from here on",
-        "the run goes on with Another CPU, which it had not before, so its bits may differ from here on",
+        "the run computes on Another CPU, too, which it had not before, so its bits may depend on where "
+        "it runs",
     )
+
+
+def test_another_kind_of_cpu_is_told_within_a_run_too() -> None:
+    other = hello(machine=Machine(system="Linux", cpu="Another CPU", num_cpus=8, memory_bytes=None, gpus=()))
+    assert len(noted(None, hello(), other, hello())) == 1
+    assert noted(None, hello(), dataclasses.replace(other, task=task("evaluator/0"))) == ()
 
 
 def test_other_runs_and_first_submits_tell_nothing() -> None:

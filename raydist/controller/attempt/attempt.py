@@ -28,7 +28,7 @@ class Attempt:
       addresses: The address that each task's peers connect to.
       absent: How the tasks died whose replacements are not in service yet.
       dismissed: The tasks whose end does not matter any more: given up, or not needed for what is left.
-      changes: Each status by which a task's process or state became another one, the oldest first.
+      changes: The task of each change of a process or its state, the oldest first.
       tally: What is known of all tasks together.
     """
 
@@ -40,7 +40,7 @@ class Attempt:
     addresses: Mapping[TaskId, str] = field(default_factory=dict)
     absent: Mapping[TaskId, TaskFailure] = field(default_factory=dict)
     dismissed: frozenset[TaskId] = frozenset()
-    changes: tuple[TaskStatus, ...] = ()
+    changes: tuple[TaskId, ...] = ()
     tally: Tally = field(default_factory=Tally)
 
     @classmethod
@@ -84,10 +84,10 @@ class Attempt:
             if not status.state.is_terminal
         )
 
-    def news_since(self, num_changes: int, senders: Iterable[TaskId]) -> tuple[TaskStatus, ...]:
+    def news_since(self, num_changes: int, senders: Iterable[TaskId] = ()) -> tuple[TaskStatus, ...]:
         """Returns the newest status of each task that sent one, or is among the later ones of `changes`."""
-        changed = (status.task for status in self.changes[num_changes:])
-        return tuple(self.statuses[task] for task in dict.fromkeys([*senders, *changed]))
+        tasks = dict.fromkeys([*senders, *self.changes[num_changes:]])
+        return tuple(self.statuses[task] for task in tasks)
 
     def _with(self, statuses: Iterable[TaskStatus]) -> Attempt:
         """Returns the attempt with these statuses in the place of those that their tasks had."""
@@ -108,7 +108,7 @@ class Attempt:
             attempt,
             addresses={**addresses, **first} if first else addresses,
             absent=absent,
-            changes=(*self.changes, *(now for before, now in turns if _stage(before) != _stage(now))),
+            changes=(*self.changes, *(now.task for before, now in turns if _stage(before) != _stage(now))),
             tally=self.tally.changed(
                 turns,
                 moved={now.task for _, now in turns if self._has_moved(now)},

@@ -37,10 +37,6 @@ class _Memory:
     samples: Samples = ()
     growth: float | None = None
 
-    @property
-    def peak_bytes(self) -> int:
-        return self.samples[-1][1]
-
     def is_fresh(self, status: TaskStatus, now_s: float) -> bool:
         """Whether the process of `status` is this one, trains, and needs no sample yet."""
         return (
@@ -62,11 +58,13 @@ class MemoryWatch:
 
     Attributes:
       memories: Of each task that trains, of its newest process.
+      peaks: The peaks of these now, in bytes.
       noted: The tasks that were named, over all attempts.
       notes: A sentence for each of them.
     """
 
     memories: Mapping[TaskId, _Memory] = field(default_factory=dict)
+    peaks: Mapping[TaskId, int] = field(default_factory=dict)
     noted: frozenset[TaskId] = frozenset()
     notes: tuple[str, ...] = ()
 
@@ -85,8 +83,10 @@ class MemoryWatch:
           left_s: How long the run will go on; None while that is unknown, so that nobody is named.
           reserved_bytes: Returns what a task has reserved; 0 where it has not.
         """
-        memories, growing = dict(self.memories), []
+        memories, peaks, growing = dict(self.memories), dict(self.peaks), []
         for one in statuses:
+            if one.peak_memory_bytes is not None:
+                peaks[one.task] = one.peak_memory_bytes
             known = memories.get(one.task)
             if known is not None and known.is_fresh(one, now_s):
                 continue
@@ -95,12 +95,12 @@ class MemoryWatch:
                 memories[one.task] = memory = _sampled(known, one, now_s)
                 if memory.growth is not None and one.task not in self.noted:
                     growing.append(one)
-        watch = dataclasses.replace(self, memories=memories)
+        watch = dataclasses.replace(self, memories=memories, peaks=peaks)
         if left_s is None or not growing:
             return watch
-        by_host: dict[str, list[_Memory]] = {}
-        for memory in memories.values():
-            by_host.setdefault(memory.host, []).append(memory)
+        by_host: dict[str, list[tuple[_Memory, int]]] = {}
+        for task, memory in memories.items():
+            by_host.setdefault(memory.host, []).append((memory, peaks[task]))
         for status in growing:
             limits = _limits(status, memories[status.task], by_host[status.host], reserved_bytes(status.task))
             limit = min(limits, key=lambda one: one.reached_in_s, default=None)
@@ -114,7 +114,7 @@ class MemoryWatch:
 
     def restarted(self) -> MemoryWatch:
         """Returns the watch as it is at the beginning of the next attempt."""
-        return dataclasses.replace(self, memories={})
+        return dataclasses.replace(self, memories={}, peaks={})
 
 
 def _sampled(known: _Memory | None, status: TaskStatus, now_s: float) -> _Memory:
@@ -155,16 +155,16 @@ class _Limit:
 
 
 def _limits(
-    status: TaskStatus, memory: _Memory, beside: Sequence[_Memory], reserved_bytes: int
+    status: TaskStatus, memory: _Memory, beside: Sequence[tuple[_Memory, int]], reserved_bytes: int
 ) -> Iterator[_Limit]:
     """Yields the limits of a task that grows: its host's, shared by the tasks there, and its reservation."""
     if status.memory_limit_bytes is not None:
-        room = status.memory_limit_bytes - sum(one.peak_bytes for one in beside)
-        growth = sum(one.growth or 0.0 for one in beside)
+        room = status.memory_limit_bytes - sum(peak for _, peak in beside)
+        growth = sum(one.growth or 0.0 for one, _ in beside)
         shared = f", which {len(beside)} tasks share," if len(beside) > 1 else ""
         name = f"the host's {write_bytes(status.memory_limit_bytes)}{shared}"
         yield _Limit(name=name, reached_in_s=max(0.0, room) / growth)
-    room, growth = reserved_bytes - memory.peak_bytes, memory.growth or 0.0
+    room, growth = reserved_bytes - (status.peak_memory_bytes or 0), memory.growth or 0.0
     if room > 0:  # who has taken more from the beginning is not limited by it
         name = f"the {write_bytes(reserved_bytes)} that it reserves"
         yield _Limit(name=name, reached_in_s=room / growth)

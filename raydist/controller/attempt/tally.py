@@ -20,7 +20,7 @@ Counts = Mapping[tuple[TaskType, TaskState], int]
 class Tally:
     """Sums and exceptions over all tasks. Immutable.
 
-    With them, news of one task costs the same in an attempt of two tasks and in one of ten thousand.
+    With them, news of one task takes no look at the others.
 
     Attributes:
       counts: The tasks that are needed, by type and state.

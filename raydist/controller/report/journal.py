@@ -125,9 +125,8 @@ def progress_event(
 
 def _changed(before: Attempt, now: Attempt) -> list[TaskStatus]:
     """Returns the tasks whose process or state is another one. A task that is PENDING at first is not."""
-    changes = now.changes[len(before.changes) if before.number == now.number else 0 :]
-    newest = {status.task: status for status in changes}
-    return [status for status in newest.values() if status.incarnation < MAX_TOLD_INCARNATIONS]
+    statuses = now.news_since(len(before.changes) if before.number == now.number else 0)
+    return [status for status in statuses if status.incarnation < MAX_TOLD_INCARNATIONS]
 
 
 def _begun(machine: RunMachine, before: Attempt) -> list[Training]:

@@ -141,6 +141,9 @@ class DataFiles:
         Raises DataError or StorageError, as `open` does.
         """
 
+        if first == 0 and end is None and (whole := self._whole(number)) is not None:
+            return whole
+
         def read() -> bytes:
             with self.open(number) as file:
                 file.seek(first)
@@ -151,6 +154,24 @@ class DataFiles:
             return self.reading(number, read)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"cannot read the input {self.uri(number)}: {first_line(error)}") from error
+
+    def _whole(self, number: int) -> bytes | None:
+        """Returns the content of a file of this host that is as it was found; None where anything is not so.
+
+        A small file costs a fifth of what it does through pyarrow, which then finds out what is wrong.
+        """
+        path, file = self._local_path(number), self._copies.get(number, self._files[number][1])
+        if path is None:
+            return None
+        try:
+            with open(path, "rb", buffering=0) as opened:
+                status = os.fstat(opened.fileno())
+                if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.modified_ns):
+                    return None
+                content = opened.read()
+        except OSError:
+            return None
+        return content if len(content) == file.size_bytes else None
 
     def check(self, number: int) -> None:
         """Raises DataError where a file is gone, or has changed since it was found."""

@@ -56,7 +56,8 @@ class Ledger:
 
     def suspects(self, *, silence_s: float) -> frozenset[TaskId]:
         """Returns tasks that may have died: without a status for `silence_s`, or all once one has failed."""
-        oldest_s = math.inf if self._failed else self._clock() - silence_s
+        has_failed = any(task in self.hellos for task in self._failed)
+        oldest_s = math.inf if has_failed else self._clock() - silence_s
         silent = itertools.takewhile(lambda one: one[1] < oldest_s, self._received_at_s.items())
         return frozenset(task for task, _ in silent)
 

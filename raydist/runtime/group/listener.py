@@ -14,8 +14,8 @@ import ray
 
 # What comes within this time is taken together, so that a large run does not keep the controller busy.
 _GATHER_S = 0.02
-# A task tells its progress twice a second. Of a large run no more than so many do in a second, since each
-# answer costs the driver some 0.2 ms; but each of them soon enough to be none of those that are missed.
+# A task tells its progress twice a second. Up to a thousand tasks no more than so many do in a second, since
+# each answer costs the driver some 0.3 ms. Each tells it so often that it is not taken for missing.
 PROGRESS_EVERY_S = 0.5
 _ANSWERS_A_SECOND = 500
 _MOST_PROGRESS_S = 2.0
@@ -45,7 +45,7 @@ class Listener:
     """
 
     def __init__(self, *, progress_every_s: float = PROGRESS_EVERY_S) -> None:
-        """Takes how often progress alone is news."""
+        """Takes the seconds after which a task's progress alone is told."""
         self._progress_every_s = progress_every_s
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[tuple[Answer, Any] | None] = queue.SimpleQueue()

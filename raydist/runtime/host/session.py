@@ -15,6 +15,7 @@ from pathlib import Path
 # Workers and agents rename themselves, dashboard modules too; some are found before they have.
 _RENAMED = (b"ray::", b"ray-dashboard-")
 _PROGRAM = re.compile(rb"/ray/core/src/ray/(gcs/gcs_server|raylet/raylet)$")
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _SCRIPT = re.compile(rb"/ray/(_private|dashboard|autoscaler/_private)/[^\0]*\.py$")
 
 
@@ -64,15 +65,22 @@ def end_session(session: Path) -> None:
     remove_session(session)
 
 
-def raylets_here(gcs_port: int) -> dict[int, float]:
-    """Returns the daemons on this host of this user's Rays of that port, with the CPUs of each."""
+def raylets_here(address: str) -> dict[int, float]:
+    """Returns the daemons on this host of this user's Ray at `host:port`, with the CPUs of each.
+
+    A loopback address means a Ray whose head is this host.
+    """
+    host, _, port = address.rpartition(":")
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # another user's, or one that has just ended
             program, *arguments = (process / "cmdline").read_bytes().split(b"\0")
             if _PROGRAM.search(program) and process.stat().st_uid == os.getuid():
                 options = dict(one.partition(b"=")[::2] for one in arguments)
-                if options.get(b"--gcs-address", b"").endswith(b":%d" % gcs_port):
+                gcs_host, _, gcs_port = options.get(b"--gcs-address", b"").decode().rpartition(":")
+                own_host = options.get(b"--node_ip_address", b"").decode()
+                is_meant = host == gcs_host or (host in _LOOPBACK and own_host == gcs_host)
+                if is_meant and port == gcs_port:
                     found[int(process.name)] = _cpus_in(options.get(b"--static_resource_list", b""))
     return found
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -21,7 +22,6 @@ from pathlib import Path
 from raydist.errors import RaydistError
 from raydist.planning.environment import static_environment
 from raydist.planning.plan import Plan
-from raydist.runtime.host.address import split_address
 from raydist.runtime.host.session import raylets_here
 from raydist.runtime.host.software.versions import installed_versions
 from raydist.runtime.task.fork_server import Stay, command, receive, send, user_of
@@ -41,6 +41,8 @@ _PREFIXES_OF_A_PROCESS = ("RAY_", "RAYDIST_")
 # OpenBLAS and pyarrow's allocator would each start a thread, which a fork would not have.
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 _BACKLOG = 128
+# How long a server that was started beside waits for tasks.
+_AHEAD_S = 60.0
 _NAMESPACES = ("net", "mnt", "pid", "user")
 
 
@@ -121,8 +123,8 @@ def started_ahead(plan: Plan, environ: MutableMapping[str, str] = os.environ) ->
 def started_beside(plan: Plan | None, address: str | None) -> Iterator[None]:
     """Starts the server for the tasks of a Ray that runs on this host, while the driver connects to that.
 
-    It ends with the block if no task has used it. It is left out where one is there, where it is not certain
-    that tasks will find it, and for tasks on other hosts alone.
+    It ends with the block, or after a minute, if no task has used it, such as where Ray puts the tasks on
+    other hosts. It is left out where one is there, and where it is not certain that tasks could use it.
 
     Args:
       plan: What will probably be launched; None where that is not known.
@@ -131,27 +133,28 @@ def started_beside(plan: Plan | None, address: str | None) -> Iterator[None]:
     if plan is None or plan.job.runtime_env or address is None or "://" in address:
         yield
         return
-    held: list[socket.socket] = []
+    is_over = threading.Event()
 
     def start() -> None:
         # Without it, tasks start one themselves, and say what is wrong.
         with contextlib.suppress(OSError, subprocess.CalledProcessError, RaydistError):
-            held.extend(_start_beside(plan, port=split_address(address)[1]))
+            for connection in _start_beside(plan, address):
+                with connection:  # tasks that are elsewhere, or still wait for room, do not need it
+                    is_over.wait(_AHEAD_S)
 
     thread = threading.Thread(target=start, name="raydist-ahead", daemon=True)
     thread.start()
     try:
         yield
     finally:
+        is_over.set()
         thread.join()
-        for connection in held:
-            connection.close()
 
 
-def _start_beside(plan: Plan, *, port: int) -> Iterator[socket.socket]:
+def _start_beside(plan: Plan, address: str) -> Iterator[socket.socket]:
     """Starts the server for the only daemon of that Ray on this host; yields what holds it."""
     cpus = plan.roles[0].resources.num_cpus
-    raylets = [pid for pid, has_cpus in raylets_here(port).items() if has_cpus >= cpus]
+    raylets = [pid for pid, has_cpus in raylets_here(address).items() if has_cpus >= cpus]
     if len(raylets) != 1 or not _is_beside(raylets[0]):
         return
     [raylet] = raylets
@@ -171,11 +174,19 @@ def _start_beside(plan: Plan, *, port: int) -> Iterator[socket.socket]:
 
 
 def _is_beside(pid: int) -> bool:
-    """Whether a process is in the namespaces and the cgroup of this one."""
-    places = [f"ns/{name}" for name in _NAMESPACES]
-    if any(os.readlink(f"/proc/{pid}/{one}") != os.readlink(f"/proc/self/{one}") for one in places):
-        return False
-    return Path(f"/proc/{pid}/cgroup").read_text() == Path("/proc/self/cgroup").read_text()
+    """Whether a process is where this one is, and has what a child would inherit of this one."""
+    return _inherited(pid) == _inherited(os.getpid())
+
+
+def _inherited(pid: int) -> tuple[object, ...]:
+    process = Path("/proc") / str(pid)
+    return (
+        *(os.readlink(process / "ns" / name) for name in _NAMESPACES),
+        (process / "cgroup").read_text(),
+        os.sched_getaffinity(pid),
+        os.getpriority(os.PRIO_PROCESS, pid),
+        re.findall(r"^(?:Umask|Uid|Gid|Groups):.*", (process / "status").read_text(), re.MULTILINE),
+    )
 
 
 def _of_tasks(plan: Plan, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:

@@ -66,12 +66,14 @@ class ForkRequest:
       environ: The whole environment.
       sys_path: Where it imports from.
       keep_warm_s: How long the server stays after its last process; what was asked for last counts.
+      oom_score_adj: As the kernel has it of the agent: who starts the server need not be one.
     """
 
     title: str
     environ: Mapping[str, str] = field(repr=False)  # may hold secrets
     sys_path: Sequence[str]
     keep_warm_s: float
+    oom_score_adj: str = "0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -406,6 +408,8 @@ def become(request: ForkRequest, fds: Sequence[int]) -> int:
     os.close(output)
     os.close(errors)
     set_title(f"{TITLE}{request.title}")
+    with contextlib.suppress(OSError):  # only to be killed sooner is allowed
+        Path("/proc/self/oom_score_adj").write_text(request.oom_score_adj)
     os.set_inheritable(link, False)  # a program that the job starts has nothing to say to the agent
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray starts its processes with SIGINT blocked
     os.environ.clear()

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from raydist.runtime.host.salvage import wait_until_gone
@@ -79,7 +80,11 @@ class TaskProcess:
         self._link = Connection(own.detach())
         self._link.send(begin)
         request = ForkRequest(
-            title=str(begin.task), environ=dict(environ), sys_path=import_path(), keep_warm_s=keep_warm_s
+            title=str(begin.task),
+            environ=dict(environ),
+            sys_path=import_path(),
+            keep_warm_s=keep_warm_s,
+            oom_score_adj=Path("/proc/self/oom_score_adj").read_text(),
         )
         self._server: socket.socket | None = None
         self._hold = hold

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from raydist.runtime.cluster.reach import Loss
 from raydist.runtime.group.ledger import Ledger
+from raydist.runtime.group.listener import progress_every_s
 from raydist.runtime.group.ray_failures import unreachable_task
 from raydist.runtime.task.greeting import Hello
 from raydist.spec import FailureKind, TaskId, TaskState, TaskStatus
+from tests.support.counting import num_calls
 from tests.support.fakes import FakeClock
 
 FIRST, SECOND = TaskId.parse("worker/0"), TaskId.parse("worker/1")
@@ -84,3 +88,32 @@ def test_notes_may_follow_a_failure_that_nothing_else_changes() -> None:
     assert (status.state, status.step, status.notes) == (TaskState.FAILED, 0, ("files are kept",))
     ledger.received(dataclasses.replace(running(FIRST), notes=("files are kept",)))
     assert ledger.take_update().statuses == ()
+
+
+def test_a_status_and_a_look_at_those_who_are_silent_cost_the_same_in_any_group() -> None:
+    counts = []
+    for num_tasks in (500, 1000):
+        clock = FakeClock()
+        tasks = [TaskId(task_type=FIRST.task_type, index=index) for index in range(num_tasks)]
+        ledger = Ledger(tasks, started_at_s=0.0, clock=clock.now)
+        for task in tasks:
+            ledger.greeted(hello(task))
+            ledger.received(running(task))
+        clock.advance(3.0)
+        for task in tasks[1:]:
+            ledger.received(running(task))
+        found: list[frozenset[TaskId]] = []
+
+        def look(ledger: Ledger = ledger, found: list = found) -> None:
+            ledger.received(running(SECOND))
+            found.append(ledger.suspects(silence_s=2.0))
+
+        counts.append(num_calls(look))
+        assert found == [frozenset([FIRST])]
+    assert counts[0] == counts[1]
+    assert counts[0] < 200
+
+
+@pytest.mark.parametrize(("num_tasks", "every_s"), [(2, 0.5), (250, 0.5), (500, 1.0), (5000, 2.0)])
+def test_tasks_of_a_large_run_tell_their_progress_less_often(num_tasks: int, every_s: float) -> None:
+    assert progress_every_s(num_tasks) == every_s
