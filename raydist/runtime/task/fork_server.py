@@ -13,6 +13,7 @@ import importlib
 import os
 import pickle
 import re
+import resource
 import select
 import signal
 import socket
@@ -66,14 +67,16 @@ class ForkRequest:
       environ: The whole environment.
       sys_path: Where it imports from.
       keep_warm_s: How long the server stays after its last process; what was asked for last counts.
-      oom_score_adj: As the kernel has it of the agent: who starts the server need not be one.
+      oom_score_adj, num_files: Of the agent, the kernel's value and the limit of open files: who has started
+        the server need not be one.
     """
 
     title: str
     environ: Mapping[str, str] = field(repr=False)  # may hold secrets
     sys_path: Sequence[str]
     keep_warm_s: float
-    oom_score_adj: str = "0"
+    oom_score_adj: str
+    num_files: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,6 +413,9 @@ def become(request: ForkRequest, fds: Sequence[int]) -> int:
     set_title(f"{TITLE}{request.title}")
     with contextlib.suppress(OSError):  # only to be killed sooner is allowed
         Path("/proc/self/oom_score_adj").write_text(request.oom_score_adj)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_allowed = most == resource.RLIM_INFINITY or 0 <= request.num_files <= most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (request.num_files if is_allowed else most, most))
     os.set_inheritable(link, False)  # a program that the job starts has nothing to say to the agent
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray starts its processes with SIGINT blocked
     os.environ.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import signal
 import socket
 import subprocess
@@ -85,6 +86,7 @@ class TaskProcess:
             sys_path=import_path(),
             keep_warm_s=keep_warm_s,
             oom_score_adj=Path("/proc/self/oom_score_adj").read_text(),
+            num_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )
         self._server: socket.socket | None = None
         self._hold = hold

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -122,6 +124,25 @@ def forked(process: TaskProcess, wait_until: WaitUntil) -> int:
     wait_until(lambda: process.pid)
     assert process.pid is not None
     return process.pid
+
+
+def test_process_has_the_limits_of_its_agent(
+    start: Callable[..., TaskProcess], wait_until: WaitUntil
+) -> None:
+    wait_for_server = start()
+    forked(wait_for_server, wait_until)
+    own, before = Path("/proc/self/oom_score_adj"), Path("/proc/self/oom_score_adj").read_text()
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        own.write_text(str(int(before) + 7))  # after its server has begun
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))
+        pid = forked(start(), wait_until)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        with contextlib.suppress(PermissionError):  # only root may go back
+            own.write_text(before)
+    wait_until(lambda: int(Path(f"/proc/{pid}/oom_score_adj").read_text()) == int(before) + 7)
+    assert f"Max open files            {files[0] - 1} " in Path(f"/proc/{pid}/limits").read_text()
 
 
 def test_process_trains_and_returns_its_last_status(start: Callable[..., TaskProcess]) -> None:
