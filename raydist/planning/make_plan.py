@@ -52,6 +52,13 @@ def make_plan(
     notes += _without_effect(job, strategy)
     job = _with_usable_standby(job, inventory, notes)
     _check_virtual_replicas(job, strategy, origins, num_devices=devices or max(_num_gpus(roles), 1))
+    is_elastic = job.workers.minimum < job.workers.maximum and strategy is Strategy.MULTI_WORKER_MIRRORED
+    if is_elastic and job.virtual_replicas is None:
+        # Not chosen for the user: with one thread for each, hosts with many cores would be slower.
+        notes.append(
+            f"results depend on how many workers an attempt has; --virtual-replicas {job.workers.maximum} gives "
+            "the same bits for any number"
+        )
     if job.sum_embedding_rows and keras is KerasFlavour.LEGACY:
         notes.append("sum_embedding_rows has no effect: tf_keras sums them by itself")
     return Plan(

@@ -85,3 +85,12 @@ def test_mistake_is_named_with_its_value_and_a_remedy(fields: dict[str, Any], me
 def test_options_that_go_together_are_planned_as_asked(fields: dict[str, Any]) -> None:
     made = plan(LAPTOP if "workers" not in fields else cluster((8, 0)), **fields)
     assert {name: getattr(made.job, name) for name in fields} == fields
+
+
+def test_elastic_run_is_told_what_makes_its_results_independent_of_its_workers() -> None:
+    hosts = cluster((8, 0))
+    told = "--virtual-replicas 4 gives the same bits for any number"
+    elastic = plan(hosts, workers=workers(2, 4))
+    assert any(told in note for note in elastic.notes)
+    for other in (plan(hosts, workers=workers(2, 4), virtual_replicas=4), plan(hosts, workers=workers(4))):
+        assert not any("--virtual-replicas" in note for note in other.notes)
