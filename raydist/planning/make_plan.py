@@ -56,8 +56,8 @@ def make_plan(
     if is_elastic and job.virtual_replicas is None:
         # Not chosen for the user: with one thread for each, hosts with many cores would be slower.
         notes.append(
-            f"results depend on how many workers an attempt has; --virtual-replicas {job.workers.maximum} gives "
-            "the same bits for any number"
+            "results depend on how many workers an attempt has; "
+            f"--virtual-replicas {job.workers.maximum} gives the same bits for any number"
         )
     if job.sum_embedding_rows and keras is KerasFlavour.LEGACY:
         notes.append("sum_embedding_rows has no effect: tf_keras sums them by itself")
