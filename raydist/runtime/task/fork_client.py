@@ -33,6 +33,8 @@ _AHEAD = "RAYDIST_FORK_SERVER"
 _OF_A_PROCESS = frozenset(
     (
         *("CUDA_VISIBLE_DEVICES", "TMPDIR", "TF_CONFIG", "PWD", "OLDPWD", "SHLVL", "_"),
+        # Older Rays hide these from every actor that has none, on hosts without them, too.
+        *("ASCEND_RT_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "NEURON_RT_VISIBLE_CORES"),
         *("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
         *("PYTHONBREAKPOINT", "SPT_NOENV"),
     )
