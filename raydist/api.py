@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from raydist.errors import MistakeError, RaydistError, SpecError, StorageError
 from raydist.planning.data_room import with_data_room
+from raydist.planning.inventory import SIMULATED, simulated_inventory
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
-from raydist.planning.simulated import SIMULATED, simulated_inventory
 from raydist.planning.this_machine import this_machine
 from raydist.runs.event_hook import GuardedHook
 from raydist.runs.evidence import traced_code

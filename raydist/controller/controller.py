@@ -88,7 +88,7 @@ class Controller:
         """Takes what the controller works with.
 
         Args:
-          record: Replaces run.json; called at each change of state and about once a second in between.
+          record: Replaces run.json; called at each change of state, and every `record_every_s` in between.
             ClusterError ends the run: another process drives it.
           on_event: Takes what happens, as `journal` describes it. `record` and it may raise
             StorageError, which does not end the run.

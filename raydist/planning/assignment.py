@@ -65,7 +65,7 @@ class TaskAssignment:
         `dataclasses.replace(common, **own_part)` is this one again. All that is large is in `common`.
         """
         fields = ((each.name, getattr(self, each.name)) for each in dataclasses.fields(self))
-        return {name: value for name, value in fields if not _is_same(value, getattr(common, name))}
+        return {name: value for name, value in fields if _differ(value, getattr(common, name))}
 
     @property
     def is_chief(self) -> bool:
@@ -73,5 +73,5 @@ class TaskAssignment:
         return self.task == chief_of(task_type for task_type, _ in self.cluster_spec.jobs)
 
 
-def _is_same(value: Any, other: Any) -> bool:
-    return value is other or bool(value == other)
+def _differ(value: Any, other: Any) -> bool:
+    return value is not other and bool(value != other)

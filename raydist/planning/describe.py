@@ -10,9 +10,9 @@ from typing import Any
 from raydist.errors import SpecError
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.planning.capacity import LOGICAL_CPUS_PER_CORE
+from raydist.planning.cluster_cost import cluster_cost
 from raydist.planning.plan import Plan
 from raydist.planning.resources.host_fit import num_fitting, why_not
-from raydist.planning.simulated import cluster_cost
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
 from raydist.spec.job import JobSpec
 from raydist.spec.params.kept import keep_params

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from raydist.errors import SpecError
+from raydist.spec.byte_size import parse_bytes
+
+SIMULATED = "simulated:"
+SIMULATED_EXAMPLE = "simulated:hosts=1250,cpus=8,gpus=8,memory=64GiB"
+_SIMULATED_AMOUNTS = ("hosts", "cpus", "gpus", "tpus", "memory")
+_MAX_HOSTS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,3 +69,40 @@ class Inventory:
     @property
     def num_gpus(self) -> int:
         return sum(host.num_gpus for host in self.hosts)
+
+
+def simulated_inventory(address: str) -> Inventory:
+    """Returns the hosts that `simulated:hosts=N,cpus=N,gpus=N,tpus=N,memory=SIZE` describes, all alike.
+
+    Raises:
+      SpecError: It describes none.
+    """
+    amounts: dict[str, str] = {}
+    for part in address.removeprefix(SIMULATED).split(","):
+        name, equals, amount = part.partition("=")
+        if name not in _SIMULATED_AMOUNTS or not equals or name in amounts:
+            known = ", ".join(_SIMULATED_AMOUNTS)
+            raise SpecError(
+                f"address has {part!r}; a simulated cluster takes each of {known} once: {SIMULATED_EXAMPLE}"
+            )
+        amounts[name] = amount
+    num_hosts = _whole(amounts, "hosts", at_least=1)
+    host = {
+        "num_cpus": float(_whole(amounts, "cpus", at_least=1)),
+        "num_gpus": _whole(amounts, "gpus", at_least=0),
+        "num_tpus": float(_whole(amounts, "tpus", at_least=0)),
+        "memory_bytes": parse_bytes("memory of the simulated hosts", amounts.get("memory", 0)),
+    }
+    names = (f"host-{index}" for index in range(num_hosts))
+    hosts = tuple(Host(name=name, node_id=name, **host) for name in names)  # type: ignore[arg-type]
+    return Inventory(hosts=hosts, source="a simulated cluster")
+
+
+def _whole(amounts: dict[str, str], name: str, *, at_least: int) -> int:
+    written = amounts.get(name, str(at_least))
+    if not re.fullmatch(r"[0-9]{1,9}", written) or not at_least <= int(written) <= _MAX_HOSTS:
+        raise SpecError(
+            f"address has {name}={written}; write a whole number from {at_least} to {_MAX_HOSTS}, "
+            f"as in {SIMULATED_EXAMPLE}"
+        )
+    return int(written)

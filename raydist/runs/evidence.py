@@ -72,25 +72,22 @@ class Evidence:
           has_same_bits: Whether the run is to have the same bits wherever it goes on.
         """
         self._code = code
-        self._before = before
-        self._has_same_bits = has_same_bits
-        self._notes: tuple[str, ...] = ()
         self._environment: Environment = (before or {}).get("environment") or Environment()
         self._versions: Mapping[str, str] = (before or {}).get("versions") or {}
+        self._bits = _Bits(self._versions, self._environment) if has_same_bits else None
         self._copying: threading.Thread | None = None
 
     def take(self, hello: Hello) -> None:
         """Takes what a task reports of its host, the chief also of what is installed there."""
-        if self._has_same_bits and hello.task.task_type in (TaskType.CHIEF, TaskType.WORKER):
-            known = {**(self._before or {}), "environment": self._environment}
-            self._notes = tuple(dict.fromkeys([*self._notes, *changes_since(known, hello)]))
+        if self._bits is not None:
+            self._bits.take(hello)
         if hello.machine is not None:
             self._environment = self._environment.with_host(hello.host, hello.host_name, hello.machine)
         self._versions = hello.packages or self._versions
 
     def notes(self) -> tuple[str, ...]:
-        """Returns sentences about what differs from the part of the run that was before, all so far."""
-        return self._notes
+        """Returns a sentence for each change on which the bits of the results depend, all so far."""
+        return () if self._bits is None else tuple(self._bits.notes)
 
     def keep(self, code: bytes | None, folder: RunFolder) -> None:
         """Stores the copy of the code in the background, once, without what .gitignore names."""
@@ -116,23 +113,39 @@ class Evidence:
         self._code = dataclasses.replace(record, file=file)
 
 
-def changes_since(before: Mapping[str, Any], hello: Hello) -> Iterator[str]:
-    """Yields a sentence for each difference to the run so far on which the bits of its results depend.
+class _Bits:
+    """What the bits of a run's results depend on, and how that has changed.
 
-    Args:
-      before: The run's `facts` by then, with the versions before a resume.
-      hello: Of a task that begins.
+    Attributes:
+      notes: A sentence for each change.
     """
-    was, now = before.get("versions") or {}, hello.packages
-    changed = [name for name in _COMPUTING if name in was and name in now and was[name] != now[name]]
-    if changed:
-        listed = ", ".join(f"{name} {was[name]} before and {now[name]} now" for name in changed)
-        yield f"the run goes on with other versions ({listed}), so its bits may differ from here on"
-    hosts = before.get("environment", Environment()).hosts
-    known, machine = {(group.machine.cpu, group.machine.gpus) for group in hosts}, hello.machine
-    if machine is not None and known and (machine.cpu, machine.gpus) not in known:
-        kind = ", ".join([str(machine.cpu), *machine.gpus])
-        yield (
-            f"the run computes on {kind}, too, which it had not before, so its bits may depend on where it "
-            "runs"
-        )
+
+    def __init__(self, versions: Mapping[str, str], environment: Environment) -> None:
+        """Takes the versions and hosts before a resume."""
+        self._versions = versions
+        self._kinds = {(group.machine.cpu, group.machine.gpus) for group in environment.hosts}
+        self.notes: list[str] = []
+
+    def take(self, hello: Hello) -> None:
+        """Takes what a task that computes reports of its host."""
+        if hello.task.task_type not in (TaskType.CHIEF, TaskType.WORKER):
+            return
+        was, now = self._versions, hello.packages
+        changed = [name for name in _COMPUTING if name in was and name in now and was[name] != now[name]]
+        if changed:
+            listed = ", ".join(f"{name} {was[name]} before and {now[name]} now" for name in changed)
+            self._note(f"the run goes on with other versions ({listed}), so its bits may differ from here on")
+        if hello.machine is None:
+            return
+        kind = (hello.machine.cpu, hello.machine.gpus)
+        if self._kinds and kind not in self._kinds:
+            named = ", ".join([str(hello.machine.cpu), *hello.machine.gpus])
+            self._note(
+                f"the run computes on {named}, too, which it had not before, so its bits may depend on where "
+                "it runs"
+            )
+        self._kinds.add(kind)
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)

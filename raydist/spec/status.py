@@ -34,6 +34,9 @@ class TaskState(enum.Enum):
         return self in (TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED)
 
 
+BEFORE_SERVICE = (TaskState.PENDING, TaskState.STARTING)
+
+
 class FailureKind(enum.Enum):
     """Why a task failed, which decides who pays for the next attempt."""
 

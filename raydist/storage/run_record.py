@@ -25,7 +25,7 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import NotRequired
 
-# Before a record is read again. A live run replaces it about once a second, and when its state changes.
+# Before a record is read again. A live run replaces it every few seconds, and when its state changes.
 _PAUSES_S = (0.0, 0.1, 0.3)
 _MAX_TIME_S = 2.5e11  # in the year 9892: what Python's calendar can show in any time zone
 

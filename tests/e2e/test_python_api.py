@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,19 +69,24 @@ print(json.dumps(told))
 """
 
 
-def test_run_works_where_ray_was_initialised(running_ray: RunningRay, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    (tmp_path / "sibling.py").write_text("VALUE = 7.0\n")
+def told_by(script: str, ray: RunningRay, folder: Path) -> Any:
+    """Runs a script, which gets Ray's address and a storage; returns the JSON that it prints last."""
+    (folder / "script.py").write_text(script)
     ended = subprocess.run(
-        [sys.executable, "script.py", running_ray.address, str(tmp_path / "runs")],
-        cwd=tmp_path,
-        env=dict(running_ray.environ),
+        [sys.executable, "script.py", ray.address, str(folder / "runs")],
+        cwd=folder,
+        env=dict(ray.environ),
         capture_output=True,
         text=True,
         timeout=200,
     )
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout.splitlines()[-1])
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_run_works_where_ray_was_initialised(running_ray: RunningRay, tmp_path: Path) -> None:
+    (tmp_path / "sibling.py").write_text("VALUE = 7.0\n")
+    told = told_by(SCRIPT, running_ray, tmp_path)
     others = {"sibling": 7.0, "shared": 5.0}
     assert told["driver"] == {"metrics": {"replicas": 2.0, **others}, "still_connected": True}
     assert told["task"] == {"replicas": 2.0, **others}
@@ -255,8 +261,8 @@ def look(event):
 
 
 known, ahead = set(servers_here()), []
-address, storage, home = sys.argv[1:]
-options = {"address": address, "storage": storage, "env": {"OF": home}, "keep_warm": "0"}
+address, storage = sys.argv[1:]
+options = {"address": address, "storage": storage, "env": {"OF": storage}, "keep_warm": "0"}
 result = raydist.run(train, workers=2, on_event=look, **options)
 ended_at_s = time.monotonic()
 while not servers_here().keys().isdisjoint(ahead):
@@ -269,15 +275,5 @@ print(json.dumps({"parent": result.metrics["parent"], "ahead": ahead}))
 def test_tasks_of_a_ray_on_this_host_find_what_the_driver_has_begun_to_import(
     running_ray: RunningRay, tmp_path: Path
 ) -> None:
-    (tmp_path / "script.py").write_text(AHEAD)
-    ended = subprocess.run(
-        [sys.executable, "script.py", running_ray.address, str(tmp_path / "runs"), str(tmp_path)],
-        cwd=tmp_path,
-        env=dict(running_ray.environ),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout.splitlines()[-1])
+    told = told_by(AHEAD, running_ray, tmp_path)
     assert told["ahead"] == [told["parent"]]

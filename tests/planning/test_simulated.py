@@ -7,8 +7,9 @@ import json
 import pytest
 
 from raydist.errors import ClusterError, SpecError
+from raydist.planning.cluster_cost import ClusterCost, cluster_cost
 from raydist.planning.describe import describe_plan
-from raydist.planning.simulated import EXAMPLE, ClusterCost, cluster_cost, simulated_inventory
+from raydist.planning.inventory import SIMULATED_EXAMPLE, simulated_inventory
 from raydist.spec.job import Strategy
 from tests.planning.plans import plan, workers
 from tests.support.counting import num_calls
@@ -22,7 +23,7 @@ def cost_of(num_workers: int, **options: object) -> ClusterCost:
 
 
 def test_hosts_are_as_described() -> None:
-    inventory = simulated_inventory(EXAMPLE)
+    inventory = simulated_inventory(SIMULATED_EXAMPLE)
     assert len(inventory.hosts) == 1250
     (kind,) = {(one.num_cpus, one.num_gpus, one.num_tpus, one.memory_bytes) for one in inventory.hosts}
     assert kind == (8.0, 8, 0.0, 64 << 30)
@@ -59,7 +60,7 @@ def test_cost_is_what_tensorflow_was_seen_to_open() -> None:
 
 def test_tf_config_that_is_too_large_for_other_processes_is_told() -> None:
     assert "Linux" not in cost_of(1000).sentences()[0]
-    hosts = simulated_inventory(EXAMPLE)
+    hosts = simulated_inventory(SIMULATED_EXAMPLE)
     many = cluster_cost(plan(hosts, workers=workers(10_000)))
     assert many is not None
     assert "Linux limits a variable to 131.1 kB" in many.sentences()[0]

@@ -44,7 +44,8 @@ def test_run_that_is_to_have_the_same_bits_tells_what_it_goes_on_with() -> None:
 def test_another_kind_of_cpu_is_told_within_a_run_too() -> None:
     other = hello(machine=Machine(system="Linux", cpu="Another CPU", num_cpus=8, memory_bytes=None, gpus=()))
     assert len(noted(None, hello(), other, hello())) == 1
-    assert noted(None, hello(), dataclasses.replace(other, task=task("evaluator/0"))) == ()
+    evaluator = dataclasses.replace(other, task=task("evaluator/0"))
+    assert noted(None, evaluator, hello(), evaluator) == ()
 
 
 def test_other_runs_and_first_submits_tell_nothing() -> None:

@@ -12,6 +12,7 @@ from raydist.cli.job_options import given_options, job_options, json_option, mod
 from raydist.cli.screen import output
 from raydist.cli.screen.grouped_help import RunCommand
 from raydist.planning.batch_sizes import batch_sizes_of
+from raydist.planning.cluster_cost import cluster_cost
 from raydist.planning.describe import (
     describe_hosts,
     describe_plan,
@@ -20,7 +21,6 @@ from raydist.planning.describe import (
     placeholder_tf_config,
     placeholder_tf_configs,
 )
-from raydist.planning.simulated import cluster_cost
 from raydist.spec.job import Strategy
 from raydist.spec.settings.params import ParamTexts
 from raydist.spec.settings.secrecy import without_secrets

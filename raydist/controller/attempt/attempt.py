@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raydist.controller.attempt.tally import BEFORE_SERVICE, Tally
+from raydist.controller.attempt.tally import Tally
 from raydist.controller.task_group import GroupUpdate
-from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.spec.status import BEFORE_SERVICE, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
 _MAX_NAMED_TASKS = 8

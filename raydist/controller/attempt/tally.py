@@ -10,8 +10,6 @@ from typing import Any
 from raydist.spec.status import TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 
-BEFORE_SERVICE = (TaskState.PENDING, TaskState.STARTING)
-
 # How many tasks of a type are in a state.
 Counts = Mapping[tuple[TaskType, TaskState], int]
 

@@ -53,12 +53,8 @@ class Watchdog:
         """
         since_s = 0.0 if self.looked_at_s is None else now_s - self.looked_at_s
         watched_s = self.watched_s + min(since_s, _LONGEST_LOOK_S)
-        heartbeat_at_s, progress, awaiting = (
-            dict(self.heartbeat_at_s),
-            dict(self.progress),
-            set(self.awaiting),
-        )
-        has_moved = False
+        heartbeat_at_s, progress = dict(self.heartbeat_at_s), dict(self.progress)
+        awaiting, has_moved = set(self.awaiting), False
         ended = list(attempt.dismissed - self.dismissed)
         for status in news:
             task = status.task

@@ -16,11 +16,10 @@ from typing import Any
 from raydist.controller.attempt.attempt import Attempt
 from raydist.controller.attempt.replacement import Death, Deaths
 from raydist.controller.attempt.restarts import Restart
-from raydist.controller.attempt.tally import BEFORE_SERVICE
 from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunError, Straggler
 from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskFailure, TaskStatus, Training, steps_hint
+from raydist.spec.status import BEFORE_SERVICE, TaskFailure, TaskStatus, Training, steps_hint
 
 PROGRESS = "progress"
 # A worker under ParameterServer may die and come back for days: of its later processes in an attempt only

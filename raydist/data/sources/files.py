@@ -158,7 +158,7 @@ class DataFiles:
     def _whole(self, number: int) -> bytes | None:
         """Returns the content of a file of this host that is as it was found; None where anything is not so.
 
-        A small file costs a fifth of what it does through pyarrow, which then finds out what is wrong.
+        Small files cost less than through pyarrow, which then finds out what is wrong.
         """
         path, file = self._local_path(number), self._copies.get(number, self._files[number][1])
         if path is None:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from raydist.errors import ClusterError, SpecError
-from raydist.planning.simulated import SIMULATED
+from raydist.planning.inventory import SIMULATED
 from raydist.runtime.cluster.authentication import (
     ASK_TIMEOUT_S,
     AUTH_MODE,

@@ -86,9 +86,8 @@ class RayTaskGroup:
         self._versions: dict[str, str] = {}
         self._on_hello: Callable[[Hello], None] = lambda hello: None
         self._assignments: dict[TaskId, TaskAssignment] = {}
-        self._common: tuple[TaskAssignment, Any] | None = (
-            None  # what is the same for all, and Ray's reference
-        )
+        # One of them, and Ray's reference to it: what all have in common.
+        self._common: tuple[TaskAssignment, Any] | None = None
         self._progress_every_s = progress_every_s(len(plan.tasks))
         self._listener = Listener(progress_every_s=self._progress_every_s)
         self._followed: set[Any] = set()

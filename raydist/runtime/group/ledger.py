@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable
 
 from raydist.controller.task_group import GroupUpdate
 from raydist.runtime.task.greeting import Hello
-from raydist.spec.status import FailureKind, TaskFailure, TaskState, TaskStatus
+from raydist.spec.status import BEFORE_SERVICE, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
-
-_BEFORE_SERVICE = (TaskState.PENDING, TaskState.STARTING)
 
 
 class Ledger:
@@ -47,12 +45,6 @@ class Ledger:
     @property
     def has_news(self) -> bool:
         return bool(self._news)
-
-    @property
-    def lost(self) -> set[TaskId]:
-        """The tasks whose processes are known to be dead."""
-        failures = (status.failure for status in self._statuses.values())
-        return {failure.task for failure in failures if failure and failure.kind is FailureKind.LOST}
 
     def suspects(self, *, silence_s: float) -> frozenset[TaskId]:
         """Returns tasks that may have died: without a status for `silence_s`, or all once one has failed."""
@@ -106,7 +98,7 @@ class Ledger:
     def _keep(self, status: TaskStatus) -> None:
         task, state = status.task, status.state
         self._statuses[task] = status
-        (self._awaited.add if state in _BEFORE_SERVICE else self._awaited.discard)(task)
+        (self._awaited.add if state in BEFORE_SERVICE else self._awaited.discard)(task)
         (self._failed.add if state is TaskState.FAILED else self._failed.discard)(task)
 
     def drained(self, task: TaskId) -> None:

@@ -16,14 +16,14 @@ import ray
 _GATHER_S = 0.02
 # A task tells its progress twice a second. Up to a thousand tasks no more than so many do in a second, since
 # each answer costs the driver some 0.3 ms. Each tells it so often that it is not taken for missing.
-PROGRESS_EVERY_S = 0.5
+_PROGRESS_EVERY_S = 0.5
 _ANSWERS_A_SECOND = 500
 _MOST_PROGRESS_S = 2.0
 
 
 def progress_every_s(num_tasks: int) -> float:
     """Returns how often each task of such a run tells its progress, in seconds."""
-    return min(max(PROGRESS_EVERY_S, num_tasks / _ANSWERS_A_SECOND), _MOST_PROGRESS_S)
+    return min(max(_PROGRESS_EVERY_S, num_tasks / _ANSWERS_A_SECOND), _MOST_PROGRESS_S)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Listener:
     An agent that nobody asks for long takes itself for cut off.
     """
 
-    def __init__(self, *, progress_every_s: float = PROGRESS_EVERY_S) -> None:
+    def __init__(self, *, progress_every_s: float) -> None:
         """Takes the seconds after which a task's progress alone is told."""
         self._progress_every_s = progress_every_s
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()

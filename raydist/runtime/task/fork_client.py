@@ -1,7 +1,7 @@
 """Finds the fork server of this host for an environment, and starts it where there is none.
 
-The processes of a host share one if they have the Ray, the container and the environment in common. An
-embedded Ray's is started ahead of it, so that both start at the same time.
+The processes of a host share one if they have the Ray, the container and the environment in common. That of
+an embedded Ray is started ahead of it, that of a Ray which runs on this host while the driver connects to it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from raydist.spec.process import is_alive, is_this_host
 from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.run_record import RunRecord
 
-# A controller that lives replaces run.json about once a second.
+# A controller that lives replaces run.json every second, that of a large run every third one.
 LIVES_WITHIN_S = 10.0
 # From the claim to the first run.json: starts or joins a Ray, asks it what it has, packs the code.
 BEGINS_WITHIN_S = 300.0

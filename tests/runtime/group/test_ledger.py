@@ -51,7 +51,8 @@ def test_all_others_are_suspected_once_one_has_failed() -> None:
     ledger = make_ledger(FakeClock())
     ledger.failed(unreachable_task(hello(FIRST), Loss.PROCESS))
     assert ledger.suspects(silence_s=2.0) == {SECOND}
-    assert ledger.lost == {FIRST}
+    [lost] = [status.failure for status in ledger.take_update().statuses if status.failure]
+    assert (lost.task, lost.kind) == (FIRST, FailureKind.LOST)
 
 
 def test_task_that_has_ended_may_be_silent() -> None:

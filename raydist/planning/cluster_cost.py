@@ -1,63 +1,19 @@
-"""A cluster that is described instead of asked, and what TensorFlow itself costs in one of that size."""
+"""What TensorFlow's own cluster costs, by the number of its tasks."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from raydist.errors import SpecError
-from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import cluster_spec, tf_config
-from raydist.spec.byte_size import parse_bytes, size_text
+from raydist.spec.byte_size import size_text
 from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskType
 
-SIMULATED = "simulated:"
-EXAMPLE = "simulated:hosts=1250,cpus=8,gpus=8,memory=64GiB"
-_NAMES = ("hosts", "cpus", "gpus", "tpus", "memory")
-_MAX_HOSTS = 100_000
 # Linux's MAX_ARG_STRLEN: a longer variable keeps a process from starting others.
-MAX_VARIABLE_BYTES = 128 * 1024
+_MAX_VARIABLE_BYTES = 128 * 1024
 # As long as most addresses get: IPv4, and a port of five digits.
 _ADDRESS = "10.100.100.100:40000"
-
-
-def simulated_inventory(address: str) -> Inventory:
-    """Returns the hosts that `simulated:hosts=N,cpus=N,gpus=N,tpus=N,memory=SIZE` describes, all alike.
-
-    Raises:
-      SpecError: It describes none.
-    """
-    amounts: dict[str, str] = {}
-    for part in address.removeprefix(SIMULATED).split(","):
-        name, equals, amount = part.partition("=")
-        if name not in _NAMES or not equals or name in amounts:
-            known = ", ".join(_NAMES)
-            raise SpecError(
-                f"address has {part!r}; a simulated cluster takes each of {known} once: {EXAMPLE}"
-            )
-        amounts[name] = amount
-    num_hosts = _whole(amounts, "hosts", at_least=1)
-    host = {
-        "num_cpus": float(_whole(amounts, "cpus", at_least=1)),
-        "num_gpus": _whole(amounts, "gpus", at_least=0),
-        "num_tpus": float(_whole(amounts, "tpus", at_least=0)),
-        "memory_bytes": parse_bytes("memory of the simulated hosts", amounts.get("memory", 0)),
-    }
-    names = (f"host-{index}" for index in range(num_hosts))
-    hosts = tuple(Host(name=name, node_id=name, **host) for name in names)  # type: ignore[arg-type]
-    return Inventory(hosts=hosts, source="a simulated cluster")
-
-
-def _whole(amounts: dict[str, str], name: str, *, at_least: int) -> int:
-    written = amounts.get(name, str(at_least))
-    if not re.fullmatch(r"[0-9]{1,9}", written) or not at_least <= int(written) <= _MAX_HOSTS:
-        raise SpecError(
-            f"address has {name}={written}; write a whole number from {at_least} to {_MAX_HOSTS}, "
-            f"as in {EXAMPLE}"
-        )
-    return int(written)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +38,10 @@ class ClusterCost:
     def sentences(self) -> list[str]:
         """Returns a sentence for each cost."""
         said = [f"each task's TF_CONFIG has {size_text(self.tf_config_bytes)}"]
-        if self.tf_config_bytes > MAX_VARIABLE_BYTES:
+        if self.tf_config_bytes > _MAX_VARIABLE_BYTES:
             said[0] += (
-                ", and Linux limits a variable to 131.1 kB: a task that starts other processes has to remove "
-                "it from their environment"
+                f", and Linux limits a variable to {size_text(_MAX_VARIABLE_BYTES)}: a task that starts "
+                "other processes has to remove it from their environment"
             )
         if self.ring_steps is not None:
             said.append(f"an all-reduce on CPUs takes {self.ring_steps} messages one after the other")
