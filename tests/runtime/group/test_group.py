@@ -304,7 +304,8 @@ def test_stop_ends_tasks_that_hang(start: Start, wait_until: WaitUntil, how: str
 
 def test_stop_kills_what_user_code_started(start: Start, wait_until: WaitUntil) -> None:
     drive = start(make_plan(1, steps=3000, child="sleep 600"))
-    wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0"))
+    # It runs before its child does.
+    wait_until(lambda: drive.all_in(TaskState.RUNNING, "worker/0") and "child" in notes_of(drive, "worker/0"))
     child = int(notes_of(drive, "worker/0")["child"])
     assert not is_gone(child)
     drive.group.stop()
