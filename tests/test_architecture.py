@@ -98,8 +98,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "training.parameter_server": {
         *("errors", "planning", "storage", "data", "data.__init__", "training.tf_private"),
-        *("training.reporting", "training.input", "training.stepping", "training.checkpointing"),
-        *("training.keras_patches", "training.replicas", "training.trainers"),
+        *("training.reporting", "training.cluster", "training.input", "training.stepping"),
+        *("training.checkpointing", "training.keras_patches", "training.replicas", "training.trainers"),
     },
     "training.context": {
         *("errors", "spec", "planning", "metrics", "train_context", "training.reporting", "training.cluster"),

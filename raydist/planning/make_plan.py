@@ -199,9 +199,17 @@ def _devices(
 def _without_effect(job: JobSpec, strategy: Strategy) -> list[str]:
     """Returns a sentence for each setting that this strategy has no use for."""
     if strategy is not Strategy.PARAMETER_SERVER:
-        if job.partitioner is None:
-            return []
-        return [f"partitioner {job.partitioner} has no effect: only parameter_server shards variables"]
+        notes = []
+        if job.partitioner is not None:
+            notes.append(
+                f"partitioner {job.partitioner} has no effect: only parameter_server shards variables"
+            )
+        if job.ps_staleness:
+            notes.append(
+                f"ps_staleness {job.ps_staleness} has no effect: only under parameter_server do workers read "
+                "weights from others"
+            )
+        return notes
     notes = []
     if job.sync_batchnorm:
         notes.append(

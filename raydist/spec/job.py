@@ -249,6 +249,7 @@ class JobSpec:
         `NAME:min` says which values are better, where the metric's name does not say it.
       export: Whether the model of `ctx.fit` is exported at its end, the best one with `keep_best`.
       partitioner: How parameter_server cuts large variables into shards; None leaves them whole.
+      ps_staleness: How many of its own updates a worker's weights may lack under parameter_server.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
       collective: Implementation of collectives between workers under multi_worker_mirrored: `auto`, `ring` or
         `nccl`.
@@ -336,6 +337,7 @@ class JobSpec:
     keep_best: str | None = None
     export: bool = True
     partitioner: Partitioner | None = None
+    ps_staleness: int = 0
     auto_shard: str = "data"
     collective: str = "auto"
     collective_timeout: float | None = None
@@ -362,6 +364,7 @@ _LOWEST: Mapping[str, int] = {
     "max_failures": 0,
     "keep_warm": 0,
     "standby": 0,
+    "ps_staleness": 0,
     "survivor_memory": 0,
     "seed": 0,
     "gpus_per_worker": 0,

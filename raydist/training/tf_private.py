@@ -42,7 +42,7 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, record
 from tensorflow.python.framework import auto_control_deps_utils, config, func_graph, op_def_registry
 from tensorflow.python.ops import (
     control_flow_util,
@@ -541,6 +541,77 @@ def changed_variables(graph: Any) -> list[Any]:
     handles = [outside.get(id(one)) for index, one in enumerate(graph.inputs) if index not in read_only]
     found = [distributed(by_handle[handle]) for handle in handles if handle in by_handle]
     return list({id(one): one for one in found}.values())
+
+
+# Reads a variable in the current graph.
+Read = Callable[[], tf.Tensor]
+
+
+def replace_reads(read: Callable[[Any, Read], tf.Tensor]) -> None:
+    """Has `read(variable, original)` make the value of each variable that this process reads in a graph.
+
+    Whatever reads a variable as a whole ends in the method that this replaces.
+    """
+    original = resource_variable_ops.BaseResourceVariable._read_variable_op
+    if hasattr(original, "original"):
+        return  # of an earlier closure
+
+    @functools.wraps(original)
+    def _read_variable_op(self: Any, no_copy: bool = False) -> tf.Tensor:
+        if tf.executing_eagerly():
+            return original(self, no_copy)
+        return read(self, lambda: original(self, no_copy))
+
+    _read_variable_op.original = original  # type: ignore[attr-defined]
+    resource_variable_ops.BaseResourceVariable._read_variable_op = _read_variable_op
+
+
+def read_alone(variable: Any) -> tf.Tensor:
+    """Returns a variable's value in a graph, whatever `replace_reads` says."""
+    method = resource_variable_ops.BaseResourceVariable._read_variable_op
+    return getattr(method, "original", method)(variable)
+
+
+def recorded_read(variable: Any, value: tf.Tensor) -> tf.Tensor:
+    """Returns `value` as what gradient tapes take for the value of `variable` (resource_variable_ops.py)."""
+    resource_variable_ops.variable_accessed(variable)
+    variable._variable_read = True
+    with record.stop_recording():
+        result = tf.identity(value)  # of its own, as a tape knows a tensor by where it came from last
+    record.record_operation(
+        "ReadVariableOp",
+        [result],
+        [variable.handle],
+        backward_function=lambda gradient: [gradient],
+        forward_function=lambda tangent: [tangent],
+    )
+    return result
+
+
+def is_recording() -> bool:
+    """Whether a gradient tape is active."""
+    return bool(record.could_possibly_record())
+
+
+def not_recording() -> contextlib.AbstractContextManager[None]:
+    """No gradient tape records what is made inside."""
+    stopped: contextlib.AbstractContextManager[None] = record.stop_recording()
+    return stopped
+
+
+def num_writes(variable: Any, graph: Any) -> int:
+    """Returns how many operations of a function's graph write a variable so far, or may do so."""
+    handle = graph.capture(variable.handle)
+    return sum(auto_control_deps_utils._op_writes_to_resource(handle, op) for op in handle.consumers())
+
+
+def parts_of(variable: Any) -> list[Any]:
+    """Returns the resource variables that a variable of TensorFlow or Keras consists of: shards, or one."""
+    if isinstance(variable, ShardedVariable):
+        return list(variable.variables)
+    if not isinstance(variable, tf.Variable):
+        return parts_of(variable.value)  # of Keras 3
+    return [getattr(variable, "_v", variable)]
 
 
 def is_among(variable: Any, others: Sequence[Any]) -> bool:

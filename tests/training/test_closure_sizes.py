@@ -40,6 +40,12 @@ def test_never_more_than_is_left_and_smaller_towards_the_end(left: int) -> None:
     assert 1 <= turns * unroll <= -(-left // 4)
 
 
+def test_steps_that_share_weights_are_in_one_turn() -> None:
+    sizes = ClosureSizes(num_workers=2, total=1000, staleness=3)
+    assert sizes.wanted_unroll(trace_s=100.0) == 4
+    assert ClosureSizes(num_workers=2, total=1000, staleness=3, fixed=2).wanted_unroll(trace_s=0.0) == 2
+
+
 def test_a_size_that_the_user_chose_is_kept() -> None:
     sizes = ClosureSizes(num_workers=2, total=1000, fixed=20)
     assert sizes.next(1000) == (20, 1)

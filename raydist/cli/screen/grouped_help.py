@@ -48,7 +48,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Model": (
         *("keras", "patch_keras", "check_equality", "sync_batchnorm", "sum_embedding_rows", "seed"),
-        "partitioner",
+        *("partitioner", "ps_staleness"),
     ),
     "Data": ("auto_shard", "data_workers", "cpus_per_data_worker"),
     "Communication": (

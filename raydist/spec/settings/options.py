@@ -360,6 +360,13 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.optional(values.written_as(Partitioner, FORMS), none="none"),
     ),
     Option(
+        name="ps_staleness",
+        metavar="K",
+        summary="Under parameter_server, let a worker read the weights once for K + 1 steps; 0 reads them in "
+        "each step.",
+        parser=values.whole_number,
+    ),
+    Option(
         name="auto_shard",
         metavar="off|auto|file|data",
         summary="tf.data auto-shard policy for plain pipelines.",

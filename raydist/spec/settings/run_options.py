@@ -94,6 +94,7 @@ class RunOptions(TypedDict, total=False):
     keep_best: str | None
     export: bool
     partitioner: Partitioner | str | None
+    ps_staleness: int
     auto_shard: Literal["off", "auto", "file", "data"]
     collective: Literal["auto", "ring", "nccl"]
     collective_timeout: Duration | None

@@ -30,13 +30,21 @@ class ClosureSizes:
         num_workers: int,
         total: int,
         fixed: int | None = None,
+        staleness: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes `total`, the steps that there will be in all, and `fixed`, a size that the user chose."""
+        """Takes how many steps there will be, and what the user chose.
+
+        Args:
+          total: Steps in all.
+          fixed: Steps of a closure, if the user says so.
+          staleness: How many more steps than one share what a worker reads, if a turn has them.
+        """
         self._num_workers = num_workers
         self._total_left = total
         self._fixed = fixed
         self._clock = clock
+        self._least_unroll = min(staleness + 1, fixed or staleness + 1)
         self._unroll = 1
         self._steps = float(fixed or 1)
         self._began_at_s: float | None = None
@@ -81,11 +89,12 @@ class ClosureSizes:
         Args:
           trace_s: Seconds that tracing one step takes.
         """
-        if self._unroll > 1 or self._step_s is None or self._step_s > _SHORT_STEP_S:
-            return self._unroll
-        unroll = min(UNROLL, self._fixed or UNROLL)
+        now = max(self._unroll, self._least_unroll)
+        if now > self._least_unroll or self._step_s is None or self._step_s > _SHORT_STEP_S:
+            return now
+        unroll = max(now, min(UNROLL, self._fixed or UNROLL))
         saved_s = _SAVED * self._total_left * self._step_s / self._num_workers
-        return unroll if trace_s * unroll < saved_s else self._unroll
+        return unroll if trace_s * unroll < saved_s else now
 
     def unrolled(self, unroll: int) -> None:
         """Says that closures with `unroll` steps a turn exist. Tracing them is no part of a step's time."""

@@ -8,6 +8,7 @@ closure, 480 in a loop, 620 with 10 steps unrolled).
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
+from raydist.training.cluster.ps_messages import StepReads
 from raydist.training.parameter_server.busy_times import BusyTimes
 from raydist.training.parameter_server.closure_sizes import ClosureSizes
 from raydist.training.parameter_server.feeds import Feed
@@ -44,18 +46,24 @@ class PackedSteps:
         *,
         feed: Feed,
         zeros: Callable[[], Sequence[tf.Tensor]],
+        variables: Sequence[Any],
+        staleness: int,
     ) -> None:
         """Takes `step(element, state) -> state`, which runs in a closure and calls `strategy.run`.
 
         Args:
           feed: The workers' data.
           zeros: Makes the state (tensors that are summed over closures) that each closure begins with.
+          variables: What a step is likely to read: those that are small travel together.
+          staleness: How many of its own updates a worker's weights may lack.
         """
         self._strategy = strategy
         self._coordinator = coordinator
         self._worker_numbers = tf_private.worker_numbers(coordinator)
         self._step = step
         self._zeros = zeros
+        self._variables = variables
+        self._staleness = staleness
         self._feed = feed
         self._functions: dict[int, Any] = {}
         self._shapes: list[tuple[int, ...]] = []
@@ -95,15 +103,20 @@ class PackedSteps:
         return self._coordinator.schedule(self._functions[unroll], args=arguments)
 
     def _make(self, unroll: int) -> Any:
+        is_alone = self._strategy.num_replicas_in_sync == 1  # without several GPUs in a worker
+
         @tf.function(autograph=False)
         def closure(*arguments: Any) -> tf.Tensor:
             *data, turns, worker = arguments
             iterator = self._feed.iterator(*data)
 
             def turn(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                reads = StepReads(self._variables, staleness=self._staleness)
                 for _ in range(unroll):
-                    state = self._step(next(iterator), state)
-                    self.applied.assign_add(1)
+                    with reads.step() if is_alone else contextlib.nullcontext():
+                        state = self._step(next(iterator), state)
+                    with tf.device(self.applied.device):  # the number, too, or each step would send it
+                        self.applied.assign_add(1)
                 return (index + 1, *state)
 
             zeros = self._zeros()

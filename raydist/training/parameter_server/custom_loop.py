@@ -30,17 +30,24 @@ def run_steps(
         request.step_fn, tf.__internal__.autograph.control_status_ctx()
     )
     scalars = ReturnedScalars(run.strategy, lambda batch: checked_scalars(converted(batch)))
-    run.note_unsaved(tf_private.changed_variables(scalars.probe(feed.element_spec)))
+    traced = scalars.probe(feed.element_spec)
+    run.note_unsaved(tf_private.changed_variables(traced))
+    staleness = run.assignment.job.ps_staleness
     steps = PackedSteps(
         run.strategy,
         run.coordinator,
         lambda element, state: (state[0] + scalars.run(element),),
         feed=feed,
         zeros=lambda: (tf.zeros([len(scalars.names)]),),
+        variables=tf_private.captured_variables(traced),
+        staleness=staleness,
     )
     num_workers = run.assignment.num_workers
     sizes = ClosureSizes(
-        num_workers=num_workers, total=span.last_step - span.done, fixed=request.steps_per_call
+        num_workers=num_workers,
+        total=span.last_step - span.done,
+        fixed=request.steps_per_call,
+        staleness=staleness,
     )
     scheduler = StepScheduler(
         run.coordinator,

@@ -166,8 +166,18 @@ class _Training:
         self._train_step = adapters.adapter_of(model).converted(model, model.train_step)
         # What the user's own train_step returns beside the metrics.
         self._returned = self._probe(feed) if adapters.has_own(model, "train_step") else None
-        steps = PackedSteps(run.strategy, run.coordinator, self._step, feed=feed, zeros=self._zeros)
-        sizes = ClosureSizes(num_workers=run.assignment.num_workers, total=num_steps)
+        steps = PackedSteps(
+            run.strategy,
+            run.coordinator,
+            self._step,
+            feed=feed,
+            zeros=self._zeros,
+            variables=model.trainable_variables,
+            staleness=run.assignment.job.ps_staleness,
+        )
+        sizes = ClosureSizes(
+            num_workers=run.assignment.num_workers, total=num_steps, staleness=run.assignment.job.ps_staleness
+        )
         self._scheduler = StepScheduler(
             run.coordinator,
             steps,

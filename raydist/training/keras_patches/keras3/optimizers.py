@@ -14,6 +14,7 @@ from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
 from raydist.training import tf_private
 from raydist.training.cluster.kinds import shares_variables
+from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, gradient_probe, gradients
@@ -57,7 +58,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_all_reduce_sum_gradients",
             parameters="self grads_and_vars",
             fingerprints=("953512efa56c", "dd8896fa68d7"),
-            make=lambda original: _keep_gradients,
+            make=lambda original: _take_summed,
             reason="they are summed already",
         ),
         Replacement(
@@ -108,8 +109,8 @@ def _make_apply_gradients(original: Callable[..., None]) -> Callable[..., None]:
     return _backend_apply_gradients
 
 
-def _keep_gradients(self: Any, grads_and_vars: Any) -> Any:
-    return grads_and_vars
+def _take_summed(self: Any, grads_and_vars: Any) -> Any:
+    return joined_gradients(grads_and_vars)
 
 
 def _make_loss_scale_apply(original: Callable[..., None]) -> Callable[..., None]:

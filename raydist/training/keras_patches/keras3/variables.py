@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +58,10 @@ def make_atomic(original: Callable[..., Any], *, name: str) -> Callable[..., Any
     def assign(self: Any, value: Any) -> Any:
         if in_stateless_scope() or not is_parameter_server(tf.distribute.get_strategy()):
             return original(self, value)
-        getattr(self._value, name)(tf.cast(value, self._value.dtype))
+        # A number is made where the variable is, or each step would send it.
+        with contextlib.nullcontext() if tf.is_tensor(value) else tf.device(self._value.device):
+            value = tf.cast(value, self._value.dtype)
+        getattr(self._value, name)(value)
         return self
 
     return assign

@@ -17,6 +17,7 @@ from tf_keras.src.utils import losses_utils
 
 from raydist.training import tf_private
 from raydist.training.cluster.kinds import is_central, shares_variables
+from raydist.training.cluster.ps_messages import joined_gradients
 from raydist.training.cluster.virtual_strategy import shared_variables
 from raydist.training.keras_patches.replacement import Replacement
 from raydist.training.replicas import accumulation, all_reduce, gradient_probe, gradients, replica_share
@@ -85,6 +86,13 @@ def replacements() -> tuple[Replacement, ...]:
             fingerprints=("a5b8dd0a1150",),
             make=_make_all_reduce,
             reason="a padding example adds its own gradient to losses that sum over examples",
+        ),
+        Replacement(
+            owner=optimizer.Optimizer,
+            name="_internal_apply_gradients",
+            parameters="self grads_and_vars",
+            make=_make_internal_apply_gradients,
+            reason="under ParameterServer each gradient is a message of its own",
         ),
         Replacement(
             owner=loss_scale_optimizer,
@@ -198,6 +206,14 @@ def _make_supports_loss_scaling(original: Callable[..., Any]) -> Callable[..., A
         return shares_variables(tf.distribute.get_strategy()) or original()
 
     return strategy_supports_loss_scaling
+
+
+def _make_internal_apply_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _internal_apply_gradients(self: Any, grads_and_vars: Any) -> Any:
+        return original(self, joined_gradients(grads_and_vars))
+
+    return _internal_apply_gradients
 
 
 def _make_all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:

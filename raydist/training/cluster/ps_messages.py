@@ -1,0 +1,160 @@
+"""Fewer messages between a worker and the ps under ParameterServer.
+
+Each tensor that crosses from one process to another is a message of its own, which costs as much CPU time
+as a small layer. While the steps of a closure are traced, the small variables of a ps are read as one tensor,
+and their gradients go back as one. What an update reads of another ps, such as the learning rate, crosses
+once.
+
+A worker reads what it would read without this: reads come after the updates that it has made itself. Those
+of other workers, which it may see or not anyway, it sees once a step. Where the user allows staleness, what a
+gradient tape records is read once for several steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from raydist.training import tf_private
+
+# Copying more than this costs as much as a message.
+_LARGEST_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A variable's value in the graph, and how many operations had written the variable before."""
+
+    value: tf.Tensor
+    writes: int
+
+
+class StepReads:
+    """What the steps in one graph, the body of a closure's loop, read of the ps.
+
+    Args:
+      variables: Variables that the steps are likely to read, of TensorFlow or Keras.
+      staleness: How many of its own updates a worker's weights may lack.
+    """
+
+    def __init__(self, variables: Sequence[Any], *, staleness: int = 0) -> None:
+        self._graph = tf.compat.v1.get_default_graph()
+        self._staleness = staleness
+        self._variables = [part for one in variables for part in tf_private.parts_of(one)]
+        self._values: dict[int, _Held] = {}
+        self._scalars: dict[int, _Held] = {}
+        self._num_steps = 0
+        self._has_joined = False
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """The next step is traced inside, in the graph in which this was made."""
+        if self._num_steps % (self._staleness + 1) == 0:
+            self._values.clear()
+            self._has_joined = False
+        self._num_steps += 1
+        tf_private.replace_reads(_read)
+        _Active.reads = self
+        try:
+            yield
+        finally:
+            _Active.reads = None
+
+    def read(self, variable: Any, read: tf_private.Read) -> tf.Tensor:
+        """Returns a variable's value, which `read` would read by itself."""
+        if tf.compat.v1.get_default_graph() is not self._graph:
+            return read()  # inside a condition or loop of the step, which may write it each time
+        if tf_private.is_in_update():
+            return self._scalar(variable, read) if variable.shape.rank == 0 else read()
+        # What no tape records may be on its way to an assignment, and should be fresh.
+        if not variable.trainable or not tf_private.is_recording():
+            return read()
+        if not self._has_joined:
+            self._has_joined = True
+            self._join()
+        held = self._values.get(id(variable.handle))
+        writes = tf_private.num_writes(variable, self._graph)
+        if held is not None and (self._staleness or held.writes == writes):
+            return tf_private.recorded_read(variable, held.value)
+        value = read()
+        self._values[id(variable.handle)] = _Held(value, writes)
+        return value
+
+    def _scalar(self, variable: Any, read: tf_private.Read) -> tf.Tensor:
+        held, writes = self._scalars.get(id(variable.handle)), tf_private.num_writes(variable, self._graph)
+        if held is None or held.writes != writes:
+            held = self._scalars[id(variable.handle)] = _Held(read(), writes)
+        return held.value
+
+    def _join(self) -> None:
+        """Reads the small variables, those of each ps as one tensor."""
+        groups = defaultdict(list)
+        for variable in self._variables:
+            if variable.trainable and _is_small(variable):
+                groups[variable.device, variable.dtype].append(variable)
+        for (device, _), group in groups.items():
+            if len(group) == 1:
+                continue
+            with tf_private.not_recording():
+                with tf.device(device):
+                    joined = _joined([tf_private.read_alone(one) for one in group])
+                values = _parts(joined, [one.shape for one in group])
+            for variable, value in zip(group, values, strict=True):
+                writes = tf_private.num_writes(variable, self._graph)
+                self._values[id(variable.handle)] = _Held(value, writes)
+
+
+class _Active:
+    """The steps that are traced now; a chief traces one closure at a time."""
+
+    reads: StepReads | None = None
+
+
+def _read(variable: Any, read: tf_private.Read) -> tf.Tensor:
+    return read() if _Active.reads is None else _Active.reads.read(variable, read)
+
+
+def joined_gradients(grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Returns (gradient, variable) pairs whose small dense gradients go to their ps as one tensor.
+
+    An optimizer is about to update by them. Outside of a closure's steps nothing changes.
+    """
+    pairs = list(grads_and_vars)
+    if _Active.reads is None:
+        return pairs
+    groups = defaultdict(list)
+    for place, (gradient, variable) in enumerate(pairs):
+        if isinstance(gradient, tf.Tensor) and _is_small(gradient):
+            [part] = tf_private.parts_of(variable)  # an update is of one shard
+            groups[part.device, gradient.dtype].append(place)
+    for (device, _), places in groups.items():
+        if len(places) == 1:
+            continue
+        gradients = [pairs[place][0] for place in places]
+        joined = _joined(gradients)
+        with tf.device(device):
+            parts = _parts(joined, [one.shape for one in gradients])
+        for place, part in zip(places, parts, strict=True):
+            pairs[place] = part, pairs[place][1]
+    return pairs
+
+
+def _is_small(tensor: Any) -> bool:
+    return (
+        bool(tensor.shape.is_fully_defined())
+        and tensor.shape.num_elements() * tensor.dtype.size <= _LARGEST_BYTES
+    )
+
+
+def _joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.concat([tf.reshape(one, [-1]) for one in tensors], axis=0)
+
+
+def _parts(joined: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
+    parts = tf.split(joined, [shape.num_elements() for shape in shapes])
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]

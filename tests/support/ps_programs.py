@@ -1,0 +1,327 @@
+"""Programs whose steps read weights that they have just changed, in all the ways that steps do.
+
+Import TensorFlow inside only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+NAMES = "dense used_twice gan clipped loop nested penalty recurrent mixed".split()
+STEPS, BATCH_SIZE = 40, 8
+
+
+def train(ctx: Any) -> dict[str, Any]:
+    """Trains all programs by `ctx.fit`; returns the weights of each, in the order of its variables."""
+    import tensorflow as tf
+
+    from raydist.training.parameter_server import closure_sizes
+
+    # So that closures unroll their steps whatever time those take.
+    closure_sizes._SAVED = closure_sizes._SHORT_STEP_S = 1e9
+    found: dict[str, Any] = {}
+    for name in NAMES:
+        tf.keras.utils.set_random_seed(3)
+        with ctx.strategy.scope():
+            model = _MAKERS[name](tf.keras)
+        x, y = _data(name)
+
+        def data(x: Any = x, y: Any = y) -> Any:
+            return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH_SIZE)
+
+        ctx.fit(
+            model,
+            data if ctx.coordinator is not None else data().repeat(),
+            epochs=1,
+            steps_per_epoch=STEPS,
+            verbose=0,
+        )
+        weights = [
+            variable.numpy().reshape(-1) for variable in model.variables if "seed" not in variable.name
+        ]
+        found[name] = np.concatenate([one.astype("float64") for one in weights])
+    return found
+
+
+def stale(ctx: Any, *, staleness: int) -> dict[str, Any]:
+    """Trains with weights that steps share; returns the last ones, and those of a loop by hand."""
+    import tensorflow as tf
+
+    x, y = _data("dense")
+    x, y = x.reshape(STEPS, BATCH_SIZE, 4), y.reshape(STEPS, BATCH_SIZE, 1)
+    shared, num_steps = staleness + 1, STEPS - STEPS % 10
+
+    def make() -> Any:
+        tf.keras.utils.set_random_seed(3)
+        return _layers(tf.keras, 4), tf.keras.optimizers.SGD(0.1)
+
+    with ctx.strategy.scope():
+        model, optimizer = make()
+
+    def step(batch: Any) -> dict[str, Any]:
+        loss = _update(
+            optimizer, lambda: tf.reduce_mean((model(batch[0]) - batch[1]) ** 2), model.trainable_variables
+        )
+        return {"loss": loss}
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices((x, y))
+
+    from raydist.training.parameter_server import closure_sizes
+
+    # Closures of one turn, with all of its steps.
+    closure_sizes.UNROLL, closure_sizes._SAVED = shared, 0.0
+    ctx.train_steps(step, data, num_steps=num_steps, steps_per_call=shared)
+    found = {"trained": _flat(model)}
+    for name, held in {"by hand": shared, "fresh": 1}.items():
+        weights, rate = make()[0], 0.1
+        seen = weights.get_weights()
+        for index in range(num_steps):
+            if index % shared % held == 0:
+                seen = weights.get_weights()
+            now = weights.get_weights()
+            weights.set_weights(seen)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((weights(x[index]) - y[index]) ** 2)
+            gradients = tape.gradient(loss, weights.trainable_variables)
+            weights.set_weights([one - rate * gradient for one, gradient in zip(now, gradients, strict=True)])
+        found[name] = _flat(weights)
+    return found
+
+
+def _flat(model: Any) -> np.ndarray:
+    return np.concatenate([one.reshape(-1) for one in model.get_weights()])
+
+
+def messages(ctx: Any) -> dict[str, Any]:
+    """Returns how many tensors cross between tasks in a step, for models of 2 and 6 layers.
+
+    A tensor crosses once for each task that uses it, as TensorFlow cuts graphs (graph_partition.cc).
+    """
+    import tensorflow as tf
+
+    from raydist.training import tf_private
+    from raydist.training.parameter_server import closures
+
+    x, y = _data("dense")
+    found: dict[str, Any] = {}
+    make = closures.StepReads
+    for num_layers in (2, 6):
+        with ctx.strategy.scope():
+            model = _layers(tf.keras, *[4] * (num_layers - 1))
+            model.compile(tf.keras.optimizers.Adam(0.01), loss="mse")
+        graphs: list[Any] = []
+
+        def noted(*args: Any, graphs: list[Any] = graphs, **options: Any) -> Any:
+            graphs.append(tf.compat.v1.get_default_graph())
+            return make(*args, **options)
+
+        closures.StepReads = noted
+        ctx.fit(
+            model,
+            lambda: tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH_SIZE),
+            epochs=1,
+            steps_per_epoch=1,
+            verbose=0,
+        )
+        closures.StepReads = make
+        variables = [*model.variables, *model.optimizer.variables]
+        devices = {id(part.handle): part.device for one in variables for part in tf_private.parts_of(one)}
+        found[str(num_layers)] = _num_crossings(graphs[-1], devices)
+    return found
+
+
+def _num_crossings(graph: Any, devices: dict[int, str]) -> int:
+    handles = {inner.op.name: devices.get(id(outer), "") for outer, inner in _variables_of(graph)}
+
+    def device_of(op: Any) -> str:
+        served = [handles[one.op.name] for one in op.inputs if handles.get(one.op.name)]
+        place = served[0] if served else op.device
+        return "ps" + place.split("/job:ps")[1].split("/task:")[1][0] if "/job:ps" in place else "worker"
+
+    crossing = {
+        (tensor.name, device_of(op))
+        for op in graph.get_operations()
+        for tensor in op.inputs
+        if tensor.op.name not in handles and device_of(tensor.op) != device_of(op)
+    }
+    return len(crossing)
+
+
+def _variables_of(graph: Any) -> list[tuple[Any, Any]]:
+    """Returns the variables' handles outside of a function and inside, through the functions around it."""
+    found = []
+    for outer, inner in graph.captures:
+        if inner.dtype.name != "resource":
+            continue
+        while hasattr(outer, "graph") and hasattr(outer.graph, "captures"):
+            around = next((far for far, near in outer.graph.captures if near is outer), None)
+            if around is None:
+                break
+            outer = around
+        found.append((outer, inner))
+    return found
+
+
+def _data(name: str) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    if name == "recurrent":
+        x = rng.integers(0, 20, (BATCH_SIZE * STEPS, 5))
+        return x, (x.sum(axis=1) % 7).astype("float32")[:, None]
+    x = rng.normal(size=(BATCH_SIZE * STEPS, 4)).astype("float32")
+    return x, np.tanh(x[:, :1] - x[:, 1:2]).astype("float32")
+
+
+def _layers(keras: Any, *sizes: int) -> Any:
+    dense = [keras.layers.Dense(size, activation="tanh") for size in sizes]
+    return keras.Sequential([keras.layers.Input((4,)), *dense, keras.layers.Dense(1)])
+
+
+def _dense(keras: Any) -> Any:
+    model = keras.Sequential(
+        [
+            keras.layers.Input((4,)),
+            keras.layers.Dense(8, activation="relu", kernel_regularizer=keras.regularizers.L2(0.01)),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1, kernel_constraint=keras.constraints.MaxNorm(1.0)),
+        ]
+    )
+    rate = keras.optimizers.schedules.ExponentialDecay(0.02, 10, 0.9)
+    model.compile(keras.optimizers.AdamW(rate, weight_decay=0.02, clipnorm=0.5), loss="mse")
+    return model
+
+
+def _used_twice(keras: Any) -> Any:
+    shared, inputs = keras.layers.Dense(4, activation="tanh"), keras.layers.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(shared(shared(inputs))))
+    model.compile(keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.9), loss="mse")
+    return model
+
+
+def _own_step(step: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Returns what makes a model of two networks that trains by `step(model, x, y) -> loss`."""
+
+    def make(keras: Any) -> Any:
+        class Own(keras.Model):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.second = _layers(keras, 6, 5), _layers(keras, 5)
+                self.other = keras.optimizers.RMSprop(0.01)
+
+            def call(self, x: Any) -> Any:
+                return self.first(x) + self.second(x)
+
+            def train_step(self, batch: Any) -> dict[str, Any]:
+                return {"loss": step(self, *batch)}
+
+        model = Own()
+        model.compile(optimizer=keras.optimizers.Adam(0.01))
+        model(np.zeros((1, 4), "float32"))
+        return model
+
+    return make
+
+
+def _update(optimizer: Any, loss: Callable[[], Any], variables: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        value = loss()
+    optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
+    return value
+
+
+def _gan_step(self: Any, x: Any, y: Any) -> Any:
+    import tensorflow as tf
+
+    def distance() -> Any:
+        return tf.reduce_mean((self.first(x) - y) ** 2) - 0.1 * tf.reduce_mean(self.first(x * self.second(x)))
+
+    def reverse() -> Any:
+        return tf.reduce_mean(self.first(x * self.second(x)) ** 2)
+
+    _update(self.other, distance, self.first.trainable_variables)
+    return _update(self.optimizer, reverse, self.second.trainable_variables)
+
+
+def _clipped_step(self: Any, x: Any, y: Any) -> Any:
+    import tensorflow as tf
+
+    def loss() -> Any:
+        return tf.reduce_mean((self.first(x) - y) ** 2)
+
+    _update(self.optimizer, loss, self.first.trainable_variables)
+    for variable in self.first.trainable_variables:
+        variable.assign(tf.clip_by_value(variable, -0.3, 0.3))
+    return _update(self.other, loss, self.first.trainable_variables)
+
+
+def _loop_step(self: Any, x: Any, y: Any) -> Any:
+    import tensorflow as tf
+
+    variables = self.first.trainable_variables
+
+    def again(index: Any, *sums: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.first(x[index::2]) - y[index::2]) ** 2)
+        gradients = tape.gradient(loss, variables)
+        return (index + 1, *(total + one for total, one in zip(sums, gradients, strict=True)))
+
+    for _ in range(2):  # an update cannot be inside the loop, but between two of them
+        zeros = [tf.zeros(variable.shape) for variable in variables]
+        sums = tf.while_loop(lambda index, *_: index < 2, again, [0, *zeros])[1:]
+        self.optimizer.apply_gradients(zip(sums, variables, strict=True))
+    return tf.norm(sums[0])
+
+
+def _nested_step(self: Any, x: Any, y: Any) -> Any:
+    import tensorflow as tf
+
+    if not hasattr(self, "traced"):
+        self.traced = tf.function(lambda x, y: tf.reduce_mean((self.first(x) + self.second(x) - y) ** 2))
+    _update(self.optimizer, lambda: self.traced(x, y), self.first.trainable_variables)
+    return _update(self.other, lambda: self.traced(x, y), self.second.trainable_variables)
+
+
+def _penalty_step(self: Any, x: Any, y: Any) -> Any:
+    import tensorflow as tf
+
+    def loss() -> Any:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            output = self.first(x)
+        slope = inner.gradient(output, x)
+        return tf.reduce_mean((output - y) ** 2) + 0.1 * tf.reduce_mean(tf.norm(slope, axis=1) ** 2)
+
+    return _update(self.optimizer, loss, self.first.trainable_variables)
+
+
+def _recurrent(keras: Any) -> Any:
+    layers = [keras.layers.Embedding(20, 3), keras.layers.LSTM(4), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.layers.Input((5,), dtype="int64"), *layers])
+    model.compile(keras.optimizers.Adagrad(0.05), loss="mse")
+    return model
+
+
+def _mixed(keras: Any) -> Any:
+    policy = keras.mixed_precision.Policy("mixed_bfloat16")
+    layers = [keras.layers.Dense(8, activation="relu", dtype=policy), keras.layers.Dense(1, dtype="float32")]
+    model = keras.Sequential([keras.layers.Input((4,)), *layers])
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+    return model
+
+
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "dense": _dense,
+    "used_twice": _used_twice,
+    "gan": _own_step(_gan_step),
+    "clipped": _own_step(_clipped_step),
+    "loop": _own_step(_loop_step),
+    "nested": _own_step(_nested_step),
+    "penalty": _own_step(_penalty_step),
+    "recurrent": _recurrent,
+    "mixed": _mixed,
+}

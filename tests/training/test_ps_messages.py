@@ -1,0 +1,46 @@
+"""Steps under ParameterServer whose reads and gradients travel together train what they train alone."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.support.processes import Cluster, TaskProcess, run_function
+from tests.support.ps_programs import NAMES
+
+PROGRAMS = "tests.support.ps_programs"
+SLOW = pytest.mark.slow
+
+
+@functools.cache
+def trained(cluster: Cluster) -> TaskProcess:
+    return run_function(f"{PROGRAMS}:train", cluster)[0]
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+@pytest.mark.parametrize("name", NAMES)
+def test_one_worker_trains_what_one_device_trains(name: str, keras: str) -> None:
+    alone = trained(Cluster(keras=keras)).arrays[name]
+    served = trained(Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)).arrays[name]
+    np.testing.assert_allclose(served, alone, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_messages_of_a_step_do_not_grow_with_the_number_of_layers(keras: str) -> None:
+    [chief] = run_function(
+        f"{PROGRAMS}:messages", Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)
+    )
+    assert chief.values["2"] == chief.values["6"]
+    # Weights from each ps, gradients to each, the step's number to one ps, and the rate to the other. tf_keras
+    # makes numbers on the worker, too, which TensorFlow moves.
+    assert chief.values["6"] <= {"3": 6, "legacy": 8}[keras]
+
+
+@pytest.mark.parametrize("keras", ["3", pytest.param("legacy", marks=SLOW)])
+def test_stale_weights_are_those_of_the_first_step_that_shares_them(keras: str) -> None:
+    cluster = Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)
+    [chief] = run_function(f"{PROGRAMS}:stale", cluster, staleness=2, job_options={"ps_staleness": 2})
+    np.testing.assert_allclose(chief.arrays["trained"], chief.arrays["by hand"], rtol=0, atol=1e-6)
+    assert abs(chief.arrays["trained"] - chief.arrays["fresh"]).max() > 1e-3
