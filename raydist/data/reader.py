@@ -221,17 +221,17 @@ class _Load:
                 arrays = self._arrays
             try:
                 self._read(part, arrays)
+                with self._changed:
+                    if self._num_missing == 1:
+                        self._finish()
+                    self._num_missing -= 1
+                    self._changed.notify_all()
             except BaseException:
                 with self._changed:
                     self._unread.append(part)
                     self._is_ahead = False
                     self._changed.notify_all()
                 raise
-            with self._changed:
-                if self._num_missing == 1:
-                    self._finish()
-                self._num_missing -= 1
-                self._changed.notify_all()
 
     def rows(self, first: int, end: int) -> list[np.ndarray]:
         """Returns the examples at these places, once they are read, perhaps in the window's memory."""
