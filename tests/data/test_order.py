@@ -291,6 +291,23 @@ def test_error_of_reading_ahead_is_told_by_the_step_that_needs_it_and_passes(wai
     assert [read_part(reader, batches, step, 0, 1) for step in range(2, 10)] == expected[2:]
 
 
+def test_what_a_thread_that_reads_ahead_cannot_read_is_read_by_who_needs_it() -> None:
+    class Failing(NumberedSource):
+        def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
+            if threading.current_thread().name == "raydist-data":
+                failed.set()
+                raise DataError("gone for a moment")
+            failed.wait(10)
+            super().read_into(arrays, piece)
+
+    failed = threading.Event()
+    sizes = [8] * 96
+    for window_rows in (8 * 96, 8 * 48):  # one lane whose groups threads share, and many lanes
+        failed.clear()
+        expected = whole(recipe(NumberedSource(sizes), 24, window_rows=window_rows, seed=1), 3)
+        assert whole(recipe(Failing(sizes), 24, window_rows=window_rows, seed=1), 3) == expected
+
+
 def test_threads_may_share_a_reader() -> None:
     batches = recipe(NumberedSource([8] * 40), 16, window_rows=64, seed=1)
     expected = list(itertools.chain(*epochs_of(batches, 2)))
