@@ -140,8 +140,11 @@ class Batches(Recipe):
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the global batches; raises DataError or StorageError where the source cannot be read."""
+        from raydist.data import pipeline
+
+        is_plain = not self.maps and not self.source.decodes and self.num_prefetched is None
         try:
-            yield from self.dataset()
+            yield from pipeline.batches(self.for_epochs(self.epochs or 1)) if is_plain else self.dataset()
         except Exception as error:
             raise (data_error_in(error) or error) from None
 

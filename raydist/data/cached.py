@@ -58,9 +58,9 @@ class CachedExamples(Examples):
                 self._is_taken[missing] = True
             return [array[rows] for array in self._taken]
 
-    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
-        parts = [[array[piece.first : piece.end] for array in self._group(piece.group)] for piece in pieces]
-        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
+        for array, whole in zip(arrays, self._group(piece.group), strict=True):
+            array[:] = whole[piece.first : piece.end]
 
     def _group(self, group: int) -> list[np.ndarray]:
         with self._lock:

@@ -49,12 +49,25 @@ class Examples(abc.ABC):
         Only for a source without groups. Raises DataError where it cannot be read.
         """
 
-    @abc.abstractmethod
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
-        """Returns the examples of some pieces of groups, one array `[n, ...]` for each field.
+        """Returns the examples of some pieces of groups, as `read_into` reads them."""
+        arrays = self.room(sum(piece.num_rows for piece in pieces))
+        first = 0
+        for piece in pieces:
+            self.read_into([array[first : first + piece.num_rows] for array in arrays], piece)
+            first += piece.num_rows
+        return arrays
+
+    @abc.abstractmethod
+    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
+        """Writes the examples of a piece of a group into one array `[n, ...]` for each field.
 
         Only for a source with groups. Raises DataError, naming file, group and column.
         """
+
+    def room(self, num_examples: int) -> list[np.ndarray]:
+        """Returns arrays for so many examples, one `[num_examples, ...]` for each field."""
+        return [np.empty((num_examples, *field.shape), field.dtype) for field in self.fields]
 
     @abc.abstractmethod
     def fingerprint(self) -> int:

@@ -6,13 +6,15 @@ import math
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
 from raydist.data.examples import Examples
 from raydist.data.order.permutation import key_of, permuted
 from raydist.data.order.steps import Steps
-from raydist.data.order.windows import Stretch, Window, WindowedOrder
+from raydist.data.order.windows import Piece, Stretch, Window, WindowedOrder
 
 
 class Reader:
@@ -63,7 +65,9 @@ class Reader:
 # Threads that read ahead: while one lays columns side by side, on one core, the other one decodes.
 _NUM_LOADERS = 2
 # TensorFlow takes arrays that begin at a multiple of so many bytes as they are, and copies others.
-_ALIGNMENT = 64
+ALIGNMENT = 64
+# Up to here a window is still in the cache when it has been read.
+_CACHED_BYTES = 8e6
 _Key = tuple[int, int, int]
 
 
@@ -83,6 +87,9 @@ class _Windows:
     def block(self, step: int, num_steps: int, first: int, end: int) -> list[np.ndarray]:
         order = self._order
         size = order.steps.size_of(order.steps.locate(step)[1])
+        arrays = [
+            _aligned((num_steps, end - first, *field.shape), field.dtype) for field in self._source.fields
+        ]
         with self._lock:
             lanes = {}
             for lane in range(order.num_lanes):
@@ -90,6 +97,10 @@ class _Windows:
                 if max(first, lane_first) < min(end, lane_end):
                     lanes[lane_first, lane_end] = order.stretches(lane, step, num_steps)
             self._begin([stretches[0].window for stretches in lanes.values()])
+            if list(lanes) == [(first, end)]:
+                [stretches] = lanes.values()
+                self._copy(stretches, [array.reshape(-1, *array.shape[2:]) for array in arrays])
+                return arrays
             parts = []
             for (lane_first, lane_end), stretches in lanes.items():
                 begin, stop = max(first, lane_first) - lane_first, min(end, lane_end) - lane_first
@@ -99,115 +110,174 @@ class _Windows:
                         for array in self._rows(stretches)
                     ]
                 )
-        return [_joined(arrays) for arrays in zip(*parts, strict=True)]
+        for array, own in zip(arrays, zip(*parts, strict=True), strict=True):
+            np.concatenate(own, axis=1, out=array)
+        return arrays
 
     def _begin(self, windows: Sequence[Window]) -> None:
         """Has windows of several lanes read at the same time: when a run begins, none of them is there."""
         missing = [window for window in windows if _key_of(window) not in self._loads]
-        for window in missing[:1]:
-            self._loads[_key_of(window)] = _Load(window)  # this thread reads it
-        for window in missing[1:]:
-            self._loads[_key_of(window)] = self._read_ahead(window)
+        for window in missing:
+            load = self._loads[_key_of(window)] = _Load(window, self._source)
+            # This thread reads the first one, with help unless it is a single piece.
+            if window is not missing[0] or len(window.pieces) > 1:
+                self._read_ahead(load)
 
     def _rows(self, stretches: Sequence[Stretch]) -> list[np.ndarray]:
-        parts = [self._load_of(stretch.window).rows(stretch.first, stretch.end) for stretch in stretches]
-        if len(parts) == 1:
-            return parts[0]
-        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+        if len(stretches) == 1:
+            [stretch] = stretches
+            return self._load_of(stretch.window).rows(stretch.first, stretch.end)
+        arrays = self._source.room(sum(stretch.end - stretch.first for stretch in stretches))
+        self._copy(stretches, arrays)
+        return arrays
+
+    def _copy(self, stretches: Sequence[Stretch], arrays: Sequence[np.ndarray]) -> None:
+        at = 0
+        for stretch in stretches:
+            end = at + stretch.end - stretch.first
+            load = self._load_of(stretch.window)
+            load.copy(stretch.first, stretch.end, [array[at:end] for array in arrays])
+            at = end
 
     def _load_of(self, window: Window) -> _Load:
         key = _key_of(window)
         self._begin([window])
         load = self._loads[key]
-        load.wait(self._source)
+        load.wait()
         # Jumping back and forth is right as well, only slow.
         following = self._order.after(window)
         kept = {key, _key_of(following)}
         for other in [other for other in self._loads if other[1] == window.lane and other not in kept]:
             self._loads.pop(other).drop()
         if _key_of(following) not in self._loads and (self._epochs is None or following.epoch < self._epochs):
-            self._loads[_key_of(following)] = self._read_ahead(following)
+            ahead = self._loads[_key_of(following)] = _Load(following, self._source)
+            self._read_ahead(ahead)
         return load
 
-    def _read_ahead(self, window: Window) -> _Load:
-        load = _Load(window)
+    def _read_ahead(self, load: _Load) -> None:
         with self._queue_lock:
             self._queue.append(load)
             if self._num_loaders < _NUM_LOADERS:
                 # A daemon that ends with its queue: a process that has to end waits for no storage.
                 threading.Thread(target=self._load_queue, name="raydist-data", daemon=True).start()
                 self._num_loaders += 1
-        return load
 
     def _load_queue(self) -> None:
         while True:
             with self._queue_lock:
+                while self._queue and not self._queue[0].is_wanted_ahead:
+                    self._queue.popleft()
                 if not self._queue:
                     self._num_loaders -= 1
                     return
-                load = self._queue.popleft()
-            load.run(self._source)
+                load = self._queue[0]
+            with suppress(Exception):  # what the source raises, the thread that needs the window raises
+                load.read()
             del load  # else a window that is no longer needed would stay until the next one is read
 
 
 class _Load:
-    """One window's examples, read once, by whoever comes first."""
+    """One window's examples, of which each piece is read once, by whichever thread comes first."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, source: Examples) -> None:
         self._window = window
-        self._lock = threading.Lock()
-        self._arrays: list[np.ndarray] | None = None
+        self._source = source
+        self._changed = threading.Condition()  # and the lock of all below
+        self._arrays: list[np.ndarray] = []
         self._order: np.ndarray | None = None
-        self._is_dropped = False
+        firsts = np.cumsum([0, *(piece.num_rows for piece in window.pieces)]).tolist()
+        parts = zip(firsts, window.pieces, strict=False)
+        self._unread: deque[tuple[int, Piece] | None] = deque([None, *parts])  # None: the order
+        self._num_missing = len(self._unread)
+        self._is_ahead = True
+
+    @property
+    def is_wanted_ahead(self) -> bool:
+        """Whether a thread that reads ahead has something to do here."""
+        return self._is_ahead and bool(self._unread)
 
     def drop(self) -> None:
-        """Says that nobody will ask for it: if it still waits to be read ahead, it is not read."""
-        self._is_dropped = True
+        """Says that nobody will ask for it: what is not read yet will not be read."""
+        with self._changed:
+            self._unread.clear()
+            self._arrays = []
 
-    def run(self, source: Examples) -> None:
-        """Reads, unless another thread did or does; an error is left to `wait`, which tries once more."""
-        if self._is_dropped or not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._read(source)
-        except Exception:  # whatever the source raises, the thread that needs the window raises it
-            return
-        finally:
-            self._lock.release()
+    def wait(self) -> None:
+        """Waits until all is read, and reads what no other thread does; raises what the source raises."""
+        while self._num_missing:
+            self.read()
+            with self._changed:
+                # What another thread fails to read is unread again, and tried once more.
+                self._changed.wait_for(lambda: self._unread or not self._num_missing)
 
-    def wait(self, source: Examples) -> None:
-        """Waits until it is read, and reads it if nobody does."""
-        with self._lock:
-            self._read(source)
+    def read(self) -> None:
+        """Reads until nothing is left that no other thread reads; raises what the source raises."""
+        while True:
+            with self._changed:
+                if not self._unread:
+                    return
+                part = self._unread.popleft()
+                self._arrays = self._arrays or self._source.room(self._window.num_rows)
+                arrays = self._arrays
+            try:
+                self._read(part, arrays)
+                with self._changed:
+                    if self._num_missing == 1:
+                        self._finish()
+                    self._num_missing -= 1
+                    self._changed.notify_all()
+            except BaseException:
+                with self._changed:
+                    self._unread.append(part)
+                    self._is_ahead = False
+                    self._changed.notify_all()
+                raise
 
     def rows(self, first: int, end: int) -> list[np.ndarray]:
-        """Returns the examples at these places, once they are read.
-
-        Only now are they put into their order: a block of them stays in the cache until it is copied on.
-        """
-        assert self._arrays is not None
+        """Returns the examples at these places, once they are read, perhaps in the window's memory."""
         if self._order is None:
             return [array[first:end] for array in self._arrays]
-        return [array.take(self._order[first:end], axis=0) for array in self._arrays]
+        return [_taken(array, self._order[first:end]) for array in self._arrays]
 
-    def _read(self, source: Examples) -> None:
-        if self._arrays is None:
+    def copy(self, first: int, end: int, arrays: Sequence[np.ndarray]) -> None:
+        """Writes the examples at these places, once they are read, into arrays."""
+        for array, own in zip(arrays, self._arrays, strict=True):
+            if self._order is None:
+                array[:] = own[first:end]
+            else:
+                _taken(own, self._order[first:end], out=array)
+
+    def _read(self, part: tuple[int, Piece] | None, arrays: Sequence[np.ndarray]) -> None:
+        if part is None:
             self._order = self._window.order()
-            self._arrays = source.read(self._window.pieces)
+            return
+        first, piece = part
+        self._source.read_into([array[first : first + piece.num_rows] for array in arrays], piece)
+
+    def _finish(self) -> None:
+        """Puts a small window into its order; a large one's rows are put into it a block at a time.
+
+        In both cases they are in the cache then.
+        """
+        if self._order is not None and sum(array.nbytes for array in self._arrays) <= _CACHED_BYTES:
+            self._arrays = [_taken(array, self._order) for array in self._arrays]
+            self._order = None
 
 
 def _key_of(window: Window) -> _Key:
     return window.epoch, window.lane, window.number
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the examples of several lanes, `[steps, own, ...]`, side by side, in memory of their own."""
-    like = parts[0]
-    shape = like.shape[0], sum(part.shape[1] for part in parts), *like.shape[2:]
-    if like.dtype.kind == "O":
-        return np.concatenate(parts, axis=1)
-    num_bytes = math.prod(shape) * like.itemsize
-    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % _ALIGNMENT
-    joined = memory[first : first + num_bytes].view(like.dtype).reshape(shape)
-    return np.concatenate(parts, axis=1, out=joined)
+def _taken(array: np.ndarray, places: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    # No place is outside: with the mode "raise" NumPy would write to memory of its own first.
+    return array.take(places, axis=0, out=out, mode="clip")
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Returns an array that TensorFlow takes as it is."""
+    if dtype.kind == "O":
+        return np.empty(shape, dtype)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(num_bytes + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + num_bytes].view(dtype).reshape(shape)

@@ -180,7 +180,7 @@ def test_worker_reads_only_the_lanes_of_its_part(wait_until: WaitUntil) -> None:
     for step in range(batches.steps_per_epoch):
         read_part(reader, batches, step, 1, 4)
     wait_until(lambda: not data_threads())
-    rows = sum(piece.num_rows for pieces in source.read_pieces for piece in pieces)
+    rows = sum(piece.num_rows for piece in source.read_pieces)
     assert rows == 16 * 96 // 4
     assert len(source.read_pieces) == len(set(source.read_pieces))
 
@@ -219,12 +219,12 @@ def test_reading_ahead_is_done_by_a_thread_that_ends(wait_until: WaitUntil) -> N
 
 def test_first_windows_of_the_lanes_are_read_at_the_same_time() -> None:
     class Meeting(NumberedSource):
-        def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+        def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
             met.add(threading.get_ident())
             if len(met) == 3:  # who asks, and two that read ahead
                 all_met.set()
             waited.append(all_met.wait(10))
-            return super().read(pieces)
+            super().read_into(arrays, piece)
 
     met: set[int] = set()
     waited: list[bool] = []
@@ -251,15 +251,15 @@ def test_nothing_is_read_ahead_beyond_the_last_epoch(wait_until: WaitUntil) -> N
     for step in range(10):
         read_part(reader, batches, step, 0, 1)
     wait_until(lambda: not data_threads())
-    assert sum(piece.num_rows for pieces in source.read_pieces for piece in pieces) == 80
+    assert sum(piece.num_rows for piece in source.read_pieces) == 80
 
 
 def test_windows_that_were_jumped_over_are_not_read(wait_until: WaitUntil) -> None:
     class Slow(NumberedSource):
-        def read(self, pieces: object) -> list[np.ndarray]:
+        def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
             if threading.current_thread().name == "raydist-data":
                 gate.wait(10)
-            return super().read(pieces)  # type: ignore[arg-type]
+            super().read_into(arrays, piece)
 
     gate = threading.Event()
     source = Slow([8] * 100)
@@ -289,6 +289,23 @@ def test_error_of_reading_ahead_is_told_by_the_step_that_needs_it_and_passes(wai
             read_part(reader, batches, 2, 0, 1)
     source.error = None
     assert [read_part(reader, batches, step, 0, 1) for step in range(2, 10)] == expected[2:]
+
+
+def test_what_a_thread_that_reads_ahead_cannot_read_is_read_by_who_needs_it() -> None:
+    class Failing(NumberedSource):
+        def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
+            if threading.current_thread().name == "raydist-data":
+                failed.set()
+                raise DataError("gone for a moment")
+            failed.wait(10)
+            super().read_into(arrays, piece)
+
+    failed = threading.Event()
+    sizes = [8] * 96
+    for window_rows in (8 * 96, 8 * 48):  # one lane whose groups threads share, and many lanes
+        failed.clear()
+        expected = whole(recipe(NumberedSource(sizes), 24, window_rows=window_rows, seed=1), 3)
+        assert whole(recipe(Failing(sizes), 24, window_rows=window_rows, seed=1), 3) == expected
 
 
 def test_threads_may_share_a_reader() -> None:
@@ -327,7 +344,7 @@ def test_steps_are_read_from_far_on_without_those_before() -> None:
     source = NumberedSource([1000] * 1000)
     batches = recipe(source, 512, window_rows=50_000, seed=1)
     assert len(whole(batches, 10**6 * batches.steps_per_epoch + 1000)) == 512
-    assert sum(piece.num_rows for pieces in source.read_pieces for piece in pieces) <= 2 * 50_000
+    assert sum(piece.num_rows for piece in source.read_pieces) <= 2 * 50_000
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,14 @@ class NumberedSource(GroupedSource):
         self.fields = (Field("number", (width,), np.dtype(np.int64)),)
         self.width = width
         self.error: Exception | None = None
-        self.read_pieces: list[tuple[Piece, ...]] = []
+        self.read_pieces: list[Piece] = []
         self.readers: set[str] = set()
         self._starts = np.cumsum(self.group_sizes) - self.group_sizes
 
-    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
-        self.read_pieces.append(tuple(pieces))
+    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
+        self.read_pieces.append(piece)
         self.readers.add(threading.current_thread().name)
         if self.error is not None:
             raise self.error
-        numbers = [np.arange(piece.first, piece.end) + self._starts[piece.group] for piece in pieces]
-        return [np.repeat(np.concatenate(numbers)[:, None], self.width, axis=1)]
+        [array] = arrays
+        array[:] = (np.arange(piece.first, piece.end) + self._starts[piece.group])[:, None]

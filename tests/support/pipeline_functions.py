@@ -76,7 +76,7 @@ def parts() -> dict[str, Any]:
     source = NumberedSource([6] * 6)
     for _ in source.batches(global_batch_size=4, seed=1, epochs=1):
         pass
-    rows_read = sum(piece.num_rows for pieces in source.read_pieces for piece in pieces)
+    rows_read = sum(piece.num_rows for piece in source.read_pieces)
     even = data.from_arrays(np.arange(36)).batches(global_batch_size=12)
     return {
         "wrong": wrong,

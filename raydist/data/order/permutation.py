@@ -17,7 +17,7 @@ VERSION = 2
 _ROUNDS = 6
 # Up to here a network has few permutations to choose from, of three elements but the rotations.
 _SORTED_SIZE = 64
-_CHUNK = 1 << 13
+_CHUNK = 1 << 14
 _MASK = (1 << 64) - 1
 
 
@@ -36,13 +36,12 @@ def permuted(positions: np.ndarray, size: int, key: int) -> np.ndarray:
         hashes = _mixed(_mixed(np.arange(size, dtype=np.uint64), keys[0]), keys[1])
         order: np.ndarray = np.argsort(hashes, kind="stable")
         return np.asarray(order[positions], np.int64)
-    columns = math.isqrt(size)
-    rows = -(-size // columns)
+    network = _Network(size, keys, num_values=len(positions))
     found = np.empty(positions.shape, np.int64)
     for first in range(0, len(positions), _CHUNK):  # what is in between stays in the cache
-        values = _once(positions[first : first + _CHUNK].astype(np.uint64), rows, columns, keys)
+        values = network.once(positions[first : first + _CHUNK].astype(np.uint64))
         while (outside := values >= size).any():
-            values[outside] = _once(values[outside], rows, columns, keys)
+            values[outside] = network.once(values[outside])
         found[first : first + _CHUNK] = values
     return found
 
@@ -55,14 +54,39 @@ def key_of(*parts: int) -> int:
     return key
 
 
-def _once(values: np.ndarray, rows: int, columns: int, keys: list[int]) -> np.ndarray:
-    left, right = np.divmod(values, np.uint64(columns))  # in Z_rows and Z_columns
-    for number, key in enumerate(keys):
-        if number % 2:
-            right = _sum(right, _hash(left, key, columns), columns)
-        else:
-            left = _sum(left, _hash(right, key, rows), rows)
-    return left * np.uint64(columns) + right
+class _Network:
+    """A Feistel network over Z_rows x Z_columns."""
+
+    def __init__(self, size: int, keys: list[int], *, num_values: int) -> None:
+        """Takes what is permuted, and how many values will be asked for, which decides what is quicker."""
+        self._columns = math.isqrt(size)
+        self._rows = -(-size // self._columns)
+        self._keys = keys
+        # A round hashes one of about sqrt(size) numbers: it is quicker to look hashes up than to compute
+        # one for every value.
+        self._tables: list[np.ndarray] | None = None
+        if num_values > self._rows:
+            numbers = np.arange(self._rows, dtype=np.uint64)
+            self._tables = [self._hashed(number, numbers) for number in range(len(keys))]
+
+    def once(self, values: np.ndarray) -> np.ndarray:
+        left = values // np.uint64(self._columns)  # in Z_rows; NumPy's divmod takes many times as long
+        right = values - left * np.uint64(self._columns)  # in Z_columns
+        for number in range(len(self._keys)):
+            if number % 2:
+                right = _sum(right, self._hashes(number, left), self._columns)
+            else:
+                left = _sum(left, self._hashes(number, right), self._rows)
+        return np.asarray(left * np.uint64(self._columns) + right)
+
+    def _hashes(self, number: int, values: np.ndarray) -> np.ndarray:
+        if self._tables is None:
+            return self._hashed(number, values)
+        return np.asarray(self._tables[number].take(values.view(np.int64)))
+
+    def _hashed(self, number: int, values: np.ndarray) -> np.ndarray:
+        """Returns what a round adds: hashes in Z_columns of numbers in Z_rows, or the other way round."""
+        return _hash(values, self._keys[number], self._columns if number % 2 else self._rows)
 
 
 def _sum(values: np.ndarray, others: np.ndarray, size: int) -> np.ndarray:

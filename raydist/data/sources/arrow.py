@@ -45,11 +45,7 @@ class ArrowSource(GroupedSource):
     def num_bytes(self) -> int:
         return super().num_bytes + self._text_bytes
 
-    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
-        names = [column.name for column in self._layout.columns]
-        tables = (
-            (self._table(piece.group, names).slice(piece.first, piece.num_rows), self._where(piece.group))
-            for piece in pieces
-        )
-        num_rows = sum(piece.num_rows for piece in pieces)
-        return self._layout.read(tables, num_rows, fields=self.fields, widths=self._widths)
+    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
+        table = self._table(piece.group, [column.name for column in self._layout.columns])
+        rows = table.slice(piece.first, piece.num_rows)
+        self._layout.fill(arrays, rows, widths=self._widths, where=self._where(piece.group))

@@ -64,7 +64,7 @@ class Source(Examples):
 class TakenSource(Source):
     """A source without groups."""
 
-    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
         raise NotImplementedError(f"{type(self).__name__} has no groups")
 
 

@@ -68,17 +68,12 @@ class TFRecordSource(GroupedSource):
     def fingerprint(self) -> int:
         return self.files.fingerprint()
 
-    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
-        records: list[bytes] = []
-        places = [np.empty(0, np.int64)]
-        for piece in pieces:
-            number, first, _ = self._groups[piece.group]
-            starts = self._starts[number][first + piece.first : first + piece.end + 1]
-            records += self._records(number, starts)
-            places.append(starts[:-1] + (self._file_ends[number] - self._starts[number][-1]))
-        array = np.empty(len(records), object)
-        array[:] = records
-        return [array, np.concatenate(places)]
+    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
+        records, places = arrays
+        number, first, _ = self._groups[piece.group]
+        starts = self._starts[number][first + piece.first : first + piece.end + 1]
+        records[:] = self._records(number, starts)
+        places[:] = starts[:-1] + (self._file_ends[number] - self._starts[number][-1])
 
     @property
     def decodes(self) -> bool:

@@ -53,6 +53,15 @@ def test_features_are_stacked_to_one_tensor_with_a_label(tmp_path: Path) -> None
     assert rows(alone)[0].dtype == np.int16
 
 
+def test_large_groups_are_stacked_block_by_block(tmp_path: Path) -> None:
+    count = 200_003  # 2.4 MB of features: two blocks, of which the second one is shorter
+    write(
+        tmp_path, rows_per_group=count, a=np.arange(count), b=np.arange(count) * 0.5, c=np.ones(count, "bool")
+    )
+    [x] = rows(data.from_parquet(str(tmp_path), features=["a", "b", "c"]))
+    assert np.array_equal(x, np.stack([np.arange(count), np.arange(count) * 0.5, np.ones(count)], 1))
+
+
 def test_columns_become_a_dict_of_their_own_types(tmp_path: Path) -> None:
     write(
         tmp_path,
