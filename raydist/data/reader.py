@@ -12,7 +12,7 @@ import numpy as np
 from raydist.data.examples import Examples
 from raydist.data.order.permutation import key_of, permuted
 from raydist.data.order.steps import Steps
-from raydist.data.order.windows import Stretch, Window, WindowedOrder
+from raydist.data.order.windows import MAX_LANES, Stretch, Window, WindowedOrder
 
 
 class Reader:
@@ -60,8 +60,9 @@ class Reader:
         return [array.reshape(*places.shape, *array.shape[1:]) for array in self._source.take(rows)]
 
 
-# Threads that read ahead: while one lays columns side by side, on one core, the other one decodes.
-_NUM_LOADERS = 2
+# Threads that read ahead: while one lays columns side by side, on one core, the other one decodes. Where
+# files are remote, the windows of all lanes are waited for at once.
+_NUM_LOADERS, _NUM_REMOTE_LOADERS = 2, MAX_LANES
 # TensorFlow takes arrays that begin at a multiple of so many bytes as they are, and copies others.
 _ALIGNMENT = 64
 _Key = tuple[int, int, int]
@@ -78,6 +79,8 @@ class _Windows:
         self._loads: dict[_Key, _Load] = {}
         self._queue: deque[_Load] = deque()
         self._num_loaders = 0
+        is_remote = source.files is not None and source.files.are_remote
+        self._max_loaders = _NUM_REMOTE_LOADERS if is_remote else _NUM_LOADERS
         self._queue_lock = threading.Lock()
 
     def block(self, step: int, num_steps: int, first: int, end: int) -> list[np.ndarray]:
@@ -133,7 +136,7 @@ class _Windows:
         load = _Load(window)
         with self._queue_lock:
             self._queue.append(load)
-            if self._num_loaders < _NUM_LOADERS:
+            if self._num_loaders < self._max_loaders:
                 # A daemon that ends with its queue: a process that has to end waits for no storage.
                 threading.Thread(target=self._load_queue, name="raydist-data", daemon=True).start()
                 self._num_loaders += 1

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from raydist.data.fields import Field
 from raydist.data.order.windows import Piece
+from raydist.data.sources.ahead import MAX_READS, in_order
 from raydist.data.sources.columns import Layout, width_of
 from raydist.data.sources.source import GroupedSource
 
@@ -17,7 +18,7 @@ from raydist.data.sources.source import GroupedSource
 class ArrowSource(GroupedSource):
     """A source whose groups are tables."""
 
-    def __init__(self, layout: Layout, group_sizes: Sequence[int], *, text_bytes: int) -> None:
+    def __init__(self, layout: Layout, group_sizes: Sequence[int] | np.ndarray, *, text_bytes: int) -> None:
         """Takes what the tables hold, and reads the first one where the lengths of lists show only there.
 
         Args:
@@ -47,9 +48,13 @@ class ArrowSource(GroupedSource):
 
     def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
         names = [column.name for column in self._layout.columns]
-        tables = (
-            (self._table(piece.group, names).slice(piece.first, piece.num_rows), self._where(piece.group))
-            for piece in pieces
-        )
+
+        def table(piece: Piece) -> tuple[pa.Table, str]:
+            whole = self._table(piece.group, names)
+            return whole.slice(piece.first, piece.num_rows), self._where(piece.group)
+
+        is_remote = self.files is not None and self.files.are_remote
+        num_threads = MAX_READS if is_remote else 1
+        tables = in_order(table, pieces, num_threads=num_threads, name="raydist-groups")
         num_rows = sum(piece.num_rows for piece in pieces)
         return self._layout.read(tables, num_rows, fields=self.fields, widths=self._widths)
