@@ -106,7 +106,7 @@ ROOMS: dict[str, set[str]] = {
         *("training.input", "training.trainers"),
     },
     "training.session": {
-        *("errors", "spec", "planning", "storage", "metrics", "train_context", "training.tf_private"),
+        *("errors", "spec", "planning", "storage", "metrics", "train_context", "data", "training.tf_private"),
         *("training.reporting", "training.cluster", "training.replicas", "training.input"),
         *("training.checkpointing", "training.keras_patches.keras3", "training.keras_patches.tf_keras"),
         "training.self_check.verdicts",
@@ -199,6 +199,7 @@ LATE: dict[str, str] = {
 
 # Who unpickles, and what. Nothing of it has been on storage: whoever writes there could have it run code.
 UNPICKLING: dict[str, str] = {
+    "data.shared": "what tasks of a run found out about their input, which comes from a peer through Ray",
     "data.sources.ray_blocks": "ObjectRefs of a recipe, which came as the next one says",
     "runtime.task.child": "shares of datasets, which came to the agent through Ray; its link is a socketpair",
     "runtime.task.fork_server": "requests of agents, whose user the kernel has named",

@@ -15,6 +15,10 @@ from raydist.data.order.windows import Piece
 class Files(Protocol):
     """The files of a source, numbered."""
 
+    @property
+    def are_remote(self) -> bool:
+        """Whether they have to be asked for, as in an object store."""
+
     def contents(self) -> Sequence[int]:
         """Returns a number for the name, size and content of each, below 2**32; alike where these are."""
 

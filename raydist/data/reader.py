@@ -62,8 +62,9 @@ class Reader:
         return [array.reshape(*places.shape, *array.shape[1:]) for array in self._source.take(rows)]
 
 
-# Threads that read ahead: while one lays columns side by side, on one core, the other one decodes.
-_NUM_LOADERS = 2
+# Threads that read ahead: while one lays columns side by side, on one core, the other one decodes. Where
+# files are remote, so many groups are waited for at once, of all lanes together.
+_NUM_LOADERS, _NUM_REMOTE_LOADERS = 2, 64
 # TensorFlow takes arrays that begin at a multiple of so many bytes as they are, and copies others.
 ALIGNMENT = 64
 # Up to here a window is still in the cache when it has been read.
@@ -82,6 +83,8 @@ class _Windows:
         self._loads: dict[_Key, _Load] = {}
         self._queue: deque[_Load] = deque()
         self._num_loaders = 0
+        is_remote = source.files is not None and source.files.are_remote
+        self._max_loaders = _NUM_REMOTE_LOADERS if is_remote else _NUM_LOADERS
         self._queue_lock = threading.Lock()
 
     def block(self, step: int, num_steps: int, first: int, end: int) -> list[np.ndarray]:
@@ -157,7 +160,8 @@ class _Windows:
     def _read_ahead(self, load: _Load) -> None:
         with self._queue_lock:
             self._queue.append(load)
-            if self._num_loaders < _NUM_LOADERS:
+            wanted = min(self._num_loaders + load.num_pieces, self._max_loaders)
+            while self._num_loaders < wanted:
                 # A daemon that ends with its queue: a process that has to end waits for no storage.
                 threading.Thread(target=self._load_queue, name="raydist-data", daemon=True).start()
                 self._num_loaders += 1
@@ -190,6 +194,10 @@ class _Load:
         self._unread: deque[tuple[int, Piece] | None] = deque([None, *parts])  # None: the order
         self._num_missing = len(self._unread)
         self._is_ahead = True
+
+    @property
+    def num_pieces(self) -> int:
+        return len(self._window.pieces)
 
     @property
     def is_wanted_ahead(self) -> bool:

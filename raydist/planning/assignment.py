@@ -33,7 +33,7 @@ class TaskAssignment:
       files: What it writes for its user, ctx.output_dir included: `Files` of raydist.task.
       kept: Where its states are kept in memory, and what an attempt before has kept: `HandedState` of
         storage.kept_state; None keeps none.
-      parcels: What tasks leave for each other past storage: `Parcels` of training.parameter_server.sources.
+      parcels: What tasks leave for each other past storage: `Parcels` of data.shared.
     """
 
     task: TaskId

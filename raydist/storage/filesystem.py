@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime
 import functools
 import io
 import os
@@ -25,7 +26,7 @@ from raydist.storage.files.failures import is_transient, storage_error, storage_
 from raydist.storage.files.local_files import create_whole, write_aside
 from raydist.storage.files.redaction import redact
 from raydist.storage.files.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
-from raydist.storage.files.s3 import HASTY, PATIENT, RequestLimits, with_limits
+from raydist.storage.files.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
 
 if sys.version_info >= (3, 11):
     from typing import Self
@@ -153,6 +154,12 @@ class Storage:
         """Returns the same storage for what a run cannot do without: goes on for `PATIENCE_S`."""
         return self._with(PATIENT, PATIENCE_S)
 
+    def parallel(self) -> Self:
+        """Returns the same patient storage for what reads many files at once."""
+        if not self._is_local:
+            allow_requests()
+        return self.patient()
+
     def hasty(self) -> Self:
         """Returns the same storage for what is done again in a moment anyway: each call is tried once."""
         return self._with(HASTY, 0.0)
@@ -266,6 +273,14 @@ class Storage:
     def open_input(self, key: str) -> Any:
         """Opens `key` for random access (a `pyarrow.NativeFile`, whose own errors stay pyarrow's)."""
         return self._try("read", key, lambda: self._filesystem.open_input_file(self._path(key)))
+
+    def look_at_open(self, key: str, stream: Any) -> FoundFile | None:
+        """Returns what a file was when `open_input` opened it; S3 is not asked for that again."""
+        modified = None if self._is_local else stream.metadata().get("Last-Modified")
+        if modified is None:
+            return self.look_at(key)
+        at_s = datetime.datetime.fromisoformat(modified.decode().replace("Z", "+00:00")).timestamp()
+        return FoundFile(key, stream.size(), int(at_s) * 10**9)
 
     def reading(self, key: str, read: Callable[[], Result]) -> Result:
         """Returns what `read` returns, which reads `key` by itself and is called again where that may help.

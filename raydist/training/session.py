@@ -15,6 +15,7 @@ import tensorflow as tf
 import wrapt
 
 from raydist import train_context
+from raydist.data import shared
 from raydist.errors import StorageError, UnsupportedError
 from raydist.metrics.parquet import MetricsWriter
 from raydist.planning.assignment import TaskAssignment
@@ -201,6 +202,9 @@ def _opened(
         reporter = Reporter(assignment, progress=progress, metrics=metrics, board=board, profiler=profiler)
         reporting.set_current(reporter)
         stack.callback(reporting.set_current, None)
+        if _shares_input(assignment):
+            shared.set_parcels(assignment.parcels)
+            stack.callback(shared.set_parcels, None)
         if assignment.job.dump_xla:
             dump = XlaDump.begin(storage, assignment.task, attempt=assignment.attempt)
             stack.callback(dump.close, reporting.note)
@@ -265,6 +269,12 @@ def _may_have_evaluations(job: JobSpec) -> bool:
     It follows ctx.fit, which no script calls.
     """
     return not job.entry_point.is_script and job.keep_best is not None and is_of_validation(job.keep_best)
+
+
+def _shares_input(assignment: TaskAssignment) -> bool:
+    """Whether there are peers that run the same program and end with this task."""
+    is_worker = assignment.task.task_type is not TaskType.EVALUATOR
+    return is_worker and assignment.strategy is Strategy.MULTI_WORKER_MIRRORED and assignment.num_workers > 1
 
 
 def _note_histograms(assignment: TaskAssignment, board: TensorBoardWriter) -> None:

@@ -1,6 +1,6 @@
 """An embedding of 10 million rows on parameter servers, against one of 10,000 rows, in turn.
 
-    python -m tests.benchmarks.large_embedding [--rows 10000000] [--rounds N] [--keras legacy|3] [--optimizer NAME]
+    python -m tests.benchmarks.large_embedding [--rows N] [--rounds N] [--keras legacy|3] [--optimizer NAME]
 
 Steps per second of `ctx.fit` with 3 workers and 2 ps, and the memory (PSS) of all tasks. A step looks up 256
 rows; what it costs must not grow with the table. With tf_keras the table is cut into shards.
@@ -13,8 +13,6 @@ import statistics
 import time
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 WORKERS, PS = 3, 2
 DIMENSIONS = 16

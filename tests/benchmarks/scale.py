@@ -1,6 +1,6 @@
 """What a run of a thousand tasks costs whoever controls it, with hosts and tasks that are described.
 
-    python -m tests.benchmarks.scale [--tasks 1000 10000] [--seconds 30] [--agents 0]
+    python -m tests.benchmarks.scale [--tasks 1000 10000] [--seconds 30] [--agents 0] [--nodes 1]
 
 For each number of tasks, eight to a host and without Ray or TensorFlow: one update with a status of each task
 (target: at most 5 ms for 1,000, 50 ms for 10,000), the bytes of all assignments (20 MB for 10,000), the CPU
@@ -9,13 +9,17 @@ time of a controller whose tasks tell their status twice a second, its record an
 processes (1 s each).
 
 With --agents N: a run of N agents of a real Ray on this machine, whose tasks count instead of training: the
-seconds until all run, the CPU time of the driver while they do, and the seconds to the end.
+seconds until all run, the CPU time of the driver while they do, and the seconds to the end. With --nodes M
+they are on M nodes of that Ray, of which one is killed with its agents while another one has room for as
+many: the failures that are recorded (target: 1), the attempts that are lost (1), and the seconds until all
+run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import os
 import pickle
 import statistics
@@ -25,6 +29,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +43,8 @@ from raydist.controller.task_group import GroupUpdate
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import make_assignments
+from raydist.runtime.cluster.connection import Connection, connect
+from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.status import Command, TaskState, TaskStatus
@@ -46,6 +53,7 @@ from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
 from tests.support.large_runs import TASKS_PER_HOST, large_machine, statuses_at, take, updated
+from tests.support.ray_heads import RayHead, ray_head, ray_node
 
 PROGRESS_S = 0.5
 _ROUNDS = 9
@@ -202,32 +210,57 @@ def time_commands(num_tasks: int, folder: Path) -> None:
         print(f"{num_tasks} tasks: raydist {name} {statistics.median(took):.2f} s", flush=True)
 
 
-def run_agents(num_agents: int, folder: Path) -> None:
-    from raydist.runtime.cluster.connection import connect
-    from raydist.runtime.group.launcher import RayLauncher
-    from tests.support.ray_heads import ray_head
+class _Watched:
+    """The controller of a run of agents, in a thread, and when its events came."""
 
-    machine = large_machine(num_agents, params={"steps": 10**6}, storage=str(folder), start_timeout=1200.0)
-    begun: dict[str, float] = {}
-    with ray_head(num_cpus=num_agents, PYTHONPATH=str(Path(__file__).parents[2])) as head:
-        os.environ.update(head.environ)
+    def __init__(self, connection: Connection, num_agents: int, folder: Path) -> None:
+        machine = large_machine(
+            num_agents, params={"steps": 10**6}, storage=str(folder), start_timeout=1200.0
+        )
+        run_uri = str(folder / "r")
+        self.events: list[tuple[float, dict[str, Any]]] = []
+        launcher = RayLauncher(machine.plan, connection, code=None, run_uri=run_uri, runner=_RUNNER)
+        self._controller = Controller(
+            machine,
+            launcher=launcher,
+            clock=SystemClock(),
+            places=RunPlaces(storage=run_uri, task_logs=lambda task, attempt: f"{attempt}/{task}"),
+            record=lambda result: None,
+            on_event=lambda event: self.events.append((time.monotonic(), event)),
+        )
+        self._thread = threading.Thread(target=self._controller.run)
+        self._thread.start()
+
+    def wait_until_all_run(self, attempt: int) -> None:
+        while not (self.status().attempts > attempt and self.status().state is RunState.RUNNING):
+            assert self._thread.is_alive(), self.status().error
+            time.sleep(0.1)
+
+    def status(self) -> RunResult:
+        return self._controller.status()
+
+    def stop(self) -> float:
+        began_at_s = time.monotonic()
+        self._controller.request_stop()
+        self._thread.join()
+        return time.monotonic() - began_at_s
+
+
+def run_agents(num_agents: int, folder: Path, *, num_nodes: int) -> None:
+    own = num_agents // num_nodes
+    pythonpath = str(Path(__file__).parents[2])
+    with ExitStack() as stack:
+        on_head = num_agents if num_nodes == 1 else 0
+        head = stack.enter_context(ray_head(num_cpus=on_head, PYTHONPATH=pythonpath))
+        # Many nodes start beside many agents here, on a few cores.
+        os.environ.update({**head.environ, "PYTHONPATH": pythonpath, "RAY_raylet_start_wait_time_s": "300"})
+        nodes, numbers = [ExitStack() for _ in range(num_nodes if num_nodes > 1 else 0)], itertools.count(11)
+        for node in nodes:
+            stack.enter_context(node).enter_context(_node(head, num_cpus=own, number=next(numbers)))
         with connect(head.address) as connection:
-            run_uri = str(folder / "r")
-            launcher = RayLauncher(machine.plan, connection, code=None, run_uri=run_uri, runner=_RUNNER)
-            controller = Controller(
-                machine,
-                launcher=launcher,
-                clock=SystemClock(),
-                places=RunPlaces(storage=run_uri, task_logs=lambda task, attempt: f"{attempt}/{task}"),
-                record=lambda result: None,
-                on_event=lambda event: begun.setdefault(str(event.get("state")), time.monotonic()),
-            )
-            thread = threading.Thread(target=controller.run)
             began_at_s, cpu_s = time.monotonic(), time.process_time()
-            thread.start()
-            while RunState.RUNNING.value not in begun:
-                assert thread.is_alive(), controller.status().error
-                time.sleep(0.1)
+            watched = _Watched(connection, num_agents, folder)
+            watched.wait_until_all_run(attempt=0)
             print(
                 f"{num_agents} agents: all run after {time.monotonic() - began_at_s:.0f} s, "
                 f"{time.process_time() - cpu_s:.0f} s of them CPU time of the driver",
@@ -239,12 +272,36 @@ def run_agents(num_agents: int, folder: Path) -> None:
             print(
                 f"{num_agents} agents: {100 * share:.0f}% of a core for the driver while they run", flush=True
             )
-            began_at_s = time.monotonic()
-            controller.request_stop()
-            thread.join()
-            print(
-                f"{num_agents} agents: gone {time.monotonic() - began_at_s:.1f} s after the stop", flush=True
-            )
+            if nodes:
+                # Room for what is lost.
+                stack.enter_context(_node(head, num_cpus=own, number=next(numbers)))
+                lose_node(watched, nodes[0], num_tasks=own)
+            print(f"{num_agents} agents: gone {watched.stop():.1f} s after the stop", flush=True)
+
+
+def _node(head: RayHead, *, num_cpus: int, number: int) -> AbstractContextManager[None]:
+    """Joins a node with an address of its own, by which raydist sees that a host is gone."""
+    options = (f"--node-ip-address=127.0.0.{number}",)
+    return ray_node(head.address, num_cpus=num_cpus, is_lost=True, options=options)
+
+
+def lose_node(watched: _Watched, node: ExitStack, *, num_tasks: int) -> None:
+    num_before = len(watched.events)
+    began_at_s, cpu_s = time.monotonic(), time.process_time()
+    node.close()
+    watched.wait_until_all_run(attempt=1)
+    took_s, cpu_s = time.monotonic() - began_at_s, time.process_time() - cpu_s
+    since = watched.events[num_before:]
+    failures = [(at_s - began_at_s, event) for at_s, event in since if event["event"] == "attempt"]
+    lost = sum(event["event"] == "task_failed" for _, event in since)
+    print(
+        f"a node with {num_tasks} of the tasks is killed: {len(failures)} failures of {lost} tasks, the "
+        f"first noticed after {failures[0][0]:.1f} s; {watched.status().attempts - 1} attempts lost; all run "
+        f"again after {took_s:.0f} s, {cpu_s:.1f} s of them CPU time of the driver",
+        flush=True,
+    )
+    for at_s, event in failures:
+        print(f"  {at_s:.1f} s: {event['message'][:400]}", flush=True)
 
 
 def main() -> None:
@@ -252,6 +309,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, nargs="*", default=[1000, 10_000])
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--agents", type=int, default=0)
+    parser.add_argument("--nodes", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rd-", dir="/tmp") as name:
         for num_tasks in arguments.tasks:
@@ -260,7 +318,7 @@ def main() -> None:
             time_controller(num_tasks, Path(name), seconds=arguments.seconds)
             time_commands(num_tasks, Path(name))
         if arguments.agents:
-            run_agents(arguments.agents, Path(name))
+            run_agents(arguments.agents, Path(name), num_nodes=arguments.nodes)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ import pytest
 
 from raydist import data
 from raydist.data.batches import Batches
+from raydist.data.order import windows
 from raydist.data.order.steps import cut
-from raydist.data.order.windows import Piece
+from raydist.data.order.windows import Piece, WindowedOrder
 from raydist.data.sources.source import Source
 from raydist.errors import DataError
 from tests.conftest import WaitUntil
@@ -378,3 +379,33 @@ def test_numpy_ints_are_ints() -> None:
         epochs=np.int64(3),  # type: ignore[arg-type]
     )
     assert type(batches.global_batch_size) is type(batches.seed) is type(batches.num_steps) is int
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_step_lays_out_its_own_windows_whatever_the_number_of_groups(
+    shuffle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run that resumes in a billion rows asks for one."""
+
+    def num_pieces(num_groups: int) -> int:
+        made = []
+
+        def piece(group: int, first: int, end: int) -> Piece:
+            made.append(group)
+            return Piece(group, first, end)
+
+        monkeypatch.setattr(windows, "Piece", piece)
+        batches = recipe(NumberedSource([16] * num_groups), 32, window_rows=640, shuffle=shuffle)
+        order = WindowedOrder(
+            batches.source.group_sizes,  # type: ignore[arg-type]
+            batches.steps,
+            seed=batches.seed,
+            window_rows=640,
+        )
+        for lane in range(order.num_lanes):
+            order.stretches(lane, batches.steps_per_epoch // 2, 1)
+        return len(made)
+
+    few, many = num_pieces(1000), num_pieces(2000)
+    assert 0 < many <= few + 12
+    assert many <= 2 * 640 // 16 + 24

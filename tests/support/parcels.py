@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import time
 from dataclasses import dataclass
@@ -24,3 +26,11 @@ class FolderParcels:
         while not (self.folder / key).exists():
             time.sleep(0.02)
         return (self.folder / key).read_bytes()
+
+    def claim(self, key: str) -> int:
+        self.folder.mkdir(exist_ok=True)
+        for number in itertools.count():
+            with contextlib.suppress(FileExistsError):
+                (self.folder / f"{key}.claim{number}").touch(exist_ok=False)
+                return number
+        raise AssertionError

@@ -12,14 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.environ import inherited
 
 RAY = Path(sys.executable).with_name("ray")
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _lose(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it did not even start
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 

@@ -131,8 +131,11 @@ class ParcelRunner(CountingRunner):
     def _count(self, params: dict, assignment: TaskAssignment) -> None:
         if assignment.task.index == 0:
             assignment.parcels.put("key", b"secret of worker/0")
+            assignment.parcels.put("large", bytes(1_000_000))
         else:
             self._notes.append(f"parcel={assignment.parcels.get('key').decode()}")
+            self._notes.append(f"large={len(assignment.parcels.get('large'))}")
+        self._notes.append(f"claims={[assignment.parcels.claim('work') for _ in range(3)]}")
         super()._count(params, assignment)
 
 

@@ -33,8 +33,8 @@ def test_messages_of_a_step_do_not_grow_with_the_number_of_layers(keras: str) ->
         f"{PROGRAMS}:messages", Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)
     )
     assert chief.values["2"] == chief.values["6"]
-    # Weights from each ps, gradients to each, the step's number to one ps, and the rate to the other. tf_keras
-    # makes numbers on the worker, too, which TensorFlow moves.
+    # Weights from each ps, gradients to each, the step's number to one ps, and the rate to the other.
+    # tf_keras makes numbers on the worker, too, which TensorFlow moves.
     assert chief.values["6"] <= {"3": 6, "legacy": 8}[keras]
 
 

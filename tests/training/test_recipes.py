@@ -16,7 +16,9 @@ import pytest
 
 from tests.support.data_functions import batches, numbers, write_parquet
 from tests.support.lanes import num_lanes
+from tests.support.object_store import s3_environ
 from tests.support.processes import Cluster, run_function, run_in_turn, started, wait_for_step
+from tests.support.static_store import static_store
 
 TARGET = "tests.support.data_functions:trained"
 # The last batch has one example, fewer than replicas.
@@ -196,3 +198,20 @@ def test_with_deterministic_operations_only_the_examples_are_measured() -> None:
     assert not [note for note in task.values["notes"] if "waited for data" in note]
     assert {"input_wait" in values for values in task.values["recorded"]} == {False}
     assert max(values["examples_per_s"] for values in task.values["recorded"]) > 0
+
+
+@pytest.mark.slow
+def test_workers_list_a_folder_of_a_store_together(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as one worker does, and train as from files."""
+    expected = on_one_device("3", "parquet", folder)
+    with static_store(Path(folder).parent) as store:
+        for name, value in s3_environ(store.endpoint).items():
+            monkeypatch.setenv(name, value)
+        lists = []
+        for workers in (1, 2):
+            cluster = Cluster(strategy="multi_worker_mirrored", workers=workers)
+            place = f"s3://{Path(folder).name}"
+            for task in run_function(TARGET, cluster, kind="parquet", folder=place, **DATA):
+                np.testing.assert_allclose(task.arrays["fit"], expected["fit"], atol=1e-5)
+            lists.append(store.take_counts()["LIST"])
+    assert lists[0] == lists[1] > 0

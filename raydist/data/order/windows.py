@@ -25,6 +25,8 @@ from raydist.data.order.steps import Steps
 MAX_LANES = 12
 # So many groups are in a lane's window at least, where there are several lanes.
 _GROUPS_PER_WINDOW = 4
+# Those in use and the next ones are asked for again and again.
+_WINDOWS_PER_LANE = 4
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,41 @@ class Stretch:
 
 
 @dataclass(frozen=True)
+class _Row:
+    """The pieces of groups that an epoch lays end to end, as columns, because there may be millions.
+
+    Attributes:
+      groups: Of each piece, int64 `[pieces]`.
+      firsts: Its first row in its group.
+      ends: Its end in the row of all.
+    """
+
+    groups: np.ndarray
+    firsts: np.ndarray
+    ends: np.ndarray
+
+    def cut(self, first: int, end: int) -> tuple[Piece, ...]:
+        """Returns the pieces of the rows `first` to `end`."""
+        pieces = []
+        number = int(np.searchsorted(self.ends, first, side="right"))
+        while first < end:
+            stop = min(end, int(self.ends[number]))
+            begin = int(self.ends[number - 1]) if number else 0
+            offset = int(self.firsts[number]) - begin
+            pieces.append(Piece(int(self.groups[number]), first + offset, stop + offset))
+            first, number = stop, number + 1
+        return tuple(pieces)
+
+
+@dataclass(frozen=True)
 class _Lane:
-    windows: list[Window]
-    starts: np.ndarray  # the windows' `first`
+    """Attributes: the first row of each window and the end of the last one, in the row of the epoch."""
+
+    bounds: np.ndarray
+
+    @property
+    def num_windows(self) -> int:
+        return len(self.bounds) - 1
 
 
 class WindowedOrder:
@@ -99,7 +133,9 @@ class WindowedOrder:
         self._fits = steps.num_examples <= window_rows
         self.num_lanes = 1 if seed is None or self._fits else max(1, wanted)
         self._window_rows = max(1, window_rows // self.num_lanes)
-        self._laid_out: dict[int, list[_Lane]] = {}
+        self._rows: dict[int, _Row] = {}
+        self._lanes: dict[tuple[int, int], _Lane] = {}
+        self._windows: dict[tuple[int, int, int], Window] = {}
 
     def slots(self, lane: int, size: int) -> tuple[int, int]:
         """Returns which examples of a batch of `size` come from a lane: the first and the end."""
@@ -119,25 +155,73 @@ class WindowedOrder:
 
     def after(self, window: Window) -> Window:
         """Returns the window that is read after another one of its lane."""
-        windows = self._lanes(window.epoch)[window.lane].windows
-        if window.number + 1 < len(windows):
-            return windows[window.number + 1]
-        return self._lanes(window.epoch + 1)[window.lane].windows[0]
+        number = window.number + 1
+        if number < self._lane(window.epoch, window.lane).num_windows:
+            return self._window(window.epoch, window.lane, number)
+        return self._window(window.epoch + 1, window.lane, 0)
 
     def _rows_per_step(self, lane: int) -> int:
         first, end = self.slots(lane, self.steps.batch_size)
         return end - first
 
     def _cut(self, epoch: int, lane: int, first: int, end: int) -> list[Stretch]:
-        laid_out = self._lanes(epoch)[lane]
-        number = int(np.searchsorted(laid_out.starts, first, side="right")) - 1
+        bounds = self._lane(epoch, lane).bounds
+        number = int(np.searchsorted(bounds, bounds[0] + first, side="right")) - 1
         found = []
         while first < end:
-            window = laid_out.windows[number]
+            window = self._window(epoch, lane, number)
             stop = min(end, window.first + window.num_rows)
             found.append(Stretch(window, first - window.first, stop - window.first))
             first, number = stop, number + 1
         return found
+
+    def _window(self, epoch: int, lane: int, number: int) -> Window:
+        window = self._windows.get((epoch, lane, number))
+        if window is None:
+            window = self._made_window(epoch, lane, number)
+            while len(self._windows) >= _WINDOWS_PER_LANE * self.num_lanes:
+                del self._windows[next(iter(self._windows))]
+            self._windows[epoch, lane, number] = window
+        return window
+
+    def _made_window(self, epoch: int, lane: int, number: int) -> Window:
+        bounds = self._lane(epoch, lane).bounds
+        first, end = int(bounds[number]), int(bounds[number + 1])
+        if self._seed is None:
+            key = None
+        elif self._fits:
+            key = key_of(self._seed, epoch)
+        else:
+            key = key_of(self._seed, epoch, lane + 1, number)
+        pieces = self._row(epoch).cut(first, end)
+        return Window(
+            epoch=epoch, lane=lane, number=number, first=first - int(bounds[0]), pieces=pieces, key=key
+        )
+
+    def _lane(self, epoch: int, lane: int) -> _Lane:
+        found = self._lanes.get((epoch, lane))
+        if found is None:
+            found = self._lay_out(epoch, lane)
+            # The epoch before and the next one, of which the first windows are read ahead.
+            kept = {key: old for key, old in self._lanes.items() if abs(key[0] - epoch) <= 1}
+            self._lanes = {**kept, (epoch, lane): found}
+        return found
+
+    def _lay_out(self, epoch: int, lane: int) -> _Lane:
+        """Cuts a lane into windows of whole groups."""
+        ends = self._row(epoch).ends
+        if self._seed is not None and self._fits:
+            return _Lane(np.array([0, ends[-1]], np.int64))
+        sizes = self._lane_sizes()
+        first = sum(sizes[:lane])
+        end = first + sizes[lane]
+        bounds = [first]
+        while bounds[-1] < end:
+            most = bounds[-1] + self._window_rows
+            # The end of the last group that is whole, or of the only one, if that is larger than a window.
+            own, number = np.searchsorted(ends, [bounds[-1], most], side="right").tolist()
+            bounds.append(end if most >= end else min(end, int(ends[max(own, number - 1)])))
+        return _Lane(np.array(bounds, np.int64))
 
     def _lane_sizes(self) -> list[int]:
         steps = self.steps
@@ -147,76 +231,31 @@ class WindowedOrder:
             sizes.append(steps.num_full * self._rows_per_step(lane) + last_end - last_first)
         return sizes
 
-    def _lanes(self, epoch: int) -> list[_Lane]:
-        lanes = self._laid_out.get(epoch)
-        if lanes is None:
-            lanes = self._lay_out(epoch)
-            # The epoch before and the next one, of which the first windows are read ahead.
-            kept = {number: old for number, old in self._laid_out.items() if abs(number - epoch) == 1}
-            self._laid_out = {**kept, epoch: lanes}
-        return lanes
+    def _row(self, epoch: int) -> _Row:
+        row = self._rows.get(epoch)
+        if row is None:
+            row = self._made_row(epoch)
+            kept = {number: old for number, old in self._rows.items() if abs(number - epoch) == 1}
+            self._rows = {**kept, epoch: row}
+        return row
 
-    def _lay_out(self, epoch: int) -> list[_Lane]:
-        if self._seed is not None and self._fits:
-            key = key_of(self._seed, epoch)
-            pieces = tuple(self._groups())
-            whole = Window(epoch=epoch, lane=0, number=0, first=0, pieces=pieces, key=key)
-            return [_Lane([whole], np.zeros(1, np.int64))]
-        row = self._row(epoch)
-        ends = np.cumsum([piece.num_rows for piece in row])
-        lanes, first = [], 0
-        for number, size in enumerate(self._lane_sizes()):
-            windows = self._windows_of(epoch, number, row, ends, first, first + size)
-            lanes.append(_Lane(windows, np.array([window.first for window in windows])))
-            first += size
-        return lanes
-
-    def _groups(self) -> list[Piece]:
-        """Returns the groups in the source's order, the empty ones left out."""
-        return [Piece(group, 0, int(self._sizes[group])) for group in np.flatnonzero(self._sizes).tolist()]
-
-    def _row(self, epoch: int) -> list[Piece]:
-        """Returns the groups of an epoch in their order."""
-        groups = self._groups()
-        if self._seed is None:
-            return groups
+    def _made_row(self, epoch: int) -> _Row:
+        """Returns the groups of an epoch in their order, the empty ones left out."""
+        groups = np.flatnonzero(self._sizes)
+        if self._seed is None or self._fits:
+            return _row_of(groups, np.zeros_like(groups), self._sizes[groups])
         key = key_of(self._seed, epoch)
-        first, *rest = [groups[place] for place in permuted(np.arange(len(groups)), len(groups), key)]
-        if self.steps.is_whole:
-            return [first, *rest]
-        [begin] = permuted(np.zeros(1, np.int64), first.num_rows, key_of(key, 0)).tolist()
-        head, tail = Piece(first.group, begin, first.end), Piece(first.group, 0, begin)
-        return [head, *rest, tail] if begin else [head, *rest]
+        groups = groups[permuted(np.arange(len(groups)), len(groups), key)]
+        sizes, firsts = self._sizes[groups], np.zeros_like(groups)
+        if not self.steps.is_whole:
+            size = int(sizes[0])
+            [begin] = permuted(np.zeros(1, np.int64), size, key_of(key, 0)).tolist()
+            if begin:
+                sizes[0], firsts[0] = size - begin, begin
+                groups, firsts = np.append(groups, groups[0]), np.append(firsts, 0)
+                sizes = np.append(sizes, begin)
+        return _row_of(groups, firsts, sizes)
 
-    def _windows_of(
-        self, epoch: int, lane: int, row: list[Piece], ends: np.ndarray, first: int, end: int
-    ) -> list[Window]:
-        """Cuts a lane, the rows `first` to `end` of the epoch, into windows of whole groups."""
-        windows: list[Window] = []
-        pieces: list[Piece] = []
-        start = num_rows = 0
 
-        def close() -> None:
-            nonlocal pieces, start, num_rows
-            if pieces:
-                number = len(windows)
-                key = None if self._seed is None else key_of(self._seed, epoch, lane + 1, number)
-                windows.append(
-                    Window(epoch=epoch, lane=lane, number=number, first=start, pieces=tuple(pieces), key=key)
-                )
-            pieces, start, num_rows = [], start + num_rows, 0
-
-        at = first
-        number = int(np.searchsorted(ends, first, side="right"))
-        while at < end:
-            piece, piece_end = row[number], int(ends[number])
-            stop = min(end, piece_end)
-            if pieces and num_rows + stop - at > self._window_rows:
-                close()
-            # Of a row's place, minus this, comes the row of the group.
-            offset = piece_end - piece.end
-            pieces.append(Piece(piece.group, at - offset, stop - offset))
-            num_rows += stop - at
-            at, number = stop, number + 1
-        close()
-        return windows
+def _row_of(groups: np.ndarray, firsts: np.ndarray, sizes: np.ndarray) -> _Row:
+    return _Row(groups, firsts, np.cumsum(sizes))

@@ -17,7 +17,7 @@ from raydist.data.sources.source import GroupedSource
 class ArrowSource(GroupedSource):
     """A source whose groups are tables."""
 
-    def __init__(self, layout: Layout, group_sizes: Sequence[int], *, text_bytes: int) -> None:
+    def __init__(self, layout: Layout, group_sizes: Sequence[int] | np.ndarray, *, text_bytes: int) -> None:
         """Takes what the tables hold, and reads the first one where the lengths of lists show only there.
 
         Args:

@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
+from raydist.data.shared import divided
+from raydist.data.sources.ahead import in_order
 from raydist.errors import DataError, StorageError
 from raydist.storage.files.failures import is_transient
 from raydist.storage.files.redaction import redact
+from raydist.storage.files.s3 import MAX_REQUESTS
 from raydist.storage.filesystem import FoundFile, Storage
 
 _SECOND_NS = 10**9
+_UNKNOWN_NS = -1
 # Of each file's beginning and end; there Parquet has its footer with the statistics of all columns.
 _END_BYTES = 1 << 16
 _MOST_CHECKSUMS = 1000
-_CHECKSUM_THREADS = 16
+_FILE_THREADS = 16
 
 Result = TypeVar("Result")
 # A file or a folder, or several of these, as a source takes them.
 Uri = str | os.PathLike[str]
 Uris = Uri | Sequence[Uri]
+
+
+class _Listing(NamedTuple):
+    """The files below a URI, as columns, because there may be millions."""
+
+    keys: pa.LargeStringArray
+    sizes: np.ndarray  # in bytes
+    times_ns: np.ndarray  # of the last change, since 1970, or _UNKNOWN_NS
+
+    @classmethod
+    def of(cls, files: Sequence[FoundFile]) -> _Listing:
+        times = [_UNKNOWN_NS if file.modified_ns is None else file.modified_ns for file in files]
+        return cls(
+            pa.array([file.key for file in files], pa.large_string()),
+            np.array([file.size_bytes for file in files], np.int64),
+            np.array(times, np.int64),
+        )
 
 
 class DataFiles:
@@ -48,20 +71,20 @@ class DataFiles:
           StorageError: Storage does not answer.
         """
         self._uris = _as_texts(uris, what)
-        self._files: list[tuple[int, FoundFile]] = []
         self._storages: dict[int, Storage] = {}
         # What another process has seen in the files that it sent, and what this one has in their place.
         self._sent: dict[int, int] | None = None
         self._checksums: dict[int, int] | None = None
         self._copies: dict[int, FoundFile] = {}
-        for number, uri in enumerate(self._uris):
-            found = _listed(uri, what)
-            wanted = [file for file in found if not file.key or is_wanted(file.key)]
-            if not wanted:
-                raise DataError(f"{what} found no files at {_place_of(uri)}")
-            self._files += [(number, file) for file in wanted]
-        if not self._files:
+        listings = [_listed(uri, what, is_wanted) for uri in self._uris]
+        if not listings:
             raise DataError(f"{what} got no URI; give a file, or a folder that holds some")
+        self._uri_of = np.repeat(
+            np.arange(len(listings), dtype=np.int32), [len(one.keys) for one in listings]
+        )
+        self._keys = pa.concat_arrays([one.keys for one in listings])
+        self._sizes = np.concatenate([one.sizes for one in listings])
+        self._times_ns = np.concatenate([one.times_ns for one in listings])
 
     def __getstate__(self) -> dict[str, Any]:
         relative = {number: path for number, uri in enumerate(self._uris) if (path := _within_folder(uri))}
@@ -76,19 +99,38 @@ class DataFiles:
                 self._uris[number] = path
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._sizes)
+
+    @functools.cached_property
+    def are_remote(self) -> bool:
+        """Whether a file is in an object store."""
+        return any(self._storage(number).local_path() is None for number in range(len(self._uris)))
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self._sizes.sum())
+
+    def keys(self) -> list[str]:
+        """Returns the files' names below their URIs; "" for a URI that is a file."""
+        keys: list[str] = self._keys.to_pylist()
+        return keys
 
     def key(self, number: int) -> str:
-        """Returns a file's name below its URI; "" for a URI that is a file."""
-        return self._files[number][1].key
+        key: str = self._keys[number].as_py()
+        return key
 
     def size(self, number: int) -> int:
         """Returns the size in bytes."""
-        return self._files[number][1].size_bytes
+        return int(self._sizes[number])
+
+    def _found(self, number: int) -> tuple[int, FoundFile]:
+        time_ns = int(self._times_ns[number])
+        modified_ns = None if time_ns == _UNKNOWN_NS else time_ns
+        return int(self._uri_of[number]), FoundFile(self.key(number), self.size(number), modified_ns)
 
     def version(self, number: int) -> tuple[int, int | None]:
         """Returns what changes with the content: size, and time of change in nanoseconds since 1970."""
-        return self.size(number), self._files[number][1].modified_ns
+        return self.size(number), self._found(number)[1].modified_ns
 
     def contents(self) -> list[int]:
         """Returns a number for the name, size and content of each file, below 2**32.
@@ -106,12 +148,40 @@ class DataFiles:
 
     def fingerprint(self) -> int:
         """Returns a number for the names and sizes of all files, below 2**32."""
-        told = "\n".join(f"{self.key(number)} {self.size(number)}" for number in range(len(self)))
+        files = zip(self.keys(), self._sizes.tolist(), strict=True)
+        told = "\n".join(f"{key} {size}" for key, size in files)
         return int(isal_zlib.crc32(told.encode()))
 
     def uri(self, number: int) -> str:
-        storage, file = self._files[number]
+        storage, file = self._found(number)
         return self._storage(storage).uri(file.key)
+
+    def of_each(
+        self,
+        what: str,
+        find: Callable[[int], Result],
+        *,
+        of: int | None = None,
+        num_threads: int | None = None,
+        part_files: int = 64,
+    ) -> list[Result]:
+        """Returns what `find` makes of each file, several at once; of a store's, each found by one task.
+
+        Args:
+          what: Alike in all tasks for what is the same.
+          of: Of so many files; None for all.
+          part_files: So many at least are found by one task.
+        """
+        num_files = len(self) if of is None else of
+        num_threads = num_threads or (MAX_REQUESTS if self.are_remote else _FILE_THREADS)
+
+        def found(numbers: range) -> list[Result]:
+            return list(in_order(find, numbers, num_threads=num_threads, name="raydist-files"))
+
+        if not self.are_remote:
+            return found(range(num_files))
+        told = f"{what} {self._uris} {self.fingerprint()}"
+        return divided(told, num_files, found, part_items=part_files)
 
     def open(self, number: int) -> Any:
         """Opens a file for random access (a `pyarrow.NativeFile`).
@@ -120,11 +190,18 @@ class DataFiles:
           DataError: It is gone, or has changed since it was found.
           StorageError: Storage does not answer.
         """
-        self.check(number)
-        storage, file = self._files[number]
+        storage, file = self._found(number)
+        place = self._storage(storage)
+        if place.local_path() is not None:
+            self.check(number)
         try:
-            return self._storage(storage).open_input(file.key)
+            opened = place.open_input(file.key)
+            if place.local_path() is None:
+                self._check(number, place.look_at_open(file.key, opened))
+            return opened
         except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                self._check(number, None)
             _raise_as_data_error(error)
 
     def reading(self, number: int, read: Callable[[], Result]) -> Result:
@@ -132,7 +209,7 @@ class DataFiles:
 
         Raises StorageError where storage stays away; other errors are what `read` raises.
         """
-        storage, file = self._files[number]
+        storage, file = self._found(number)
         return self._storage(storage).reading(file.key, read)
 
     def content(self, number: int, first: int = 0, end: int | None = None) -> bytes:
@@ -160,7 +237,7 @@ class DataFiles:
 
         Small files cost less than through pyarrow, which then finds out what is wrong.
         """
-        path, file = self._local_path(number), self._copies.get(number, self._files[number][1])
+        path, file = self._local_path(number), self._copies.get(number, self._found(number)[1])
         if path is None:
             return None
         try:
@@ -175,11 +252,15 @@ class DataFiles:
 
     def check(self, number: int) -> None:
         """Raises DataError where a file is gone, or has changed since it was found."""
-        storage, file = self._files[number]
+        storage, file = self._found(number)
         try:
             now = self._storage(storage).look_at(file.key)
         except StorageError as error:
             _raise_as_data_error(error)
+        self._check(number, now)
+
+    def _check(self, number: int, now: FoundFile | None) -> None:
+        _, file = self._found(number)
         if now is None:
             raise DataError(
                 f"input file {self.uri(number)} is gone since the run began; put it back, and resume"
@@ -205,9 +286,10 @@ class DataFiles:
 
     def _known_checksums(self) -> dict[int, int]:
         if self._checksums is None:
-            local = [number for number in range(len(self)) if self._local_path(number) is not None]
+            is_local = [self._storage(uri).local_path() is not None for uri in range(len(self._uris))]
+            local = np.flatnonzero(np.array(is_local)[self._uri_of]).tolist()
             chosen = local[:: -(-len(local) // _MOST_CHECKSUMS)] if local else []
-            with ThreadPoolExecutor(_CHECKSUM_THREADS, "raydist-checksums") as pool:
+            with ThreadPoolExecutor(_FILE_THREADS, "raydist-checksums") as pool:
                 self._checksums = dict(zip(chosen, pool.map(self._checksum, chosen), strict=True))
         return self._checksums
 
@@ -227,12 +309,12 @@ class DataFiles:
         return self.key(number) or self.uri(number).rpartition("/")[2]
 
     def _local_path(self, number: int) -> Path | None:
-        storage, file = self._files[number]
+        storage, file = self._found(number)
         return self._storage(storage).local_path(file.key)
 
     def _storage(self, number: int) -> Storage:
         if number not in self._storages:
-            self._storages[number] = Storage.open(self._uris[number], follows_links=True).patient()
+            self._storages[number] = Storage.open(self._uris[number], follows_links=True).parallel()
         return self._storages[number]
 
 
@@ -278,11 +360,23 @@ def _within_folder(path: str) -> str | None:
     return os.path.relpath(path, folder) if is_within else None
 
 
-def _listed(uri: str, what: str) -> list[FoundFile]:
-    try:
-        return Storage.open(uri, follows_links=True).find_files()
-    except StorageError as error:
-        _raise_as_data_error(error, what)
+def _listed(uri: str, what: str, is_wanted: Callable[[str], bool]) -> _Listing:
+    """Returns the files of a URI; of a store, what one of the tasks of a run found there."""
+
+    def find(_: range) -> list[_Listing]:
+        try:
+            found = Storage.open(uri, follows_links=True).find_files()
+        except StorageError as error:
+            _raise_as_data_error(error, what)
+        wanted = [file for file in found if not file.key or is_wanted(file.key)]
+        if not wanted:
+            raise DataError(f"{what} found no files at {_place_of(uri)}")
+        return [_Listing.of(wanted)]
+
+    # Each host may have files of its own.
+    is_local = Storage.open(uri).local_path() is not None
+    [listing] = find(range(1)) if is_local else divided(f"{what} {uri}", 1, find)
+    return listing
 
 
 def _is_the_same(before: FoundFile, now: FoundFile) -> bool:

@@ -12,9 +12,11 @@ import numpy as np
 
 from raydist.data.failures import asserted
 from raydist.data.fields import Field
+from raydist.data.sources.ahead import in_order
 from raydist.data.sources.files import DataFiles, Uri
 from raydist.data.sources.source import TakenSource
 from raydist.errors import DataError
+from raydist.storage.files.s3 import MAX_REQUESTS
 
 _MAGIC = {b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM"}
 _READ_THREADS = 8
@@ -50,7 +52,7 @@ class ImageSource(TakenSource):
             )
         self._size = size
         self._channels = channels
-        folders = [self.files.key(number).partition("/")[0] for number in range(len(self.files))]
+        folders = [key.partition("/")[0] for key in self.files.keys()]
         self.class_names = sorted(set(folders))
         places = {name: label for label, name in enumerate(self.class_names)}
         self._labels = np.array([places[name] for name in folders], np.int64)
@@ -63,7 +65,7 @@ class ImageSource(TakenSource):
 
     @property
     def num_bytes(self) -> int:
-        return max(1, sum(map(self.files.size, range(len(self)))) // len(self))
+        return max(1, self.files.num_bytes // len(self))
 
     def fingerprint(self) -> int:
         return self.files.fingerprint()
@@ -77,6 +79,8 @@ class ImageSource(TakenSource):
 
     def _contents(self, rows: list[int]) -> list[bytes]:
         """Returns the files' contents. Where they come at once, threads would only wait for each other."""
+        if self.files.are_remote:
+            return list(in_order(self._content, rows, num_threads=MAX_REQUESTS, name="raydist-images"))
         began_at_s = time.perf_counter()
         found = [self._content(row) for row in rows[:_NUM_TRIED]]
         rest = rows[_NUM_TRIED:]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,11 +16,18 @@ from raydist.data.sources.files import DataFiles, Uris, first_line
 from raydist.data.sources.selection import Selection
 from raydist.errors import DataError
 
-_FOOTER_THREADS = 16
 # Of the footers that are kept, as they are in the files; parsed they take nine times as much.
 _FOOTERS_BYTES = 2e6
 # Open files that nobody reads just now.
 _MAX_IDLE = 8
+
+
+class _Facts(NamedTuple):
+    """What is kept of a footer."""
+
+    groups: np.ndarray  # the row groups that are not empty, int32
+    sizes: np.ndarray  # their rows, int64
+    text_bytes: int  # of all columns of text
 
 
 class ParquetSource(ArrowSource):
@@ -31,24 +38,27 @@ class ParquetSource(ArrowSource):
     def __init__(self, uris: Uris, selection: Selection) -> None:
         self.files = DataFiles(uris, what="from_parquet", is_wanted=_is_parquet)
         self._forget()
-        with ThreadPoolExecutor(min(_FOOTER_THREADS, len(self.files)), "raydist-footers") as pool:
-            footers = list(pool.map(self._footer, range(len(self.files))))
-        layout = Layout.of(footers[0].schema.to_arrow_schema(), selection, where=self.files.uri(0))
-        for number, footer in enumerate(footers):
-            _check_footer(footer, layout.columns, uri=self.files.uri(number))
-        self._groups = [
-            (number, group)
-            for number, footer in enumerate(footers)
-            for group in range(footer.num_row_groups)
-            if footer.row_group(group).num_rows
-        ]
-        if not self._groups:
+        [schema] = self.files.of_each("schema", lambda number: self._footer(number)[1], of=1)
+        layout = Layout.of(schema, selection, where=self.files.uri(0))
+        # Of a footer, which has tens of kB, only this is kept.
+        found = self.files.of_each(f"groups {layout}", lambda number: self._facts(number, layout))
+        self._file_of = np.repeat(np.arange(len(found), dtype=np.int32), [len(one.groups) for one in found])
+        self._group_in_file = np.concatenate([one.groups for one in found])
+        sizes = np.concatenate([one.sizes for one in found])
+        if not len(sizes):
             raise DataError(
                 f"from_parquet found no rows in {len(self.files)} files, {self.files.uri(0)} first"
             )
-        metadata = [footers[number].row_group(group) for number, group in self._groups]
-        sizes = [group.num_rows for group in metadata]
-        super().__init__(layout, sizes, text_bytes=_bytes_of(set(layout.texts), metadata) // sum(sizes))
+        text_bytes = sum(one.text_bytes for one in found) // int(sizes.sum())
+        super().__init__(layout, sizes, text_bytes=text_bytes)
+
+    def _facts(self, number: int, layout: Layout) -> _Facts:
+        footer, schema = self._footer(number)
+        groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+        _check_footer(schema, groups, layout.columns, uri=self.files.uri(number))
+        sizes = np.array([group.num_rows for group in groups], np.int64)
+        text_bytes = _bytes_of(set(layout.texts), groups)
+        return _Facts(np.flatnonzero(sizes).astype(np.int32), sizes[sizes > 0], text_bytes)
 
     def _forget(self) -> None:
         # A ParquetFile is not to be read by two threads at once: who reads takes it out of `_idle`.
@@ -70,7 +80,7 @@ class ParquetSource(ArrowSource):
         return self.files.fingerprint()
 
     def _table(self, group: int, names: Sequence[str]) -> pa.Table:
-        number, group_in_file = self._groups[group]
+        number, group_in_file = int(self._file_of[group]), int(self._group_in_file[group])
 
         def read() -> pa.Table:
             with self._lock:
@@ -109,10 +119,13 @@ class ParquetSource(ArrowSource):
         self._footers = kept
         return file
 
-    def _footer(self, number: int) -> pq.FileMetaData:
-        def read() -> pq.FileMetaData:
+    def _footer(self, number: int) -> tuple[pq.FileMetaData, pa.Schema]:
+        def read() -> tuple[pq.FileMetaData, pa.Schema]:
             with self.files.open(number) as file:
-                return pq.ParquetFile(file).metadata
+                opened = pq.ParquetFile(file)
+                # Not `metadata.schema`, by which the metadata, of a MB or more, would refer to itself:
+                # thousands would wait for Python's collector, which is in no hurry about so few objects.
+                return opened.metadata, opened.schema_arrow
 
         try:
             return self.files.reading(number, read)
@@ -120,8 +133,7 @@ class ParquetSource(ArrowSource):
             raise DataError(f"{self.files.uri(number)} is no Parquet file: {first_line(error)}") from error
 
     def _where(self, group: int) -> str:
-        number, group_in_file = self._groups[group]
-        return f"row group {group_in_file} of {self.files.uri(number)}"
+        return f"row group {self._group_in_file[group]} of {self.files.uri(int(self._file_of[group]))}"
 
 
 def from_parquet(
@@ -176,20 +188,22 @@ def _bytes_of(names: Collection[str], groups: Iterable[pq.RowGroupMetaData]) -> 
     )
 
 
-def _check_footer(footer: pq.FileMetaData, columns: Sequence[Column], *, uri: str) -> None:
+def _check_footer(
+    schema: pa.Schema, groups: Sequence[pq.RowGroupMetaData], columns: Sequence[Column], *, uri: str
+) -> None:
     """Raises DataError unless a file has the columns, and no nulls where none may be, as far as it says."""
-    schema = footer.schema.to_arrow_schema()
     for column in columns:
         column.check(schema, where=uri)
-    places = {footer.schema.column(place).path: place for place in range(len(footer.schema))}
+    first = groups[:1]
+    places = {one.column(place).path_in_schema: place for one in first for place in range(one.num_columns)}
     for column in columns:
         place = places.get(column.name)
         if place is None or column.default is not None:
             continue
-        for group in range(footer.num_row_groups):
-            statistics = footer.row_group(group).column(place).statistics
+        for number, group in enumerate(groups):
+            statistics = group.column(place).statistics
             if statistics is not None and statistics.has_null_count and statistics.null_count:
-                column.refuse_nulls(statistics.null_count, where=f"row group {group} of {uri}")
+                column.refuse_nulls(statistics.null_count, where=f"row group {number} of {uri}")
 
 
 def _is_parquet(key: str) -> bool:

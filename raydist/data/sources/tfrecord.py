@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from isal import isal_zlib
 
 from raydist.data.failures import asserted
 from raydist.data.fields import Field
@@ -27,6 +30,7 @@ _FOOTER_BYTES = 4
 _GROUP_BYTES = 1 << 20
 _GROUP_RECORDS = 4096
 _READ_BYTES = 8 << 20
+_INDEX_THREADS = 8
 
 
 class TFRecordSource(GroupedSource):
@@ -43,18 +47,22 @@ class TFRecordSource(GroupedSource):
         self.files = DataFiles(uris, what="from_tfrecord")
         self._parse = parse
         self._signature: Any = None
-        starts, groups = [], []
-        for number in range(len(self.files)):
-            own = _index_of(self.files, number)
-            starts.append(own)
-            groups += [(number, first, end) for first, end in _groups_of(own)]
-        if not groups:
+        found = self.files.of_each(
+            "records",
+            lambda number: _index_of(self.files, number),
+            num_threads=_INDEX_THREADS if self.files.are_remote else 1,
+            part_files=1,
+        )
+        # Of each group: its file, and where it begins and ends there. Where its records begin shows when it
+        # is read: there may be billions of them.
+        self._file_of = np.repeat(np.arange(len(found), dtype=np.int32), [len(index) - 1 for index in found])
+        self._begins = np.concatenate([index[:-1, 0] for index in found])
+        self._ends = np.concatenate([index[1:, 0] for index in found])
+        self.group_sizes = np.concatenate([np.diff(index[:, 1]) for index in found])
+        self._checksums = np.concatenate([index[1:, 2] for index in found])
+        if not len(self.group_sizes):
             raise DataError(f"from_tfrecord found no records in {self.files.uri(0)}")
-        # Of each file: where its records begin, and where the last one ends.
-        self._starts = starts
-        self._groups = groups
-        self._file_ends = np.cumsum([own[-1] for own in starts])
-        self.group_sizes = np.array([end - first for _, first, end in groups], np.int64)
+        self._file_ends = np.cumsum([index[-1, 0] for index in found])
         self._num_bytes = max(1, int(self._file_ends[-1] // self.group_sizes.sum()))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,10 +78,7 @@ class TFRecordSource(GroupedSource):
 
     def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
         records, places = arrays
-        number, first, _ = self._groups[piece.group]
-        starts = self._starts[number][first + piece.first : first + piece.end + 1]
-        records[:] = self._records(number, starts)
-        places[:] = starts[:-1] + (self._file_ends[number] - self._starts[number][-1])
+        records[:], places[:] = self._records(piece)
 
     @property
     def decodes(self) -> bool:
@@ -139,19 +144,28 @@ class TFRecordSource(GroupedSource):
 
         return tf.cond(is_alike, lambda: is_alike, refuse)
 
-    def _records(self, number: int, starts: np.ndarray) -> list[bytes]:
-        begin, end = int(starts[0]), int(starts[-1])
+    def _records(self, piece: Piece) -> tuple[list[bytes], np.ndarray]:
+        """Returns the records of a piece, and the places of their first bytes in all files."""
+        number = int(self._file_of[piece.group])
+        begin, end = int(self._begins[piece.group]), int(self._ends[piece.group])
         content = self.files.content(number, begin, end)
-        records = []
-        for start, stop in zip(starts[:-1] - begin, starts[1:] - begin, strict=True):
-            length = int(stop - start) - _HEADER.size - _FOOTER_BYTES
-            if len(content) < stop or _HEADER.unpack_from(content, start)[0] != length:
-                raise DataError(
-                    f"the record at byte {begin + int(start)} of {self.files.uri(number)} is not whole; "
-                    "the file changed, or was cut off"
-                )
-            records.append(content[start + _HEADER.size : stop - _FOOTER_BYTES])
-        return records
+        starts, at = [0], 0
+        for _ in range(self.group_sizes[piece.group]):
+            if len(content) < at + _HEADER.size:
+                break
+            at += _HEADER.unpack_from(content, at)[0] + _HEADER.size + _FOOTER_BYTES
+            starts.append(at)
+        if not at == len(content) == end - begin or _checksum(starts) != self._checksums[piece.group]:
+            raise DataError(
+                f"a record from byte {begin} to {end} of {self.files.uri(number)} is not where it was; the "
+                "file changed, or was cut off"
+            )
+        wanted = starts[piece.first : piece.end + 1]
+        records = [
+            content[start + _HEADER.size : stop - _FOOTER_BYTES] for start, stop in itertools.pairwise(wanted)
+        ]
+        before = int(self._file_ends[number]) - self.files.size(number) + begin
+        return records, np.array(wanted[:-1], np.int64) + before
 
 
 def from_tfrecord(uri: Uris, *, parse: Callable[[Any], Any] | None = None) -> TFRecordSource:
@@ -175,29 +189,21 @@ def from_tfrecord(uri: Uris, *, parse: Callable[[Any], Any] | None = None) -> TF
     return TFRecordSource(uri, parse=parse)
 
 
-def _groups_of(starts: np.ndarray) -> list[tuple[int, int]]:
-    """Cuts a file's records into groups that are read at once."""
-    groups = []
-    first, num_records = 0, len(starts) - 1
-    while first < num_records:
-        end = int(np.searchsorted(starts, starts[first] + _GROUP_BYTES, side="right")) - 1
-        end = min(max(end, first + 1), first + _GROUP_RECORDS, num_records)
-        groups.append((first, end))
-        first = end
-    return groups
-
-
 def _index_of(files: DataFiles, number: int) -> np.ndarray:
-    """Returns where each record of a file begins, and where the last one ends, int64 `[records + 1]`."""
+    """Returns where the groups of a file, which are read at once, begin, int64 `[groups + 1, 3]`.
+
+    A row has the first byte and the first record of a group, and a checksum of where the records of the group
+    before begin. The last row is the end of the file.
+    """
     place = _cache_place(files.uri(number), files.version(number))
     if place is not None and (kept := _kept(place, files.size(number))) is not None:
         return kept
-    starts = _scan(files, number)
+    index = _scan(files, number)
     if place is not None:
         # Where it cannot be written to, the index is built again the next time.
         with suppress(OSError):
-            write_aside(place, lambda file: np.save(file, starts), is_durable=False)
-    return starts
+            write_aside(place, lambda file: np.save(file, index), is_durable=False)
+    return index
 
 
 def _kept(place: Path, size: int) -> np.ndarray | None:
@@ -206,8 +212,8 @@ def _kept(place: Path, size: int) -> np.ndarray | None:
             kept: np.ndarray = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    is_whole = kept.dtype == np.int64 and kept.ndim == 1 and len(kept) and kept[-1] == size
-    return kept if is_whole else None
+    is_index = kept.dtype == np.int64 and kept.ndim == 2 and kept.shape[1] == 3 and len(kept)
+    return kept if is_index and kept[-1, 0] == size else None
 
 
 def _cache_place(uri: str, version: tuple[int, int | None]) -> Path | None:
@@ -218,24 +224,41 @@ def _cache_place(uri: str, version: tuple[int, int | None]) -> Path | None:
         except RuntimeError:  # a user without a home, as containers have
             return None
     name = hashlib.sha256(f"{uri} {version}".encode()).hexdigest()[:32]
-    return Path(folder) / "tfrecord" / f"{name}.npy"
+    return Path(folder) / "tfrecord-groups" / f"{name}.npy"
 
 
 def _scan(files: DataFiles, number: int) -> np.ndarray:
     size, uri = files.size(number), files.uri(number)
-    starts, at = [0], 0
+    index, at, record = [(0, 0, 0)], 0, 0
+    starts = [0]  # in the group
     begin, content = 0, b""
+
+    def close() -> None:
+        nonlocal starts
+        index.append((at, record, _checksum(starts)))
+        starts = [0]
+
     while at < size:
         if not begin <= at <= begin + len(content) - _HEADER.size:
             begin, content = at, files.content(number, at, at + _READ_BYTES)
         if len(content) < at - begin + _HEADER.size:
             raise DataError(_no_record(uri, at))
         length, _ = _HEADER.unpack_from(content, at - begin)
-        at += _HEADER.size + length + _FOOTER_BYTES
-        if at > size:
-            raise DataError(_no_record(uri, starts[-1]))
-        starts.append(at)
-    return np.array(starts, np.int64)
+        end = at + _HEADER.size + length + _FOOTER_BYTES
+        if end > size:
+            raise DataError(_no_record(uri, at))
+        num_records = len(starts) - 1
+        if num_records and (end - index[-1][0] > _GROUP_BYTES or num_records == _GROUP_RECORDS):
+            close()
+        at, record = end, record + 1
+        starts.append(at - index[-1][0])
+    if record:
+        close()
+    return np.array(index, np.int64)
+
+
+def _checksum(starts: list[int]) -> int:
+    return int(isal_zlib.crc32(array("q", starts)))
 
 
 def _no_record(uri: str, at: int) -> str:

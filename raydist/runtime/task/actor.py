@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import signal
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ _MAX_SILENCE_S = 30.0
 _WATCH_S = 0.2
 # How long a task whose run is gone may take to store its log and to clear up.
 _EXIT_S = 5.0
+_SMALL_PARCEL_BYTES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,8 @@ class TaskActor:
         self._node = os.getppid()
         self._life: TaskLife | None = None
         self._endings: list[threading.Thread] = []
-        self._parcels: dict[str, bytes] = {}
+        self._parcels: dict[str, bytes | list[ray.ObjectRef[bytes]]] = {}
+        self._claims: dict[str, Iterator[int]] = {}
         self._memory = StateMemory()
         self._kept: bytes | None = None
         self._leaving: str | None = None
@@ -97,6 +100,7 @@ class TaskActor:
             thread.start()
         if setup.incarnation == 0:
             self._parcels.clear()
+            self._claims.clear()
             # An attempt that has not come so far as to keep one leaves that of the attempt before.
             self._kept = self._memory.newest() or self._kept
             self._memory.close()
@@ -178,11 +182,16 @@ class TaskActor:
 
     def put_parcel(self, key: str, content: bytes) -> None:
         """Keeps what a task leaves for the others, until the next attempt."""
-        self._parcels[key] = content
+        # Of what is large Ray copies one object to each host.
+        self._parcels[key] = [ray.put(content)] if len(content) > _SMALL_PARCEL_BYTES else content
 
-    def get_parcel(self, key: str) -> bytes | None:
-        """Returns what a task has left; None if it has not yet."""
+    def get_parcel(self, key: str) -> bytes | list[ray.ObjectRef[bytes]] | None:
+        """Returns what a task has left, or a reference to it in a list; None if it has not yet."""
         return self._parcels.get(key)
+
+    def claim_parcel(self, key: str) -> int:
+        """Returns how often this was called for the key before in this attempt."""
+        return next(self._claims.setdefault(key, itertools.count()))
 
     def linger(self) -> NoReturn:
         """Never returns: its caller learns of this process's death by it."""

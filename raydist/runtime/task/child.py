@@ -312,7 +312,7 @@ class _Lease:
 
 
 class _Parcels:
-    """What tasks leave for each other; implements training.parameter_server.sources.Parcels."""
+    """What tasks leave for each other; implements data.shared.Parcels."""
 
     def __init__(self, task: _Task) -> None:
         self._task = task
@@ -323,6 +323,9 @@ class _Parcels:
     def get(self, key: str) -> bytes:
         content: bytes = self._task.ask("get_parcel", key)
         return content
+
+    def claim(self, key: str) -> int:
+        return int(self._task.ask("claim_parcel", key))
 
 
 def _loaded(datasets: bytes) -> Mapping[str, Any]:

@@ -357,6 +357,10 @@ class _Held:
         assert self.parcels is not None
         return self.parcels.get(key)
 
+    def claim_parcel(self, key: str) -> int:
+        assert self.parcels is not None
+        return self.parcels.claim(key)
+
     def close(self) -> None:
         """Gives all ports up. Idempotent."""
         for lease in list(self._leases.values()):

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import ray
 
 from raydist.errors import ClusterError
 
-_POLL_S = 0.1
+# Many tasks may wait for one parcel, for minutes.
+_FIRST_POLL_S, _MAX_POLL_S = 0.05, 1.0
 
 
 class Parcels(Protocol):
-    """As training.parameter_server.sources has it."""
+    """As data.shared has it."""
 
     def put(self, key: str, content: bytes) -> None: ...
 
     def get(self, key: str) -> bytes: ...
 
+    def claim(self, key: str) -> int: ...
+
 
 class RayParcels:
-    """Implements training.parameter_server.sources.Parcels."""
+    """Implements data.shared.Parcels."""
 
     def __init__(self, keeper: Any) -> None:
-        """Takes the actor that keeps the parcels; it has `put_parcel` and `get_parcel`."""
+        """Takes the actor that keeps the parcels; it has `put_parcel`, `get_parcel` and `claim_parcel`."""
         self._keeper = keeper
 
     def put(self, key: str, content: bytes) -> None:
@@ -32,10 +37,24 @@ class RayParcels:
 
     def get(self, key: str) -> bytes:
         # Without a limit: a task whose run is gone is ended by its agent.
-        try:
-            while (content := ray.get(self._keeper.get_parcel.remote(key))) is None:
-                time.sleep(_POLL_S)
-        except ray.exceptions.RayError as error:
-            raise ClusterError(f"what the chief left for this task cannot be fetched: {error}") from error
-        found: bytes = content
-        return found
+        pause_s = _FIRST_POLL_S
+        with _errors_told():
+            while (found := ray.get(self._keeper.get_parcel.remote(key))) is None:
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MAX_POLL_S)
+            content: Any = ray.get(found[0]) if isinstance(found, list) else found
+        return bytes(content)
+
+    def claim(self, key: str) -> int:
+        with _errors_told():
+            return int(ray.get(self._keeper.claim_parcel.remote(key)))
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        raise ClusterError(
+            f"what tasks leave for each other cannot be fetched from the chief: {error}"
+        ) from error

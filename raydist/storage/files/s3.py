@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 
@@ -30,6 +31,16 @@ class RequestLimits:
 PATIENT = RequestLimits(max_attempts=4, connect_timeout_s=5.0, request_timeout_s=10.0)
 # For what is done again in a moment, and for a first look.
 HASTY = RequestLimits(max_attempts=2, connect_timeout_s=2.0, request_timeout_s=3.0)
+
+
+# Pyarrow opens as many connections to S3 as it has threads for input, which are 8, or 25 if these are more.
+MAX_REQUESTS = 128
+
+
+def allow_requests() -> None:
+    """Lets a filesystem that is made after this have so many requests answered at once."""
+    if pa.io_thread_count() < MAX_REQUESTS:
+        pa.set_io_thread_count(MAX_REQUESTS)  # which start when they are needed
 
 
 def with_limits(filesystem: Any, limits: RequestLimits) -> Any:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from raydist.data.shared import Parcels
 from raydist.errors import ClusterError, DataError, StorageError
 from raydist.training import tf_private
 
@@ -26,16 +27,6 @@ if TYPE_CHECKING:
 # Each may hold two windows. A fit has one for training and one for validation; those of earlier ones go.
 _MAX_READERS = 4
 _FUNCTION = "raydist_read_block"
-
-
-class Parcels(Protocol):
-    """Bytes that one task of an attempt leaves for the others; no other process can write them."""
-
-    def put(self, key: str, content: bytes) -> None:
-        """Leaves `content` under a key, without waiting for a reader."""
-
-    def get(self, key: str) -> bytes:
-        """Returns what a task has left, or leaves soon; raises ClusterError if the run is gone."""
 
 
 class SharedSources:

@@ -128,5 +128,14 @@ def test_file_that_is_cut_off_under_way(tmp_path: Path) -> None:
     # Of the same size and time, but with records at other places.
     path.write_bytes(record(b"other") + record(b"1"))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(DataError, match=r"the record at byte 0 of .*file is not whole; the file changed"):
+    with pytest.raises(DataError, match=r"a record from byte 0 to 38 of .*file is not where it was"):
         rows(source)
+
+
+def test_what_is_kept_of_a_file_is_of_its_bytes_not_of_its_records(tmp_path: Path) -> None:
+    """An index of billions of records would be as large as memory."""
+    few = data.from_tfrecord(write(tmp_path / "few", [bytes(4084)] * 1000))
+    many = data.from_tfrecord(write(tmp_path / "many", [bytes(1008)] * 4000))
+    assert (len(few), len(many)) == (1000, 4000)
+    assert len(few.group_sizes) == len(many.group_sizes) == 4
+    assert len(pickle.dumps(many)) < len(pickle.dumps(few)) + 10

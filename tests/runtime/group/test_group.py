@@ -61,6 +61,14 @@ def test_task_leaves_a_parcel_for_the_others_past_storage(
     drive = start(make_plan(), runner="tests.support.runners:ParcelRunner")
     wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
     assert notes_of(drive, "worker/1")["parcel"] == "secret of worker/0"
+    assert notes_of(drive, "worker/1")["large"] == "1000000"
+
+
+def test_each_claim_of_work_is_another_number(start: Start, wait_until: WaitUntil) -> None:
+    drive = start(make_plan(), runner="tests.support.runners:ParcelRunner")
+    wait_until(lambda: drive.all_in(TaskState.FINISHED, *BOTH))
+    claims = [json.loads(notes_of(drive, task)["claims"]) for task in BOTH]
+    assert sorted(claims[0] + claims[1]) == list(range(6))
 
 
 def test_runner_runs_in_the_main_thread(start: Start, wait_until: WaitUntil) -> None:
