@@ -1,6 +1,6 @@
 """Input: rows/s from Parquet files to shuffled, training-ready tensors, and what resuming costs.
 
-    python tests/benchmarks/input.py [--rows 2000000] [--rounds 5]
+    python -m tests.benchmarks.input [--rows 2000000] [--rounds 5]
 
 33 float columns in row groups of 16384 rows; batches of 1024 of `([1024, 32], [1024])`. In turn: a bare
 pyarrow scan of all columns, raydist.data shuffled, and Ray Data's `iter_tf_batches`, shuffled in a buffer of
@@ -34,6 +34,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from raydist import data
+from tests.benchmarks.figures.printing import figure
 
 NUM_FEATURES, BATCH_SIZE, ROWS_PER_GROUP, ROWS_PER_FILE = 32, 1024, 16384, 250_000
 REST_S = 3.0  # Ray's workers go on for a moment after the data are read
@@ -118,6 +119,10 @@ def compare(folder: Path, rounds: int) -> None:
         + f"; ratio to the scan {own / medians['scan']:.2f}, to Ray Data "
         + ", ".join(f"{own / medians[name]:.1f} {name}" for name in others)
     )
+    figure("scan", rates["raydist"], "rows/s", against=("bare pyarrow scan", rates["scan"]))
+    for name in others:
+        key = f"ray_data_{name.replace(' ', '_')}"
+        figure(key, rates["raydist"], "rows/s", against=(f"Ray Data, {name}", rates[name]))
     ray.shutdown()
 
 
@@ -172,6 +177,8 @@ def main() -> None:
             f"resuming in 10,000,000 rows: {first:.2f} s at step 0, at 20 others "
             f"{statistics.median(others):.2f} s, at most {max(others):.2f} s"
         )
+        figure("peak_memory", whole, "MB", against=("a twentieth of the rows", few))
+        figure("resume", others, "s")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
