@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.figures import pages, running
-from tests.benchmarks.figures.record import Figures
+from tests.benchmarks.figures.record import Figures, UnknownFigureError
 from tests.benchmarks.figures.table import BENCHMARKS, Benchmark
 
 
@@ -52,8 +52,8 @@ def main() -> int:
     if asked.quick and asked.write:
         parser.error("--quick measures too little to be written; leave out one of --quick and --write")
     if asked.lines is not None:
-        write([json.loads(line) for line in asked.lines.read_text().splitlines()])
-        return 0
+        record([json.loads(line) for line in asked.lines.read_text().splitlines()])
+        return finish([])
     chosen = [
         one
         for one in BENCHMARKS
@@ -69,45 +69,60 @@ def main() -> int:
 
 def run(chosen: Sequence[Benchmark], *, is_quick: bool, is_written: bool) -> int:
     """Runs benchmarks in turn; returns the exit code, 1 if any of them failed and 130 after Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt_once)
     running.adopt_orphans()
     folder, about = Path(tempfile.mkdtemp(prefix="raydist-benchmarks-")), running.circumstances()
     failed: list[str] = []
-    for number, one in enumerate(chosen, start=1):
-        lines: list[dict[str, Any]] = []
-        print(
-            f"{number} of {len(chosen)}: {one.title}, about {one.minutes:g} min", file=sys.stderr, flush=True
-        )
-        began_at_s, own = time.monotonic(), folder / f"{number}-{one.script}"
-        own.mkdir()
-        try:
-            running.carry_out(one, own, is_quick=is_quick, lines=lines)
-        except running.FailedError as error:
-            failed.append(f"{one.title}: {error}")
-        except KeyboardInterrupt:
-            print("interrupted; all processes have ended", file=sys.stderr)
-            return 130
-        finally:
-            lines = [line | about | {"arguments": one.quick if is_quick else one.arguments} for line in lines]
-            for line in lines:
-                print(json.dumps(line), flush=True)
-        if is_written:
-            write(lines)
-        took = f"{(time.monotonic() - began_at_s) / 60:.1f} min"
-        print(f"    {len(lines)} figures in {took}", file=sys.stderr, flush=True)
-    for sentence in failed:
-        print(f"failed: {sentence}", file=sys.stderr)
+    try:
+        for index, one in enumerate(chosen, start=1):
+            place = f"{index} of {len(chosen)}"
+            print(f"{place}: {one.title}, about {one.minutes:g} min", file=sys.stderr, flush=True)
+            began_at_s, own = time.monotonic(), folder / f"{index}-{one.script}"
+            own.mkdir()
+            lines: list[dict[str, Any]] = []
+            try:
+                running.carry_out(one, own, is_quick=is_quick, lines=lines)
+            except running.FailedError as error:
+                failed.append(f"{one.title}: {error}")
+            finally:
+                more = about | {"arguments": one.quick if is_quick else one.arguments}
+                for line in lines:
+                    print(json.dumps(line | more), flush=True)
+                if is_written:
+                    record([line | more for line in lines])
+            took = f"{(time.monotonic() - began_at_s) / 60:.1f} min"
+            print(f"    {len(lines)} figures in {took}", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; all that was started has ended", file=sys.stderr)
+        return 130
     print(
         f"{len(chosen) - len(failed)} of {len(chosen)} benchmarks worked; outputs: {folder}", file=sys.stderr
     )
+    return finish(failed, is_written=is_written)
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    """A second Ctrl-C would leave running what the first one is about to end."""
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def record(lines: Sequence[dict[str, Any]]) -> None:
+    Figures.read().with_lines(lines).write()
+
+
+def finish(failed: list[str], *, is_written: bool = True) -> int:
+    """Writes the pages and prints a sentence for each failure; returns the exit code."""
+    try:
+        for page, text in pages.written(Figures.read()).items() if is_written else ():
+            page.write_text(text)
+    except (UnknownFigureError, pages.QuoteError) as error:
+        failed = [*failed, f"the pages were not written: {error}"]
+    for sentence in failed:
+        print(f"failed: {sentence}", file=sys.stderr)
     return int(bool(failed))
-
-
-def write(lines: Sequence[dict[str, Any]]) -> None:
-    figures = Figures.read().with_lines(lines)
-    figures.write()
-    for page, text in pages.written(figures).items():
-        page.write_text(text)
 
 
 if __name__ == "__main__":

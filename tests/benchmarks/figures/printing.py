@@ -28,26 +28,27 @@ def figure(
       against: What the figure is compared with, and the values of that, measured in turn.
     """
     values = _as_list(values)
-    line = {
+    value = statistics.median(values)
+    line: dict[str, object] = {
         "figure": f"{Path(sys.argv[0]).stem}.{name}",
-        "value": statistics.median(values),
+        "value": value,
         "unit": unit,
         "min": min(values),
         "max": max(values),
         "rounds": len(values),
     }
-    text = f"{line['figure']}: {line['value']:.4g} {unit}"
+    text = f"{line['figure']}: {value:.4g} {unit}"
     if len(values) > 1:
-        text += f" ({line['min']:.4g} to {line['max']:.4g}, {len(values)} rounds)"
+        text += f" ({min(values):.4g} to {max(values):.4g}, {len(values)} rounds)"
     if against is not None:
         compared_with, others = against[0], _as_list(against[1])
         other = statistics.median(others)
         # Of each round, where both have as many. Else only of the medians.
-        pairs = zip(values, others, strict=False) if len(values) == len(others) else ()
-        ratios = [one / its for one, its in pairs if its] or [line["value"] / other]
-        line |= {"compared_with": compared_with, "other": other, "ratio": line["value"] / other}
+        pairs = zip(values, others, strict=True) if len(values) == len(others) else [(value, other)]
+        ratios = [one / its for one, its in pairs]
+        line |= {"compared_with": compared_with, "other": other, "ratio": value / other}
         line |= {"ratio_min": min(ratios), "ratio_max": max(ratios)}
-        text += f", {line['ratio']:.3g} of {compared_with} ({other:.4g} {unit})"
+        text += f", {value / other:.3g} of {compared_with} ({other:.4g} {unit})"
     print(text, flush=True)
     if (file := os.environ.get(FILE)) is not None:
         with open(file, "a") as lines:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ def _last_line(output: Path) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def circumstances() -> Mapping[str, str]:
+def circumstances() -> dict[str, str]:
     """Returns what each line of the record says besides the figure: date, commit and machine."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
