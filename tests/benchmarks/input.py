@@ -92,7 +92,7 @@ def compare(folder: Path, rounds: int) -> None:
     import tensorflow as tf
 
     next(iter(tf.data.Dataset.range(1)))  # its start belongs to none of the ways
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     ray.data.DataContext.get_current().enable_progress_bars = False
     ways = {
         "scan": scanned,

@@ -150,6 +150,8 @@ def main() -> None:
         return task_by_hand()
     if arguments.driver:
         return driver(*arguments.driver)
+    if arguments.rounds < 2 and not arguments.cold:
+        parser.error("--rounds is 1, but only the second round finds what is kept warm")
     # Not at the top: tasks import this file without the tests beside it.
     from tests.benchmarks.figures.printing import figure
     from tests.benchmarks.task_memory import pss_mb

@@ -58,7 +58,7 @@ def main() -> None:
         folder = Path(name) / "data"
         folder.mkdir()
         write(folder, arguments.rows)
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
         ray.data.DataContext.get_current().enable_progress_bars = False
         rates = []
         for number in range(arguments.rounds):

@@ -39,10 +39,10 @@ class Benchmark:
 
 
 BENCHMARKS = (
-    Benchmark("import_time", minutes=0.2),
+    Benchmark("import_time", minutes=0.1),
     Benchmark("steps", "--rounds 2", quick="--rounds 1 --steps 40", minutes=1.5),
     Benchmark("parameter_server", quick="--rounds 1 --steps 200", minutes=0.7),
-    Benchmark("virtual_replicas", "--rounds 1", quick="--rounds 1 --models dense", minutes=2.2),
+    Benchmark("virtual_replicas", "--rounds 1", quick="--rounds 1 --models dense", minutes=2.0),
     Benchmark("collective_clock", quick="--rounds 3 --steps 20", minutes=0.3),
     Benchmark("small_fits", quick="--rounds 1 --fits 2", minutes=0.6),
     Benchmark("small_fits", "--parts", quick="--parts --fits 2", minutes=0.2),
@@ -56,7 +56,8 @@ BENCHMARKS = (
     Benchmark("parameter_server_kills", "worker", quick="worker --rounds 1", minutes=0.8),
     Benchmark("faults", "--faults 4", quick="--faults 1", minutes=1.2),
     Benchmark("task_memory", quick="--workers 2", minutes=0.5),
-    Benchmark("costs", "--seconds 10", quick="--seconds 9 --rounds 1", minutes=2.3),
+    Benchmark("costs", "reporting --seconds 20", quick="reporting --seconds 9 --rounds 1", minutes=1.1),
+    Benchmark("costs", "controller --seconds 8", quick="controller --seconds 3 --rounds 1", minutes=1.5),
     Benchmark("scale", "--seconds 15", quick="--tasks 100 --seconds 3", minutes=1.3),
     Benchmark("checkpoints", "--pairs 3", quick="--pairs 1 --batch 8", minutes=1.4),
     Benchmark("checkpoint_stall", "--rounds 1", quick="--rounds 1 --saves 1", minutes=1.9),
