@@ -76,17 +76,14 @@ def recover(hosts: Hosts, name: str, *, standby: int) -> float:
     options = ("--storage", str(hosts.shared), "--address", f"{hosts.head.address}:6379", "--json")
     waiting = ("--standby", str(standby)) if standby else ()
     command = ("submit", job, "--name", name, *options, "-p", f"log={log}", "--checkpoint-every", "20")
-    process = hosts.raydist(*command, *waiting, "--no-export")
+    hosts.raydist(*command, *waiting, "--no-export")  # ends with its host
     wait_for(lambda: len(lines(Path(f"{log}-0"))) > 60)  # a standby is there by then
     used = {task["host"] for task in hosts.status(name)["tasks"]} - {hosts.head.address}
     victim: Host = next(host for host in hosts.all if host.address in used)
     victim.cut()
     first = float(wait_for(lambda: lines(Path(f"{log}-1")))[0])
-    process.terminate()
-    process.communicate()
-    victim.heal()
-    found = events(hosts.shared / name)
-    lost_at_s = next(one["at_s"] for one in found if one["event"] == "task_failed")
+    found = wait_for(lambda: [one for one in events(hosts.shared / name) if one["event"] == "task_failed"])
+    lost_at_s, found = found[0]["at_s"], events(hosts.shared / name)
     told = [f"{one['event']} {one['at_s'] - lost_at_s:+.2f}" for one in found if one["at_s"] >= lost_at_s]
     print(f"  standby {standby}: {first - lost_at_s:.2f} s; {', '.join(told[:10])}", flush=True)
     return first - lost_at_s

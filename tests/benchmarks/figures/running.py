@@ -47,7 +47,7 @@ def carry_out(benchmark: Benchmark, folder: Path, *, is_quick: bool, lines: list
     found.touch()
     paths = [str(ROOT), os.environ.get("PYTHONPATH", ""), *installed(benchmark.requires, folder / "packages")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), FILE: str(found)}
-    limit_s = 60 * max(5.0, 3 * benchmark.minutes)
+    limit_s = 60 * max(10.0, 5 * benchmark.minutes)
     try:
         with output.open("wb") as file:
             process = subprocess.Popen(
