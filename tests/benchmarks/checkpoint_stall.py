@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.checkpoints import EVERY, make_model
+from tests.benchmarks.figures.printing import figure
 from tests.support.processes import Cluster, run_function
 
 _BATCH = 128
@@ -150,14 +151,9 @@ def main() -> None:
         ):
             found.setdefault(key, []).extend(values)
         print(f"round {number}: {keras['bytes'] / 1e6:.0f} MB, {keras}, {ours}", flush=True)
-    medians = {key: statistics.median(values) for key, values in found.items()}
-    for key, value in medians.items():
-        print(f"{key}: {value:.3f} s ({min(found[key]):.3f} to {max(found[key]):.3f})")
-    print(
-        f"a save holds training up for {medians['raydist'] / medians['keras']:.3f} of BackupAndRestore's, "
-        f"with the slower steps during the upload {medians['excess'] / medians['keras']:.3f}; restore "
-        f"{medians['raydist, restore'] / medians['keras, restore']:.2f}"
-    )
+    figure("save", found["raydist"], "s", against=("BackupAndRestore", found["keras"]))
+    figure("save_and_upload", found["excess"], "s", against=("BackupAndRestore", found["keras"]))
+    figure("restore", found["raydist, restore"], "s", against=("BackupAndRestore", found["keras, restore"]))
     return None
 
 

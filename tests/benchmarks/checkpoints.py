@@ -1,6 +1,6 @@
 """Checkpoints: what saving 500 MB of state every 20 steps to local storage costs the training.
 
-    python tests/benchmarks/checkpoints.py [--pairs 5] [--batch 128] [--storage DIR]
+    python -m tests.benchmarks.checkpoints [--pairs 5] [--batch 128] [--storage DIR]
 
 A dense model of 42 million parameters with Adam, 504 MB of weights and momenta, on one device. In one
 process stretches of 20 steps that begin with a save take turns with stretches that do not save; the
@@ -12,7 +12,6 @@ and the same for the process's CPU time, which hardly depends on what else the m
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.benchmarks.figures.printing import figure
 from tests.support.inside import run_of
 from tests.support.processes import Cluster, run_function
 
@@ -111,13 +111,10 @@ def main() -> None:
     values = task.values
     for name in ("saving", "not saving", "saving, CPU", "not saving, CPU", "copies"):
         print(f"{name}: {', '.join(f'{one:.2f}' for one in values[name])} s")
-    print(f"{values['state_bytes'] / 1e6:.0f} MB of state, {EVERY} steps a stretch")
-    for kind in ("", ", CPU"):
-        saving, not_saving = (statistics.median(values[name + kind]) for name in ("saving", "not saving"))
-        print(
-            f"medians{kind}: {saving:.2f} s saving, {not_saving:.2f} s not saving "
-            f"({not_saving / EVERY:.3f} s a step), ratio {saving / not_saving:.3f}"
-        )
+    figure("state", values["state_bytes"] / 1e6, "MB")
+    figure("step", [one / EVERY for one in values["not saving"]], "s")
+    figure("time", values["saving"], "s", against=("not saving", values["not saving"]))
+    figure("cpu_time", values["saving, CPU"], "s", against=("not saving", values["not saving, CPU"]))
 
 
 if __name__ == "__main__":

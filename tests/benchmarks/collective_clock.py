@@ -1,6 +1,6 @@
 """Collective clock: what it costs to measure how long each step waits in collectives.
 
-    python tests/benchmarks/collective_clock.py [--rounds 15] [--steps 100]
+    python -m tests.benchmarks.collective_clock [--rounds 15] [--steps 100]
 
 2 workers under MultiWorkerMirrored train a small dense model, a few hundred steps/s on two free cores, by one
 `tf.function` for each setting: traced with the clock, and without it. Both run in turn in the same processes,
@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.benchmarks.figures.printing import figure
 from tests.support.processes import Cluster, run_function
 
 BATCH = 64
@@ -86,12 +87,14 @@ def main() -> None:
     assert values["waited_s"] > 0, "nothing was measured"
     for kind in ("wall", "cpu"):
         times = [values[f"{kind} {name}"] for name in ("with", "without")]
+        with_clock, without = ([1000 * one for one in found] for found in times)
+        figure(kind, with_clock, "ms a step", against=("without the clock", without))
         shown = ", ".join(f"{1000 * statistics.median(one):.3f}" for one in times)
         low, middle, high = statistics.quantiles(
             [one / other for one, other in zip(*times, strict=True)], n=4
         )
         print(f"{kind} ms/step with, without: {shown}; ratio {middle:.4f} ({low:.4f} to {high:.4f})")
-    print(f"CPU usage: {1000 * values['usage_s']:.2f} ms of CPU time a read, every 2 s")
+    figure("cpu_usage_read", 1000 * values["usage_s"], "ms of CPU time, every 2 s")
 
 
 if __name__ == "__main__":

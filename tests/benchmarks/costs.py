@@ -1,6 +1,6 @@
 """Costs: what reporting takes from training, and what a controller takes from its host meanwhile.
 
-    python tests/benchmarks/costs.py [--seconds 60] [reporting|controller ...]
+    python -m tests.benchmarks.costs [--seconds 30] [--rounds 2] [reporting|controller ...]
 
 `reporting`: a loop of about 300 steps/s on one device that calls `ctx.report` after each step, and one that
 does not, in turn in blocks of 4 s in one task of a real run (target: 1 %). The rows go on to
@@ -76,20 +76,28 @@ def train(ctx: Any) -> None:
                     ctx.report({"loss": loss, "accuracy": 1.0 - loss}, step=done)
             times[is_on].append(time.perf_counter() - begin_s)
     wall_s = time.perf_counter() - began
+    calls_us = []
+    for _ in range(BLOCK_STEPS):
+        loss = float(step(count))
+        done += 1
+        begin_s = time.perf_counter()
+        ctx.report({"loss": loss, "accuracy": 1.0 - loss}, step=done)
+        calls_us.append(1e6 * (time.perf_counter() - begin_s))
     background_s = {name: spent - threads.get(name, 0.0) for name, spent in own_threads().items()}
     on, off = (statistics.median(times[is_on]) for is_on in (True, False))
     ratios = [a / b for a, b in zip(times[True], times[False], strict=True)]
     for name, spent in background_s.items():
-        ctx.report({f"thread {name}": 100 * spent / wall_s}, step=done)
+        ctx.report({f"% of CPU time of {name}": 100 * spent / wall_s}, step=done)
     ctx.report(
         {
             "steps_per_s": BLOCK_STEPS / off,
-            "slower with reports": 100 * (on / off - 1),
+            "% slower with reports": 100 * (on / off - 1),
             "the same, median of pairs": 100 * (statistics.median(ratios) - 1),
-            "CPU time of raydist's threads, half of the time with reports": 100
+            "% of CPU time of raydist's threads, half of the time with reports": 100
             * sum(background_s.values())
             / wall_s,
             "pairs": len(ratios),
+            "call_us": statistics.median(calls_us),
         },
         step=done,
     )
@@ -119,32 +127,37 @@ def wait(ctx: Any) -> None:
     ctx.train_steps(step, tf.data.Dataset.from_tensors([0.0, 0.0]).repeat(), num_steps=1)
 
 
-def measure_reporting(seconds: float, folder: str) -> None:
+def measure_reporting(seconds: float, rounds: int, folder: str) -> None:
     import raydist
     from raydist.metrics.records import Scope
     from raydist.storage.run_storage import open_run
+    from tests.benchmarks.figures.printing import figure
     from tests.support.metric_rows import read_rows
 
     job = f"{Path(__file__).resolve()}:train"
-    raydist.run(job, name="reporting", storage=folder, address="local", params={"seconds": seconds})
-    rows = read_rows(open_run(folder, run="reporting"))
-    names = ("loss", "accuracy")
-    told = {row.name: row.value for row in rows if row.name not in names and row.scope is Scope.GLOBAL}
-    print(
-        f"reporting: {len(rows)} rows in metrics/*.parquet, {told['steps_per_s']:.0f} steps/s without reports"
-    )
-    for name, value in told.items():
-        if name not in ("steps_per_s", "pairs"):
-            print(f"  {value:6.2f} %  {name}")
-    print(f"  {told['pairs']:.0f} pairs of blocks")
+    found: dict[str, list[float]] = {}
+    for number in range(rounds):
+        name = f"reporting-{number}"
+        raydist.run(job, name=name, storage=folder, address="local", params={"seconds": seconds})
+        rows = read_rows(open_run(folder, run=name))
+        print(f"reporting: {len(rows)} rows in metrics/*.parquet")
+        for row in rows:
+            if row.name not in ("loss", "accuracy") and row.scope is Scope.GLOBAL:
+                found.setdefault(row.name, []).append(row.value)
+    for name, values in found.items():
+        print(f"  {name}: {', '.join(f'{value:.2f}' for value in values)}")
+    figure("reporting", found["the same, median of pairs"], "% slower")
+    figure("reporting_call", found["call_us"], "µs")
+    figure("steps", found["steps_per_s"], "steps/s without reports")
 
 
-def measure_controller(seconds: float, folder: str) -> None:
+def measure_controller(seconds: float, rounds: int, folder: str) -> None:
     import raydist
+    from tests.benchmarks.figures.printing import figure
     from tests.support.ray_heads import ray_head
 
     job = f"{Path(__file__).resolve()}:wait"
-    params = {"seconds": 3 * seconds + 60}
+    params = {"seconds": (rounds + 2) * seconds + 60}
     with ray_head(num_cpus=4) as head:
         os.environ.update(head.environ)  # its token is in its home
         for is_detached in (False, True):
@@ -159,13 +172,12 @@ def measure_controller(seconds: float, folder: str) -> None:
                 detach=is_detached,
             )
             pid = await_training(run, Path(folder) / how)
-            began_s = cpu_s(pid)
-            time.sleep(seconds)
-            share = 100 * (cpu_s(pid) - began_s) / seconds
-            print(
-                f"controller, {how}: {share:5.2f} % of one core in a step of more than {seconds:g} s",
-                flush=True,
-            )
+            shares = []
+            for _ in range(rounds):
+                began_s = cpu_s(pid)
+                time.sleep(seconds)
+                shares.append(100 * (cpu_s(pid) - began_s) / seconds)
+            figure(f"controller_{how}", shares, "% of a core")
             run.stop()
 
 
@@ -187,11 +199,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     # Up to Python 3.11 argparse looks for the default among the choices.
     parser.add_argument("what", nargs="*", choices=[*MEASURES, []], default=[])
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
     for what in arguments.what or MEASURES:
         with tempfile.TemporaryDirectory() as folder:
-            MEASURES[what](arguments.seconds, folder)
+            MEASURES[what](arguments.seconds, arguments.rounds, folder)
 
 
 if __name__ == "__main__":

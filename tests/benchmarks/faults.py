@@ -1,6 +1,6 @@
 """Random faults over a series of runs: none may be lost, none may have another result.
 
-    python tests/benchmarks/faults.py [--faults 100] [--seed 0]
+    python -m tests.benchmarks.faults [--faults 100] [--seed 0]
 
 Each run trains a Keras model with 2 or 3 workers under MultiWorkerMirroredStrategy and saves every 5 steps.
 From its start on, one to four faults strike it, each a random time after the one before: SIGKILL, SIGTERM
@@ -180,6 +180,8 @@ def main() -> None:
     arguments = parser.parse_args()
     import ray
 
+    from tests.benchmarks.figures.printing import figure
+
     ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
     rng, faults, num_done, num_bad, number = random.Random(arguments.seed), Faults(arguments.seed), 0, 0, 0
     with tempfile.TemporaryDirectory(prefix="raydist-faults-") as name:
@@ -208,7 +210,9 @@ def main() -> None:
                 flush=True,
             )
             number += 1
-    print(f"{num_done} faults in {number} runs: {num_bad} runs lost or wrong")
+    figure(f"seed_{arguments.seed}_faults", num_done, "faults")
+    figure(f"seed_{arguments.seed}_runs", number, "runs")
+    figure(f"seed_{arguments.seed}_lost", num_bad, "runs lost or wrong")
     sys.exit(bool(num_bad))
 
 

@@ -3,12 +3,11 @@
 Wall times of whole processes, and that of an empty Python process for comparison; what is promised is 0.1 s
 for the import and 1 s for the plan.
 
-  python tests/benchmarks/import_time.py
+  python -m tests.benchmarks.import_time
 """
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,14 +15,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.figures.printing import figure
+
 NUM_RUNS = 9
 JOB = "import tensorflow\nimport raydist\n\n\n@raydist.job(workers=2)\ndef train(ctx):\n    pass\n"
 IMPORT = "import time; start = time.perf_counter(); import raydist; print(time.perf_counter() - start)"
 
 
-def median_s(measure: Callable[[], float]) -> float:
+def repeated(measure: Callable[[], float]) -> list[float]:
     measure()  # writes the byte code
-    return statistics.median(measure() for _ in range(NUM_RUNS))
+    return [measure() for _ in range(NUM_RUNS)]
 
 
 def process_s(*command: str) -> float:
@@ -43,9 +46,9 @@ def main() -> None:
         job = Path(folder) / "job.py"
         job.write_text(JOB)
         plan = (sys.executable, "-m", "raydist.cli.main", "plan", str(job), "--address", "local")
-        print(f"empty process   {median_s(lambda: process_s(sys.executable, '-c', 'pass')):.3f} s")
-        print(f"import raydist  {median_s(import_s):.3f} s (in the process)")
-        print(f"raydist plan    {median_s(lambda: process_s(*plan)):.3f} s (the process)")
+        figure("empty_process", repeated(lambda: process_s(sys.executable, "-c", "pass")), "s")
+        figure("raydist", repeated(import_s), "s in the process")
+        figure("plan", repeated(lambda: process_s(*plan)), "s as a process")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Input: rows/s from Parquet files to shuffled, training-ready tensors, and what resuming costs.
 
-    python tests/benchmarks/input.py [--rows 2000000] [--rounds 5] [--parts]
+    python -m tests.benchmarks.input [--rows 2000000] [--rounds 5] [--parts]
 
 33 float columns in row groups of 16384 rows; batches of 1024 of `([1024, 32], [1024])`. In turn: a bare
 pyarrow scan of all columns, raydist.data shuffled, in a loop in Python and in a graph, and Ray Data's
@@ -40,6 +40,7 @@ from raydist import data
 from raydist.data import pipeline
 from raydist.data.order.permutation import permuted
 from raydist.data.order.windows import Piece
+from tests.benchmarks.figures.printing import figure
 
 NUM_FEATURES, BATCH_SIZE, ROWS_PER_GROUP, ROWS_PER_FILE = 32, 1024, 16384, 250_000
 REST_S = 3.0  # Ray's workers go on for a moment after the data are read
@@ -120,12 +121,12 @@ def in_blocks(folder: Path) -> int:
 def print_parts(folder: Path, rounds: int) -> None:
     """Prints nanoseconds of CPU time for each row, of all threads of this process."""
     ways = {
-        "decoding": decoded,
-        "decoding, side by side": laid_out,
+        "decode": decoded,
+        "columns": laid_out,
         "order": ordered,
-        "blocks of batches": in_blocks,
-        "loop in Python": ours,
-        "in a graph": in_a_graph,
+        "blocks": in_blocks,
+        "loop": ours,
+        "graph": in_a_graph,
         "scan": scanned,
     }
     found: dict[str, list[float]] = {name: [] for name in ways}
@@ -134,8 +135,8 @@ def print_parts(folder: Path, rounds: int) -> None:
             began_at_s = time.process_time()
             num_rows = way(folder)
             found[name].append((time.process_time() - began_at_s) * 1e9 / num_rows)
-    # The first one warms up.
-    print(", ".join(f"{name} {min(values[1:]):.0f}" for name, values in found.items()), "ns of CPU a row")
+    for name, values in found.items():  # the first one warms up
+        figure(f"row_{name}", values[1:], "ns of CPU time a row")
 
 
 def ray_data(folder: Path, **options: Any) -> int:
@@ -159,7 +160,7 @@ def compare(folder: Path, rounds: int) -> None:
     import tensorflow as tf
 
     next(iter(tf.data.Dataset.range(1)))  # its start belongs to none of the ways
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     ray.data.DataContext.get_current().enable_progress_bars = False
     ways = {
         "scan": scanned,
@@ -188,6 +189,11 @@ def compare(folder: Path, rounds: int) -> None:
         + f"{medians['in a graph'] / medians['scan']:.2f}, to Ray Data "
         + ", ".join(f"{own / medians[name]:.1f} {name}" for name in others)
     )
+    figure("scan", rates["raydist"], "rows/s", against=("bare pyarrow scan", rates["scan"]))
+    figure("graph", rates["in a graph"], "rows/s in a graph", against=("bare pyarrow scan", rates["scan"]))
+    for name in others:
+        key = f"ray_data_{name.replace(' ', '_')}"
+        figure(key, rates["raydist"], "rows/s", against=(f"Ray Data, {name}", rates[name]))
     ray.shutdown()
 
 
@@ -246,6 +252,8 @@ def main() -> None:
             f"resuming in 10,000,000 rows: {first:.2f} s at step 0, at 20 others "
             f"{statistics.median(others):.2f} s, at most {max(others):.2f} s"
         )
+        figure("peak_memory", whole, "MB", against=("a twentieth of the rows", few))
+        figure("resume", others, "s")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -21,7 +21,6 @@ import os
 import pickle
 import random
 import shutil
-import statistics
 import struct
 import subprocess
 import sys
@@ -40,6 +39,7 @@ import pyarrow.parquet as pq
 
 from raydist import data
 from raydist.data.sources.files import DataFiles
+from tests.benchmarks.figures.printing import figure
 from tests.benchmarks.input import FEATURES, NUM_FEATURES, ROWS_PER_GROUP
 from tests.support.faulty_http import Fault, HttpRequest, faulty_proxy
 from tests.support.object_store import new_bucket, s3_environ, s3_server
@@ -92,35 +92,27 @@ def measure(name: str, make: Any) -> None:
     num_bytes = len(source) * source.num_bytes
     print(
         f"{name}: {num_bytes / 1e12:.3f} TB as tensors, {len(source):,} examples, "
-        f"{len(source.group_sizes):,} groups, {len(source.files):,} files: {source_s:.1f} s and "
-        f"{source_mb:.0f} MB for the source",
+        f"{len(source.group_sizes):,} groups, {len(source.files):,} files",
         flush=True,
     )
+    figure(f"{name}_source", source_s, "s to the source")
+    figure(f"{name}_source_memory", source_mb, "MB for the source")
     order = recipe.reader()._windows._order  # type: ignore[union-attr]
     before_mb, began_at_s = memory_mb(), time.perf_counter()
     for lane in range(order.num_lanes):
         order.stretches(lane, recipe.steps_per_epoch // 2, 1)
-    order_s = time.perf_counter() - began_at_s
-    print(
-        f"{name}: {order_s:.2f} s and {memory_mb() - before_mb:.0f} MB for the order of an epoch, "
-        f"of {order.num_lanes} lanes",
-        flush=True,
-    )
+    figure(f"{name}_order", time.perf_counter() - began_at_s, f"s for the order of {order.num_lanes} lanes")
+    figure(f"{name}_order_memory", memory_mb() - before_mb, "MB for the order of an epoch")
     began_at_s = time.perf_counter()
     recipe.reader().block(0, 1, 0, BATCH_SIZE)
-    first_s = time.perf_counter() - began_at_s
+    figure(f"{name}_first", time.perf_counter() - began_at_s, "s from the source to the first batch")
     steps = [random.Random(0).randrange(recipe.steps_per_epoch) for _ in range(STEPS)]
     resumed = []
     for step in steps:
         began_at_s = time.perf_counter()
         recipe.reader().block(step, 1, 0, BATCH_SIZE)
         resumed.append(time.perf_counter() - began_at_s)
-    print(
-        f"{name}: first batch of the run {first_s:.2f} s after its source, of one that resumes "
-        f"{statistics.median(resumed):.2f} s ({min(resumed):.2f} to {max(resumed):.2f}); at most "
-        f"{2 * recipe.window_bytes / 1e6:.0f} MB of windows",
-        flush=True,
-    )
+    figure(f"{name}_resumed", resumed, "s from the source to the first batch of a resumed run")
 
 
 def measure_list(folder: Path, num_files: int, *, latency_s: float) -> None:
@@ -137,18 +129,20 @@ def measure_list(folder: Path, num_files: int, *, latency_s: float) -> None:
         took_s = time.perf_counter() - began_at_s
         list_mb = memory_mb() - before_mb
         sent_mb = len(pickle.dumps(files, protocol=5)) / 1e6
-        print(
-            f"list of {len(files):,} files: {dict(store.take_counts())}, {took_s:.1f} s, {list_mb:.0f} MB; "
-            f"sent to another process {sent_mb:.1f} MB",
-            flush=True,
-        )
+        figure("list_requests", sum(store.take_counts().values()), f"requests to list {len(files):,} files")
+        figure("list", took_s, "s for that")
+        figure("list_memory", list_mb, "MB in memory")
+        figure("list_sent", sent_mb, "MB to send to another process")
         began_at_s = time.perf_counter()
         source = data.from_parquet("s3://bucket/footers", features=FEATURES, label="label")
         took_s = time.perf_counter() - began_at_s
-        print(
-            f"list and footers of {len(source.files):,} files: {dict(store.take_counts())}, {took_s:.1f} s",
-            flush=True,
+        num_requests = sum(store.take_counts().values())
+        figure(
+            "footers_requests",
+            num_requests,
+            f"requests for the list and footers of {len(source.files):,} files",
         )
+        figure("footers", took_s, "s for that")
 
 
 def measure_moto(num_files: int) -> None:
@@ -199,7 +193,7 @@ def main() -> None:
             write_parquet(folder / "data/000000.parquet", GROUPS_PER_FILE)
             link(folder / "data/000000.parquet", given.files)
             measure(
-                "Parquet",
+                "parquet",
                 lambda: data.from_parquet(folder / "data", features=FEATURES, label="label"),
             )
         elif given.only == "tfrecord":
@@ -208,7 +202,7 @@ def main() -> None:
                 write_records(folder / f"{record_bytes}/000000.tfrecord", record_bytes)
                 link(folder / f"{record_bytes}/000000.tfrecord", RECORD_FILES)
                 measure(
-                    f"TFRecord of {record_bytes:,} B",
+                    f"tfrecord_{record_bytes}",
                     lambda size=record_bytes: data.from_tfrecord(folder / f"{size}"),  # type: ignore[misc]
                 )
         elif given.only == "list":

@@ -9,10 +9,11 @@ rows; what it costs must not grow with the table. With tf_keras the table is cut
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from pathlib import Path
 from typing import Any
+
+from tests.benchmarks.figures.printing import figure
 
 WORKERS, PS = 3, 2
 DIMENSIONS = 16
@@ -114,12 +115,11 @@ def main() -> None:
         timeout_s=900,
     )
     rates = {int(count): values for count, values in chief.values["rates"].items()}
-    print(f"keras {options.keras}, {options.optimizer}, {WORKERS} workers, {PS} ps")
-    for count, values in rates.items():
-        ratio = statistics.median(values) / statistics.median(rates[SMALL])
-        shown = " ".join(f"{value:.0f}" for value in values)
-        print(f"  {count:>10,} rows {statistics.median(values):6.0f} steps/s  {ratio:.2f}  ({shown})")
-    print("  PSS in MB:", {name: round(value) for name, value in chief.values["memory"].items()})
+    name = f"{'tf_keras' if options.keras == 'legacy' else 'keras_3'}_{options.optimizer.lower()}"
+    figure(name, rates[options.rows], "steps/s", against=(f"{SMALL} rows", rates[SMALL]))
+    memory = chief.values["memory"]
+    figure(f"{name}_chief", memory.pop("chief"), "MB of the chief (PSS)")
+    figure(f"{name}_largest", max(memory.values()), "MB of the largest other task (PSS)")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Launch: from calling raydist.run to the end of the first step, against the same two processes by hand.
 
-    python tests/benchmarks/launch.py [--rounds 5] [--cold]
+    python -m tests.benchmarks.launch [--rounds 5] [--cold]
 
 Both train the same model with 2 workers under MultiWorkerMirroredStrategy, in turn, on one running
 Ray. Prints each round, and the ratio of the medians. With --cold nothing that a round has imported is kept
@@ -13,14 +13,14 @@ import argparse
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 SCRIPT = Path(__file__)
 
 
@@ -150,6 +150,12 @@ def main() -> None:
         return task_by_hand()
     if arguments.driver:
         return driver(*arguments.driver)
+    if arguments.rounds < 2 and not arguments.cold:
+        parser.error("--rounds is 1, but only the second round finds what is kept warm")
+    # Not at the top: tasks import this file without the tests beside it.
+    from tests.benchmarks.figures.printing import figure
+    from tests.benchmarks.task_memory import pss_mb
+
     port = _free_port()
     ray = Path(sys.executable).parent / "ray"
     with tempfile.TemporaryDirectory(prefix="rd-", dir="/tmp") as folder:
@@ -170,23 +176,31 @@ def main() -> None:
         )
         try:
             time.sleep(8)
-            hand, ours = [], []
+            hand, ours, phases = [], [], {}
             for number in range(arguments.rounds):
                 hand.append(by_hand())
                 keep_warm = "0" if arguments.cold else "10m"
                 found = by_raydist(f"127.0.0.1:{port}", f"{folder}/runs", keep_warm=keep_warm)
                 ours.append(found["first_step_s"])
-                phases = {name: round(value, 2) for name, value in found["timings"].items()}
+                for name, value in found["timings"].items():
+                    if value is not None:
+                        phases.setdefault(name, []).append(value)
+                shown = {name: round(values[-1], 2) for name, values in phases.items()}
                 print(
-                    f"round {number}: by hand {hand[-1]:.2f} s, raydist {ours[-1]:.2f} s {phases}", flush=True
+                    f"round {number}: by hand {hand[-1]:.2f} s, raydist {ours[-1]:.2f} s {shown}", flush=True
                 )
+            kept_mb = pss_mb()["fork server"]
         finally:
             head.terminate()
             head.wait()
-    ratio = statistics.median(ours) / statistics.median(hand)
-    print(
-        f"by hand {statistics.median(hand):.2f} s, raydist {statistics.median(ours):.2f} s, ratio {ratio:.2f}"
-    )
+    if arguments.cold:
+        return figure("cold", ours, "s", against=("by hand", hand))
+    # The first round finds nothing that is kept.
+    figure("warm", ours[1:], "s", against=("by hand", hand[1:]))
+    for name, values in phases.items():
+        figure(f"warm_{name}", values[1:], "s since the call")
+    figure("kept_warm", kept_mb, "MB")
+    return None
 
 
 if __name__ == "__main__":

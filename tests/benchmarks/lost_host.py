@@ -1,6 +1,6 @@
 """A host is lost: from the moment that the run knows of it to the next new step, with and without a standby.
 
-    python tests/benchmarks/lost_host.py [--rounds 5] [--without]
+    python -m tests.benchmarks.lost_host [--rounds 5] [--without]
 
 Hosts are network namespaces of this machine (needs root and iproute2). Two workers train on two of three
 hosts, and the cable of one is pulled; the third has room. In turn with `--standby 0` and `--standby 1`.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.benchmarks.figures.printing import figure
 from tests.support.hosts import Host, Hosts
 
 JOB = """
@@ -76,17 +76,14 @@ def recover(hosts: Hosts, name: str, *, standby: int) -> float:
     options = ("--storage", str(hosts.shared), "--address", f"{hosts.head.address}:6379", "--json")
     waiting = ("--standby", str(standby)) if standby else ()
     command = ("submit", job, "--name", name, *options, "-p", f"log={log}", "--checkpoint-every", "20")
-    process = hosts.raydist(*command, *waiting, "--no-export")
+    hosts.raydist(*command, *waiting, "--no-export")  # ends with its host
     wait_for(lambda: len(lines(Path(f"{log}-0"))) > 60)  # a standby is there by then
     used = {task["host"] for task in hosts.status(name)["tasks"]} - {hosts.head.address}
     victim: Host = next(host for host in hosts.all if host.address in used)
     victim.cut()
     first = float(wait_for(lambda: lines(Path(f"{log}-1")))[0])
-    process.terminate()
-    process.communicate()
-    victim.heal()
-    found = events(hosts.shared / name)
-    lost_at_s = next(one["at_s"] for one in found if one["event"] == "task_failed")
+    found = wait_for(lambda: [one for one in events(hosts.shared / name) if one["event"] == "task_failed"])
+    lost_at_s, found = found[0]["at_s"], events(hosts.shared / name)
     told = [f"{one['event']} {one['at_s'] - lost_at_s:+.2f}" for one in found if one["at_s"] >= lost_at_s]
     print(f"  standby {standby}: {first - lost_at_s:.2f} s; {', '.join(told[:10])}", flush=True)
     return first - lost_at_s
@@ -103,10 +100,8 @@ def main() -> None:
         for standby in (0,) if arguments.without else (0, 1):
             with Hosts.started(1, 1, 1) as hosts:  # anew, as Ray takes a minute to see that a host is back
                 found[standby].append(recover(hosts, f"r{number}-{standby}", standby=standby))
-    medians = {standby: statistics.median(times) for standby, times in found.items() if times}
-    print(", ".join(f"standby {standby}: {median:.2f} s" for standby, median in medians.items()))
-    if len(medians) > 1:
-        print(f"ratio {medians[1] / medians[0]:.2f}")
+    if not arguments.without:
+        figure("standby", found[1], "s", against=("without a standby", found[0]))
 
 
 if __name__ == "__main__":

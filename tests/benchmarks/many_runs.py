@@ -1,6 +1,6 @@
 """Many runs one after another on one Ray: what is left behind.
 
-    python tests/benchmarks/many_runs.py [--runs 50]
+    python -m tests.benchmarks.many_runs [--runs 50]
 
 Each run is a real one: 2 workers, TensorFlow, MultiWorkerMirrored, a checkpoint; each fifth one fails
 in user code. Afterwards prints what there is that was not there before the first run: actors,
@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.benchmarks.figures.printing import figure
 from tests.support.leaks import Snapshot
 from tests.support.ray_heads import ray_head
 
@@ -108,7 +109,7 @@ def main() -> int:
             for name in ("busy Ray workers", "temporary files"):
                 if after[name] - before_outside[name]:
                     left[name] = sorted(after[name] - before_outside[name])
-            print(f"{num_runs} runs in {took_s:.0f} s, {took_s / num_runs:.1f} s each")
+            figure("each", took_s / num_runs, "s")
             for name in ("open files", "threads"):
                 print(f"driver's {name}: {min(before_outside[name])} before, {min(after[name])} after")
             new_ports = after["listening ports"] - before_outside["listening ports"]
@@ -116,7 +117,9 @@ def main() -> int:
             if owned:
                 left["listening ports"] = sorted(owned)
             assert ray.is_initialized()
-    print("left behind: nothing" if not left else f"left behind: {left}")
+    figure("left", sum(map(len, left.values())), "things left behind")
+    if left:
+        print(f"left behind: {left}")
     return 1 if left else 0
 
 

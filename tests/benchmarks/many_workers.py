@@ -1,6 +1,6 @@
 """Many workers on one host: from the call until all of them run.
 
-    python tests/benchmarks/many_workers.py [--workers 16] [--rounds 2]
+    python -m tests.benchmarks.many_workers [--workers 16] [--rounds 2]
 
 Starts a Ray of its own. All rounds but the first find TensorFlow imported. Prints the seconds from
 `raydist.submit` until every worker runs, and until the end.
@@ -18,9 +18,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import raydist
+from tests.benchmarks.figures.printing import figure
 from tests.support.ray_heads import ray_head
 
 SCRIPT = Path(__file__)
+# What the first rounds find of TensorFlow.
+_ROUNDS = ("cold", "warm")
 
 
 def train(ctx: raydist.TrainContext) -> None:
@@ -68,6 +71,8 @@ def main() -> None:
                 f"round {number}: all run after {shown}, {result.state.value} after {total_s:.1f} s",
                 flush=True,
             )
+            if running_s is not None and number < len(_ROUNDS):
+                figure(_ROUNDS[number], running_s, "s until all run")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`raydist metrics` of a run with a million rows: seconds and memory of each way to print it.
 
-    python tests/benchmarks/metrics_reading.py [--rows 1000000] [--repeats 3] [--against CHECKOUT]
+    python -m tests.benchmarks.metrics_reading [--rows 1000000] [--repeats 3] [--against CHECKOUT]
 
 Three runs of 4 tasks and 2 attempts, whose second attempt repeats a quarter of the first one's steps:
 `written`, with the files that MetricsWriter leaves, which ticks every 5 s and meets 60 rows each time;
@@ -31,6 +31,7 @@ from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
+from tests.benchmarks.figures.printing import figure
 from tests.support.records import make_record
 
 CHECKOUT = Path(__file__).parents[2]
@@ -136,6 +137,7 @@ def main() -> None:
             file_rows, joined_at = KINDS[kind]
             make_run(storage, num_rows=asked.rows, file_rows=file_rows, joined_at=joined_at)
             print(f"{kind}: {len(storage.list_names(storage.metrics))} files")
+            whole: list[list[Figures]] = []
             for way, is_head in [*((way, False) for way in WAYS), ([], True)]:
                 arguments = ["metrics", kind, "--storage", folder, *way]
                 found: dict[str, list[Figures]] = {name: [] for name in checkouts}
@@ -145,6 +147,11 @@ def main() -> None:
                 for name, figures in found.items():
                     shown = " ".join(way) or "table"
                     report(f"  {name}: {shown}{' | head' if is_head else ''}", figures)
+                if not is_head:
+                    whole.append(found["this"])
+            cpus_s = [statistics.median(one.cpu_s for one in figures) for figures in whole]
+            figure(f"{kind}_cpu", cpus_s, "s of CPU time, of each way to print them")
+            figure(f"{kind}_memory", max(one.memory_mb for figures in whole for one in figures), "MB")
 
 
 if __name__ == "__main__":

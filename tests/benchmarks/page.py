@@ -1,6 +1,6 @@
 """`raydist report` of a run with a million metric rows: seconds, memory, and the size of the file.
 
-    python tests/benchmarks/page.py [--rows 1000000] [--repeats 5] [--browser]
+    python -m tests.benchmarks.page [--rows 1000000] [--repeats 5] [--browser]
 
 The run is the one of metrics_reading.py: 4 tasks and 2 attempts, whose second attempt repeats a quarter of
 the first one's steps, stored as MetricsWriter leaves it. Each report is a process of its own, start and
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from raydist.storage.run_storage import open_run
+from tests.benchmarks.figures.printing import figure
 from tests.benchmarks.metrics_reading import CHECKOUT, KINDS, make_run
 
 ZOOMS = ((0.0, 1.0), (0.2, 0.8), (0.4, 0.5), (0.45, 0.451))
@@ -83,12 +83,11 @@ def main() -> None:
         make_run(storage, num_rows=asked.rows, file_rows=file_rows, joined_at=joined_at)
         file = Path(folder) / "written.html"
         figures = [report_once(folder, file) for _ in range(asked.repeats)]
-        walls, cpus = [each[0] for each in figures], [each[1] for each in figures]
-        print(
-            f"report: wall {min(walls):.2f} s (median {statistics.median(walls):.2f}), "
-            f"CPU {min(cpus):.2f} s, "
-            f"{max(each[2] for each in figures):.0f} MB; {file.stat().st_size / 1e6:.1f} MB of HTML"
-        )
+        walls, cpus, memories_mb = zip(*figures, strict=True)
+        figure("report", walls, "s")
+        figure("report_cpu", cpus, "s of CPU time")
+        figure("report_memory", max(memories_mb), "MB")
+        figure("html", file.stat().st_size / 1e6, "MB")
         if asked.browser:
             time_browser(file)
 

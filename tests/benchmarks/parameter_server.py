@@ -14,14 +14,13 @@ Targets (issue 3): 3 and 4 at least 2 times 1, and at least 0.9 times 2.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import time
 from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.figures.printing import figure
 from tests.support.inside import progress_of, run_of
 
 WORKERS, PS = 3, 2
@@ -160,7 +159,9 @@ def main() -> None:
         every = " ".join(f"{value:.0f}" for value in chief.values[name])
         ratios = f"{rate / rates['tutorial']:.2f} of tutorial, {rate / rates['by_hand']:.2f} of by hand"
         print(f"  {name:12} {rate:6.0f} steps/s   {ratios}   ({every})")
-    json.dump(rates, sys.stderr)
+    for name in ("fit", "train_steps"):
+        for other, suffix in (("tutorial", ""), ("by_hand", "_by_hand")):
+            figure(name + suffix, chief.values[name], "steps/s", against=(other, chief.values[other]))
 
 
 if __name__ == "__main__":

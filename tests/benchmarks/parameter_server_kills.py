@@ -1,7 +1,7 @@
 """What SIGKILLs cost a ParameterServer run: the pause, the way back, and whether 20 runs survive one each.
 
-    python tests/benchmarks/parameter_server_kills.py worker [--rounds 3]
-    python tests/benchmarks/parameter_server_kills.py any [--runs 20] [--seed 0]
+    python -m tests.benchmarks.parameter_server_kills worker [--rounds 3]
+    python -m tests.benchmarks.parameter_server_kills any [--runs 20] [--seed 0]
 
 `worker` kills worker/1 of a run again and again. It prints the longest time between two closures done
 by anybody around the kill (target: under 1 s), and from the kill until the coordinator has the worker
@@ -19,7 +19,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -129,13 +128,15 @@ def backs_beyond(log: Path, number: int) -> list[tuple[float, int]]:
 
 
 def kill_worker(folder: Path, rounds: int) -> None:
+    from tests.benchmarks.figures.printing import figure
+
     handle = submit(folder, epochs=1, steps=10_000_000, name="worker", evaluator=False)
     log = folder / "worker.log"
     wait(lambda: len(events(log, "done")) > 50, handle)
-    print("pause s, back s, import s, ratio")
-    pauses, ratios = [], []
+    print("pause s, back s, import s")
+    pauses, backs_s, imports_s = [], [], []
     for number in range(rounds):
-        imported_s = import_time()
+        imports_s.append(import_time())
         time.sleep(1)
         pid = wait(lambda: pid_of(handle, "worker/1"), handle)
         killed_at_s = time.time()
@@ -144,22 +145,20 @@ def kill_worker(folder: Path, rounds: int) -> None:
         time.sleep(2)
         done = [at for at, _ in events(log, "done") if at > killed_at_s - 1]
         pauses.append(max(after - before for before, after in itertools.pairwise(done)))
-        ratios.append((backs[-1][0] - killed_at_s) / imported_s)
-        print(
-            f"{pauses[-1]:.2f}, {ratios[-1] * imported_s:.2f}, {imported_s:.2f}, {ratios[-1]:.2f}", flush=True
-        )
+        backs_s.append(backs[-1][0] - killed_at_s)
+        print(f"{pauses[-1]:.2f}, {backs_s[-1]:.2f}, {imports_s[-1]:.2f}", flush=True)
     status = handle.status().as_dict()
     handle.stop()
     with contextlib.suppress(raydist.TrainingError):  # it was cancelled
         handle.result(timeout=60)
-    print(
-        f"attempts {status['attempts']}; median pause {statistics.median(pauses):.2f} s (target < 1), ",
-        end="",
-    )
-    print(f"median ratio {statistics.median(ratios):.2f} (target < 1.5)")
+    print(f"attempts {status['attempts']}")
+    figure("pause", pauses, "s")
+    figure("back", backs_s, "s", against=("import of TensorFlow", imports_s))
 
 
 def kill_any(folder: Path, runs: int, seed: int) -> None:
+    from tests.benchmarks.figures.printing import figure
+
     rng = random.Random(seed)
     tasks = [
         "chief/0",
@@ -196,7 +195,7 @@ def kill_any(folder: Path, runs: int, seed: int) -> None:
             f"{seconds:.0f} s{'' if is_good else json.dumps(result['error'])}",
             flush=True,
         )
-    print(f"{runs - failures} of {runs} succeeded with the exact number of steps")
+    figure("any_failed", failures, f"of {runs} runs without the exact number of steps")
 
 
 def main() -> None:

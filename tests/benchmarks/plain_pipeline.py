@@ -1,6 +1,6 @@
 """Plain pipeline: the CPU time of 2 workers on TFRecord files with a heavy map, against one device's.
 
-    python tests/benchmarks/plain_pipeline.py [--rounds 3] [--records 1500] [--side 640]
+    python -m tests.benchmarks.plain_pipeline [--rounds 3] [--records 1500] [--side 640]
 
 Each record is a JPEG picture of that many pixels square, which a `map` parses, decodes, resizes and
 normalizes; then come `batch` and `model.fit` with a small model. In each round, one after the other: one
@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 
+from tests.benchmarks.figures.printing import figure
 from tests.support.processes import Cluster, run_function
 
 HERE = "tests.benchmarks.plain_pipeline"
@@ -131,6 +132,12 @@ def main() -> None:
         ratio = seconds / sums["one device"]
         distance = float(np.abs(weights[name] - weights["one device"]).max())
         print(f"{name:20} {seconds:6.1f} s   {ratio:.2f} times one device   weights differ by {distance:.1e}")
+    alone = [sum(one) for one in times["one device"]]
+    # Without the first epoch's.
+    figure(f"example_{given.side}", [1e3 * one / 2 / given.records for one in alone], "ms of CPU time")
+    for name, found in list(times.items())[1:]:
+        key = name.partition(", ")[2].replace(" ", "_")
+        figure(f"{key}_{given.side}", [*map(sum, found)], "s of CPU time", against=("one device", alone))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Ray Data in a job: rows/s that two workers get of a `ray.data.Dataset` through `ctx.dataset`.
 
-    python tests/benchmarks/ray_datasets.py [--rows 400000] [--rounds 5]
+    python -m tests.benchmarks.ray_datasets [--rows 400000] [--rounds 5]
 
 33 float columns in Parquet files, read by Ray Data, split between the workers. Prints the rate of the workers
 together in each round and the median. To compare two versions of raydist, run it in turn in a checkout of
@@ -10,7 +10,6 @@ each.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
@@ -49,6 +48,7 @@ def main() -> None:
     import ray
 
     import raydist
+    from tests.benchmarks.figures.printing import figure
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=400_000)
@@ -58,7 +58,7 @@ def main() -> None:
         folder = Path(name) / "data"
         folder.mkdir()
         write(folder, arguments.rows)
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
         ray.data.DataContext.get_current().enable_progress_bars = False
         rates = []
         for number in range(arguments.rounds):
@@ -72,7 +72,7 @@ def main() -> None:
             rates.append(NUM_WORKERS * result.metrics["rows_per_s"])
             print(f"round {number}: {rates[-1]:,.0f} rows/s, {result.metrics['rows']:,.0f} rows", flush=True)
         ray.shutdown()
-    print(f"rows/s: {statistics.median(rates):,.0f}, {min(rates):,.0f} to {max(rates):,.0f}")
+    figure("two_workers", rates, "rows/s")
 
 
 if __name__ == "__main__":

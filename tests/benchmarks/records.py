@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import re
 import statistics
 import sys
 import tempfile
@@ -29,6 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from raydist import data
+from tests.benchmarks.figures.printing import figure
 
 _NUM_FILES, _NUM_CLASSES, _SIDE = 8, 10, 160
 _BATCH, _PICTURES = 1024, 32
@@ -147,6 +149,11 @@ def compare(folder: Path, ways: dict[str, Callable[[Path], tf.data.Dataset]], ro
             rates[name].append(rate(make, folder))
     for name, found in rates.items():
         print(f"{name}: {statistics.median(found):,.0f} rows/s ({min(found):,.0f} to {max(found):,.0f})")
+    for name, found in rates.items():
+        what, _, way = name.partition(", ")
+        if way != "raydist":
+            key = re.sub(r"\W+", "_", name).lower()
+            figure(key, rates[f"{what}, raydist"], "rows/s", against=(way, found))
 
 
 def main() -> None:

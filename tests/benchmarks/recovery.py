@@ -1,6 +1,6 @@
 """Recovery from the SIGKILL of a worker, against Ray Train's TensorflowTrainer with max_failures=1.
 
-    python tests/benchmarks/recovery.py [--rounds 3] [--working-dir DIR]
+    python -m tests.benchmarks.recovery [--rounds 3] [--working-dir DIR]
 
 Both train the same model with 2 workers under MultiWorkerMirroredStrategy, in turn, on one running Ray,
 and save every 20 steps. Worker 1 is killed after 50 steps; taken is the time from then to the end of the
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -195,7 +195,11 @@ def main() -> None:
     if options.driver:
         who, *told = options.driver
         return DRIVERS[who](*told)
-    from tests.support.ray_heads import ray_head  # not in the tasks, which have this folder only
+    if importlib.util.find_spec("pydantic") is None:
+        sys.exit("Ray Train needs pydantic, which `python -m tests.benchmarks recovery` installs for its run")
+    # Not in the tasks, which have this folder only.
+    from tests.benchmarks.figures.printing import figure
+    from tests.support.ray_heads import ray_head
 
     taken: dict[str, list[float]] = {who: [] for who in DRIVERS}
     with tempfile.TemporaryDirectory(prefix="rd-") as folder, ray_head(num_cpus=4) as head:
@@ -204,9 +208,11 @@ def main() -> None:
                 seconds.append(recovery_of(who, head, Path(folder), options.working_dir.resolve()))
             shown = ", ".join(f"{who} {seconds[-1]:.2f} s" for who, seconds in taken.items())
             print(f"round {number}: {shown}", flush=True)
-    medians = {who: statistics.median(seconds) for who, seconds in taken.items()}
-    ratio = medians["raydist"] / medians["ray-train"]
-    print(f"medians {medians['raydist']:.2f} s and {medians['ray-train']:.2f} s, ratio {ratio:.2f}")
+    figure("killed_worker", taken["raydist"], "s", against=("Ray Train", taken["ray-train"]))
+    files = [
+        one for one in options.working_dir.rglob("*") if one.is_file() and "__pycache__" not in one.parts
+    ]
+    figure("files", len(files), "files that raydist ships")
 
 
 if __name__ == "__main__":

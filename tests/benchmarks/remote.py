@@ -6,15 +6,14 @@ The store is a small one (tests/support/static_store.py), in a process of its ow
 every answer begins that much later; with moto, that would be what is measured. In turn, shuffled, without
 training: Parquet (33 float columns, row groups of 16384 rows), TFRecord (records of 1 kB) and images (JPEG
 pictures of 64 pixels square, decoded), each from files, from the store, and from the store with its latency.
-Prints the rates of each round, the ratios of the medians (target: at least 0.8 of the store without latency),
-and the requests of one epoch.
+Prints the rates of each round, the ratios (target: at least 0.8 of the store without latency), and the
+requests of one epoch.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import numpy as np
 
 from raydist import data
+from tests.benchmarks.figures.printing import figure
 from tests.benchmarks.input import FEATURES, write
 from tests.support.object_store import s3_environ
 from tests.support.static_store import StaticStore, static_store
@@ -116,22 +116,12 @@ def compare(name: str, folder: Path, store: StaticStore, *, rounds: int, latency
                 requests = store.take_counts()
         told = ", ".join(f"{one} {found[-1]:,.0f}" for one, found in rates.items())
         print(f"{name}, round {number}: {told}", flush=True)
-    medians = {one: statistics.median(found) for one, found in rates.items()}
-    own = medians["latency"]
-    print(
-        f"{name}: rows/s "
-        + ", ".join(
-            f"{one} {medians[one]:,.0f} ({min(found):,.0f} to {max(found):,.0f})"
-            for one, found in rates.items()
-        )
-        + f"; with {1e3 * latency_s:.0f} ms {own / medians['store']:.2f} of the store without, "
-        f"{own / medians['files']:.2f} of files; s to the source "
-        + ", ".join(f"{one} {statistics.median(found):.2f}" for one, found in planned.items())
-        + ", then to the first batch "
-        + ", ".join(f"{one} {statistics.median(found):.2f}" for one, found in firsts.items())
-        + f"; requests of an epoch {dict(requests)}",
-        flush=True,
-    )
+    own = rates["latency"]
+    figure(f"{name}_store", own, "rows/s", against=("the store without latency", rates["store"]))
+    figure(f"{name}_files", own, "rows/s", against=("files", rates["files"]))
+    figure(f"{name}_source", planned["latency"], "s to the source")
+    figure(f"{name}_first", firsts["latency"], "s to the first batch")
+    figure(f"{name}_requests", sum(requests.values()), "requests of an epoch")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Steps that are trained again after the SIGKILL of one of three workers, where a callback watches batches.
 
-    python tests/benchmarks/repeated_steps.py [--rounds 3]
+    python -m tests.benchmarks.repeated_steps [--rounds 3]
 
 The chief's state is kept in memory after a call of steps as long as that takes at most 3% of the time, so the
 number depends on how long a step takes. Prints it for steps of some milliseconds, and of 50 and 200 ms.
@@ -63,12 +63,16 @@ def num_repeated(pause_s: float, killed_at: int) -> int:
 
 def main() -> None:
     """Prints the rounds of each pace."""
+    from tests.benchmarks.figures.printing import figure
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
-    for pause_s in (0.0, 0.05, 0.2):
-        found = [num_repeated(pause_s, 97 + 7 * number) for number in range(rounds)]
+    parser.add_argument("--pauses", type=float, nargs="+", default=[0.0, 0.05, 0.2])
+    asked = parser.parse_args()
+    for pause_s in asked.pauses:
+        found = [num_repeated(pause_s, 97 + 7 * number) for number in range(asked.rounds)]
         print(f"a pause of {pause_s:g} s a step: {', '.join(map(str, found))} steps repeated", flush=True)
+        figure(f"pause_{1000 * pause_s:g}_ms", found, "steps repeated")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`raydist list` and names of runs on a storage with many runs: a local folder, and moto's S3 server.
 
-    python tests/benchmarks/run_list.py [--runs 2000] [--no-s3]
+    python -m tests.benchmarks.run_list [--runs 2000] [--no-s3]
 
 Writes records of 8 kB as a run of two workers has them, through raydist's own writer, and prints the seconds
 that each command takes, the start of Python included: the median of three on the folder, one try on S3. The
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,6 +29,7 @@ from raydist.storage.filesystem import Storage
 from raydist.storage.layout import INDEX
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage
+from tests.benchmarks.figures.printing import figure
 from tests.support.fakes import make_plan
 from tests.support.object_store import new_bucket, s3_environ, s3_server
 from tests.support.records import make_record
@@ -78,16 +79,17 @@ def seconds(arguments: list[str], uri: str) -> float:
     return time.monotonic() - begin_s
 
 
-def measure(uri: str, num_runs: int, *, tries: int) -> None:
+def measure(kind: str, uri: str, num_runs: int, *, tries: int) -> None:
     storage = Storage.open(uri)
     fill(storage, num_runs)
     size = storage.size("run-00000/run.json")
     print(f"{num_runs} runs of {size} bytes in {uri}")
     for name, arguments in COMMANDS.items():
-        took_s = statistics.median(seconds(arguments, uri) for _ in range(tries))
-        print(f"  {took_s:6.2f} s  {name}", flush=True)
+        print(f"raydist {name}")
+        key = re.sub(r"\W+", "_", name.partition(" (")[0].lower()).strip("_")
+        figure(f"{kind}_{key}", [seconds(arguments, uri) for _ in range(tries)], "s")
     storage.delete(INDEX)
-    print(f"  {seconds(['list'], uri):6.2f} s  list, runs of an older raydist, without an index", flush=True)
+    figure(f"{kind}_list_without_index", seconds(["list"], uri), "s, runs of an older raydist")
 
 
 def main() -> None:
@@ -96,11 +98,11 @@ def main() -> None:
     parser.add_argument("--no-s3", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        measure(f"{folder}/runs", arguments.runs, tries=3)
+        measure("folder", f"{folder}/runs", arguments.runs, tries=3)
     if not arguments.no_s3:
         with s3_server() as endpoint:
             os.environ.update(s3_environ(endpoint))
-            measure(f"s3://{new_bucket(endpoint)}/runs", arguments.runs, tries=1)
+            measure("s3", f"s3://{new_bucket(endpoint)}/runs", arguments.runs, tries=1)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import dataclasses
 import itertools
 import os
 import pickle
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -52,6 +51,7 @@ from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
+from tests.benchmarks.figures.printing import figure
 from tests.support.large_runs import TASKS_PER_HOST, large_machine, statuses_at, take, updated
 from tests.support.ray_heads import RayHead, ray_head, ray_node
 
@@ -62,7 +62,7 @@ _RUNNER = "tests.support.runners:IdlingRunner"
 
 
 def time_updates(num_tasks: int) -> None:
-    for what, first in (("all statuses", num_tasks), ("one status", 1)):
+    for what, first in (("all_statuses", num_tasks), ("one_status", 1)):
         machine = large_machine(num_tasks)
         take(machine, updated(statuses_at(machine, 1), at_s=1.0))
         took = []
@@ -71,10 +71,7 @@ def time_updates(num_tasks: int) -> None:
             began_at_s = time.perf_counter()
             take(machine, event)
             took.append(1e3 * (time.perf_counter() - began_at_s))
-        print(
-            f"{num_tasks} tasks: an update of {what} {statistics.median(took):.2f} ms "
-            f"({min(took):.2f} to {max(took):.2f})"
-        )
+        figure(f"{what}_{num_tasks}", took, "ms")
 
 
 def measure_assignments(num_tasks: int) -> None:
@@ -84,12 +81,10 @@ def measure_assignments(num_tasks: int) -> None:
     common = assignments[machine.plan.tasks[0]]
     own = sum(len(pickle.dumps(one.own_part(common))) for one in assignments.values())
     once = len(pickle.dumps(common))
+    figure(f"assignments_sent_{num_tasks}", (own + once) / 1e6, "MB from the driver")
+    figure(f"assignment_{num_tasks}", own / num_tasks, "B for each task")
     per_host = once * (num_tasks // TASKS_PER_HOST) / 1e6
-    print(
-        f"{num_tasks} tasks: assignments {(own + once) / 1e6:.1f} MB from the driver, "
-        f"{own / num_tasks:.0f} B for each task and {once / 1e3:.0f} kB once, which Ray copies to each host: "
-        f"{per_host:.0f} MB in all"
-    )
+    figure(f"assignments_copied_{num_tasks}", per_host, "MB to all hosts")
 
 
 class _Group:
@@ -179,11 +174,11 @@ def time_controller(num_tasks: int, folder: Path, *, seconds: float) -> None:
     stored = sum(path.stat().st_size for path in (folder / run).rglob("*") if path.is_file())
     record = written["bytes"] / written["records"]
     an_hour = 3600 / record_every_s(num_tasks) * record
-    print(
-        f"{num_tasks} tasks that tell their status twice a second: {100 * cpu_s / took_s:.1f}% of a core, "
-        f"{60 * cpu_s / took_s:.1f} s of CPU a minute; {written['records']} records in {took_s:.0f} s, "
-        f"of {record / 1e6:.1f} MB each, {an_hour / 1e6:.0f} MB of them an hour, {stored / 1e6:.2f} MB stored"
-    )
+    print(f"{num_tasks} tasks: {written['records']} records in {took_s:.0f} s, {stored / 1e6:.2f} MB stored")
+    figure(f"controller_{num_tasks}", 100 * cpu_s / took_s, "% of a core")
+    figure(f"cpu_a_minute_{num_tasks}", 60 * cpu_s / took_s, "s")
+    figure(f"record_{num_tasks}", record / 1e6, "MB")
+    figure(f"stored_an_hour_{num_tasks}", an_hour / 1e6, "MB")
 
 
 def time_commands(num_tasks: int, folder: Path) -> None:
@@ -207,7 +202,7 @@ def time_commands(num_tasks: int, folder: Path) -> None:
                 [sys.executable, "-m", "raydist.cli.main", *arguments], check=True, stdout=subprocess.DEVNULL
             )
             took.append(time.perf_counter() - began_at_s)
-        print(f"{num_tasks} tasks: raydist {name} {statistics.median(took):.2f} s", flush=True)
+        figure(f"{name.replace(' --', '_')}_{num_tasks}", took, "s as a process")
 
 
 class _Watched:
@@ -261,22 +256,21 @@ def run_agents(num_agents: int, folder: Path, *, num_nodes: int) -> None:
             began_at_s, cpu_s = time.monotonic(), time.process_time()
             watched = _Watched(connection, num_agents, folder)
             watched.wait_until_all_run(attempt=0)
-            print(
-                f"{num_agents} agents: all run after {time.monotonic() - began_at_s:.0f} s, "
-                f"{time.process_time() - cpu_s:.0f} s of them CPU time of the driver",
-                flush=True,
-            )
+            start_s = time.monotonic() - began_at_s
+            figure("agents_start", start_s, f"s until {num_agents} agents run")
+            figure("agents_start_cpu", time.process_time() - cpu_s, "s of CPU time of the driver")
+            cores = len(os.sched_getaffinity(0))
+            figure("agents_start_each", cores * start_s / num_agents, f"s of {cores} cores for each agent")
             began_at_s, cpu_s = time.monotonic(), time.process_time()
             time.sleep(_WATCH_S)
             share = (time.process_time() - cpu_s) / (time.monotonic() - began_at_s)
-            print(
-                f"{num_agents} agents: {100 * share:.0f}% of a core for the driver while they run", flush=True
-            )
+            figure("agents_driver", 100 * share, "% of a core for the driver while they run")
+            figure("agents_status", 1e3 * share * PROGRESS_S / num_agents, "ms of CPU time for each status")
             if nodes:
                 # Room for what is lost.
                 stack.enter_context(_node(head, num_cpus=own, number=next(numbers)))
                 lose_node(watched, nodes[0], num_tasks=own)
-            print(f"{num_agents} agents: gone {watched.stop():.1f} s after the stop", flush=True)
+            figure("agents_stop", watched.stop(), "s from the stop until none is left")
 
 
 def _node(head: RayHead, *, num_cpus: int, number: int) -> AbstractContextManager[None]:
@@ -294,12 +288,12 @@ def lose_node(watched: _Watched, node: ExitStack, *, num_tasks: int) -> None:
     since = watched.events[num_before:]
     failures = [(at_s - began_at_s, event) for at_s, event in since if event["event"] == "attempt"]
     lost = sum(event["event"] == "task_failed" for _, event in since)
-    print(
-        f"a node with {num_tasks} of the tasks is killed: {len(failures)} failures of {lost} tasks, the "
-        f"first noticed after {failures[0][0]:.1f} s; {watched.status().attempts - 1} attempts lost; all run "
-        f"again after {took_s:.0f} s, {cpu_s:.1f} s of them CPU time of the driver",
-        flush=True,
-    )
+    figure("lost_node_tasks", lost, f"tasks lost, of {num_tasks} on the node")
+    figure("lost_node_failures", len(failures), "failures")
+    figure("lost_node_attempts", watched.status().attempts - 1, "attempts lost")
+    figure("lost_node_noticed", failures[0][0], "s until it is noticed")
+    figure("lost_node_again", took_s, "s until all run again")
+    figure("lost_node_cpu", cpu_s, "s of CPU time of the driver until then")
     for at_s, event in failures:
         print(f"  {at_s:.1f} s: {event['message'][:400]}", flush=True)
 

@@ -1,6 +1,6 @@
 """Small fits: how long the fit of a model of two layers takes on two workers, and by itself in one process.
 
-    python tests/benchmarks/small_fits.py [--fits 6] [--rounds 3] [--parts]
+    python -m tests.benchmarks.small_fits [--fits 6] [--rounds 3] [--parts]
 
 Both train the same models one after another, in turn. Most of such a fit is what it begins with. Prints the
 seconds of the fits of each round without the first one, which has TensorFlow load what it needs, and the
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.benchmarks.figures.printing import figure
 from tests.support import small_fits
 from tests.support.processes import Cluster, run_function
 
@@ -65,6 +65,7 @@ def main() -> None:
         parts = by_raydist(args.fits, is_profiled=True)["parts"]
         for part, seconds in parts.items():
             print(f"{part}: {seconds / (args.fits - 1):.2f} s a fit, {seconds / parts['all']:.0%}")
+            figure(part.split()[0].rstrip(","), 100 * seconds / parts["all"], "% of a fit")
         return
     found: dict[str, list[float]] = {"two workers": [], "one process": []}
     for number in range(args.rounds):
@@ -72,11 +73,7 @@ def main() -> None:
         for name, seconds in done.items():
             found[name] += seconds[1:]
             print(f"round {number + 1}, {name}: {' '.join(f'{one:.2f}' for one in seconds[1:])}", flush=True)
-    medians = {name: statistics.median(one) for name, one in found.items()}
-    print(
-        f"medians {medians['two workers']:.2f} s and {medians['one process']:.2f} s, ratio "
-        f"{medians['two workers'] / medians['one process']:.2f}"
-    )
+    figure("two_workers", found["two workers"], "s", against=("one process", found["one process"]))
 
 
 if __name__ == "__main__":

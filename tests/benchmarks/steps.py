@@ -1,6 +1,6 @@
 """Steps: how fast model.fit goes under MultiWorkerMirrored with 2 workers, against stock and by hand.
 
-    python tests/benchmarks/steps.py [--rounds 3]
+    python -m tests.benchmarks.steps [--rounds 3]
 
 A small dense model with 4 metrics, the same data and cluster. In each round, one after the other:
 stock tf_keras `model.fit`, raydist's with tf_keras and with Keras 3, and a hand-written custom loop
@@ -11,7 +11,6 @@ with one fused gradient all-reduce and no metrics. Prints steps/s and the ratios
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.benchmarks.figures.printing import figure
 from tests.support.processes import Cluster, run_function
 
 STEPS = 300
@@ -116,16 +116,17 @@ def custom_loop(ctx: Any, *, num_steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--steps", type=int, default=STEPS)
+    asked = parser.parse_args()
     here = "tests.benchmarks.steps"
     kinds: dict[str, Any] = {
         "stock tf_keras fit": ("fit", "legacy", STOCK_STEPS, False),
-        "raydist tf_keras fit": ("fit", "legacy", STEPS, True),
-        "raydist Keras 3 fit": ("fit", "3", STEPS, True),
-        "custom loop": ("custom_loop", "3", STEPS, True),
+        "raydist tf_keras fit": ("fit", "legacy", asked.steps, True),
+        "raydist Keras 3 fit": ("fit", "3", asked.steps, True),
+        "custom loop": ("custom_loop", "3", asked.steps, True),
     }
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for number in range(rounds):
+    for number in range(asked.rounds):
         for kind, (function, keras, num_steps, is_patched) in kinds.items():
             cluster = Cluster(strategy="multi_worker_mirrored", workers=2, keras=keras)
             [first, _] = run_function(
@@ -134,10 +135,9 @@ def main() -> None:
             rates[kind].append(first.values["rate"])
             print(f"round {number}: {kind}: {first.values['rate']:.0f} steps/s", flush=True)
     _check_metrics(here)
-    median = {kind: statistics.median(values) for kind, values in rates.items()}
-    for kind in ("raydist tf_keras fit", "raydist Keras 3 fit"):
-        stock, loop = median[kind] / median["stock tf_keras fit"], median[kind] / median["custom loop"]
-        print(f"{kind}: {stock:.1f} times stock tf_keras, {loop:.2f} of the custom loop")
+    for name, kind in (("tf_keras", "raydist tf_keras fit"), ("keras_3", "raydist Keras 3 fit")):
+        figure(name, rates[kind], "steps/s", against=("stock tf_keras", rates["stock tf_keras fit"]))
+        figure(f"{name}_by_hand", rates[kind], "steps/s", against=("custom loop", rates["custom loop"]))
 
 
 def _check_metrics(here: str) -> None:
@@ -149,7 +149,7 @@ def _check_metrics(here: str) -> None:
         )
         found[is_patched] = first.values["metrics"]
     largest = max(abs(found[True][name] - value) for name, value in found[False].items())
-    print(f"epoch metrics, stock against patched tf_keras: largest difference {largest:.1e}")
+    figure("metrics", largest, "largest difference of an epoch metric, stock against patched tf_keras")
 
 
 if __name__ == "__main__":

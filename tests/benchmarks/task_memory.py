@@ -1,6 +1,6 @@
 """Memory of the workers of one host while they train: PSS of all that belongs to the run's tasks.
 
-    python tests/benchmarks/task_memory.py [--workers 8]
+    python -m tests.benchmarks.task_memory [--workers 8]
 
 Starts a Ray of its own, trains a small model with that many workers, and reads /proc/PID/smaps_rollup of the
 agents, the fork server and the processes that train. Prints the sum and that of each kind.
@@ -58,6 +58,8 @@ def pss_mb() -> Counter[str]:
 
 def main() -> None:
     """Prints what is found while all workers train."""
+    from tests.benchmarks.figures.printing import figure
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=8)
     workers = parser.parse_args().workers
@@ -79,9 +81,9 @@ def main() -> None:
     done.set()
     watcher.join()
     print(f"{workers} workers, {result.steps} steps, {time.monotonic() - started_s:.1f} s")
+    figure("all", largest.total() / 1000, "GB")
     for kind, size in largest.items():
-        print(f"  {kind}: {size} MB")
-    print(f"PSS of all: {largest.total()} MB")
+        figure(kind.replace(" ", "_"), size / 1000, "GB")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Virtual replicas: what equal bits cost, against plain multi_worker_mirrored with as many workers.
 
-    python tests/benchmarks/virtual_replicas.py [--rounds 5] [--growth]
+    python -m tests.benchmarks.virtual_replicas [--rounds 5] [--growth]
 
 Small models (dense, convnet, transformer, LSTM) with `ctx.fit` in float32 on 2 workers, in turn in each
 round: plain, `--virtual-replicas` 2 and 4, and 4 with `--reduce-order any`. Prints milliseconds per step
@@ -24,6 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.benchmarks.figures.printing import figure
 from tests.support.processes import Cluster, run_function
 
 BATCH = 64
@@ -34,6 +35,7 @@ MODES: dict[str, dict[str, Any]] = {
     "K=4": {"virtual_replicas": 4},
     "K=4, any": {"virtual_replicas": 4, "reduce_order": "any"},
 }
+NAMES = {"plain": "plain", "K=2": "2", "K=4": "4", "K=4, any": "4_any"}
 
 
 def make(kind: str, keras: Any) -> tuple[Any, tuple[int, ...]]:
@@ -123,8 +125,8 @@ def describe(found: dict[str, float]) -> str:
     )
 
 
-def compare(rounds: int) -> None:
-    for kind in STEPS:
+def compare(kinds: list[str], rounds: int) -> None:
+    for kind in kinds:
         found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
         for _ in range(rounds):
             for mode, options in MODES.items():
@@ -134,29 +136,36 @@ def compare(rounds: int) -> None:
             for mode, values in found.items()
         }
         for mode, median in medians.items():
-            ratio = median["ms"] / medians["plain"]["ms"]
-            print(f"{kind}, {mode}: {ratio:.2f} of plain; {describe(median)}", flush=True)
+            print(f"{kind}, {mode}: {describe(median)}", flush=True)
+            key, times = f"{kind}_{NAMES[mode]}", {name: [one["ms"] for one in found[name]] for name in MODES}
+            figure(key, times[mode], "ms a step", against=("plain", times["plain"]))
 
 
-def grow() -> None:
-    for kind in ("dense", "convnet"):
+def grow(kinds: list[str]) -> None:
+    for kind in kinds:
         for num_replicas in (1, 2, 4, 8, 16, 32):
             found = run(kind, 1, {"virtual_replicas": num_replicas})
             print(f"{kind}, K={num_replicas} on one worker: {describe(found)}", flush=True)
+            key = f"{kind}_{num_replicas}_on_one"
+            figure(key, found["ms"], "ms a step")
+            figure(f"{key}_memory", found["peak_mb"], "MB")
+            figure(f"{key}_first_epoch", found["first_epoch_s"], "s")
         for workers in (1, 2, 4, 8):
             found = run(kind, workers, {"virtual_replicas": 8})
             print(f"{kind}, K=8 on {workers} workers: {describe(found)}", flush=True)
+            figure(f"{kind}_8_on_{workers}", found["ms"], "ms a step")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--models", nargs="+", choices=STEPS)
     arguments = parser.parse_args()
     if arguments.growth:
-        grow()
+        grow(arguments.models or ["dense", "convnet"])
     else:
-        compare(arguments.rounds)
+        compare(arguments.models or list(STEPS), arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+"""What pages other than figures.md say of figures, and numbers in all pages that only look measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+# By page its texts that show figures of the record, with placeholders as in figures.md. Each is in the page
+# once; `python -m tests.benchmarks --write` puts new figures into the pages.
+QUOTED: Mapping[str, Sequence[str]] = {
+    "README.md": (
+        "| {recovery.killed_worker.ratio:.2f} of the time | Ray Train's",
+        "| {input.ray_data_shuffled.ratio:.1f} times the rows/s |",
+        "| {steps.keras_3.ratio:.1f} times the steps/s (Keras 3) |",
+    ),
+    "at-scale.md": (
+        "takes a status of each task | {scale.all_statuses_1000} ms | {scale.all_statuses_10000} ms |",
+        "takes a status of one task | {scale.one_status_1000:.1f} ms | {scale.one_status_10000:.1f} ms |",
+        "events included | {scale.cpu_a_minute_1000:.1f} s | {scale.cpu_a_minute_10000} s |",
+        "sent by the driver | {scale.assignments_sent_1000:.1f} MB | {scale.assignments_sent_10000:.1f} MB |",
+        "to all hosts together | {scale.assignments_copied_1000:.0f} MB | "
+        "{scale.assignments_copied_10000:.0f} MB |",
+        "replaced every 3 s | {scale.record_1000:.1f} MB | {scale.record_10000:.1f} MB |",
+        "if nothing happens | {scale.stored_an_hour_1000} MB | {scale.stored_an_hour_10000} MB |",
+        "as processes | {scale.plan_1000:.1f}, {scale.status_1000:.1f}, {scale.list_1000:.1f}, "
+        "{scale.report_1000:.1f} s | {scale.plan_10000:.1f}, {scale.status_10000:.1f}, "
+        "{scale.list_10000:.1f}, {scale.report_10000:.1f} s |",
+        "until all run | {scale.agents_start:.0f} s |",
+        "CPU time of the driver until then | {scale.agents_start_cpu:.0f} s |",
+        "400 statuses a second | {scale.agents_driver:.0f}% of a core |",
+        "until no agent is left | {scale.agents_stop:.1f} s |",
+        "{scale.agents_start:.0f} s for 200 agents on 2 cores are {scale.agents_start_each:.1f} s of",
+        "costs the driver about {scale.agents_status:.1f} ms of CPU time",
+    ),
+    "on-a-cluster.md": ("some {launch.kept_warm:.0f} MB of memory (PSS)",),
+}
+
+# Limits that raydist sets, wherever they are named.
+LIMITS = ("100 MB", "10 MB", "64 MB")
+
+# By page its texts whose numbers look measured, each once, and what they are.
+NOT_MEASURED: Mapping[str, Mapping[str, str]] = {
+    "at-scale.md": {
+        "on every 2 s": "a setting",
+        "and every 3 s": "a setting",
+        "20 times a minute": "follows from every 3 s",
+    },
+    "deploying.md": {"less than 12.5 MB/s": "a threshold of `raydist doctor`"},
+    "failures.md": {"at most 3% of the time": "a setting", "the steps of about 0.1 s": "a setting"},
+    "figures.md": {
+        "TensorFlow 2.21, Keras 3.15 and Ray 2.60": "versions",
+        "of steps of 50 ms": "what the benchmark sets",
+        **dict.fromkeys(("| 2.99 |", "| 1.64 |", "| 1.34 |", "| 1.04 |"), "by tests/data/test_mixing.py"),
+    },
+    "input-data.md": {"more than 20 % of the time": "a threshold"},
+    "keras-patches.md": {"as many as take about 0.1 s": "a setting"},
+    "page.md": {
+        "more than 1.5 times the median": "a threshold",
+        "at least 30% of each step": "a threshold",
+        "at least 3 times their median, and at least 5 ms longer": "a threshold",
+        "at least 1% of what is sent, and at least 3 times as much": "a threshold",
+        "at least 5 ms or at least 1% is retransmitted": "a threshold",
+    },
+}

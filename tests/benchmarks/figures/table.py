@@ -1,0 +1,104 @@
+"""The benchmarks: their scripts, with the arguments of a full run and of a quick one."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import KW_ONLY, dataclass
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One run of a script.
+
+    Attributes:
+      script: A module of `package`.
+      arguments: Of the run whose figures are recorded.
+      quick: Arguments of a run that only shows that the script works.
+      minutes: What it takes on 2 cores that do nothing else.
+      requires: What pip has to install that raydist's own tests do not need.
+      is_long: Only `--long` runs it; the others take half an hour together.
+    """
+
+    script: str
+    arguments: str = ""
+    _: KW_ONLY
+    quick: str = ""
+    minutes: float
+    requires: tuple[str, ...] = ()
+    is_long: bool = False
+    package: str = "tests.benchmarks"
+
+    @property
+    def title(self) -> str:
+        return f"{self.script} {self.arguments}".strip()
+
+    def command(self, *, is_quick: bool) -> list[str]:
+        arguments = shlex.split(self.quick if is_quick else self.arguments)
+        return [sys.executable, "-m", f"{self.package}.{self.script}", *arguments]
+
+
+BENCHMARKS = (
+    Benchmark("import_time", minutes=0.1),
+    Benchmark("steps", "--rounds 2", quick="--rounds 1 --steps 40", minutes=1.5),
+    Benchmark("parameter_server", quick="--rounds 1 --steps 200", minutes=0.7),
+    Benchmark("virtual_replicas", "--rounds 1", quick="--rounds 1 --models dense", minutes=2.0),
+    Benchmark("collective_clock", quick="--rounds 3 --steps 20", minutes=0.3),
+    Benchmark("small_fits", quick="--rounds 1 --fits 2", minutes=0.6),
+    Benchmark("small_fits", "--parts", quick="--parts --fits 2", minutes=0.2),
+    Benchmark("launch", "--rounds 4", quick="--rounds 2", minutes=0.9),
+    Benchmark("launch", "--cold --rounds 3", quick="--cold --rounds 1", minutes=0.8),
+    Benchmark("recovery", "--rounds 2", quick="--rounds 1", minutes=1.6, requires=("pydantic", "requests")),
+    Benchmark("lost_host", "--rounds 1", quick="--rounds 1", minutes=1.3),
+    Benchmark("repeated_steps", "--rounds 2", quick="--rounds 1 --pauses 0", minutes=1.2),
+    Benchmark("many_workers", quick="--workers 3 --rounds 1", minutes=0.9),
+    Benchmark("many_runs", "--runs 20", quick="--runs 2", minutes=0.8),
+    Benchmark("parameter_server_kills", "worker", quick="worker --rounds 1", minutes=0.8),
+    Benchmark("faults", "--faults 4", quick="--faults 1", minutes=1.2),
+    Benchmark("task_memory", quick="--workers 2", minutes=0.5),
+    Benchmark("costs", "reporting --seconds 20", quick="reporting --seconds 9 --rounds 1", minutes=1.1),
+    Benchmark("costs", "controller --seconds 8", quick="controller --seconds 3 --rounds 1", minutes=1.5),
+    Benchmark("scale", "--seconds 15", quick="--tasks 100 --seconds 3", minutes=1.3),
+    Benchmark("checkpoints", "--pairs 3", quick="--pairs 1 --batch 8", minutes=1.4),
+    Benchmark("checkpoint_stall", "--rounds 1", quick="--rounds 1 --saves 1", minutes=1.9),
+    Benchmark("metrics_reading", "--kinds written", quick="--rows 20000 --repeats 1", minutes=0.8),
+    Benchmark("page", "--repeats 3", quick="--rows 20000 --repeats 1", minutes=0.6),
+    Benchmark("run_list", "--no-s3", quick="--no-s3 --runs 100", minutes=0.6),
+    Benchmark("input", "--rows 1600000 --rounds 2", quick="--rows 60000 --rounds 1", minutes=2.3),
+    Benchmark(
+        "input", "--rows 1600000 --rounds 3 --parts", quick="--rows 60000 --rounds 1 --parts", minutes=0.6
+    ),
+    Benchmark(
+        "remote", "--rounds 3", quick="--rounds 1 --rows 60000 --records 20000 --images 300", minutes=1.5
+    ),
+    Benchmark("large_data", "--only list", quick="--only list --listed 1000", minutes=0.6),
+    Benchmark("large_embedding", "--rounds 1", quick="--rounds 1 --rows 20000 --steps 60", minutes=0.8),
+    Benchmark("ray_datasets", "--rounds 3", quick="--rows 50000 --rounds 1", minutes=0.7),
+    Benchmark("records", "--rounds 3", quick="--rounds 1 --records 2000 --pictures 100", minutes=1.2),
+    Benchmark("plain_pipeline", "--rounds 1", quick="--rounds 1 --records 100 --side 64", minutes=1.2),
+    # These are left to `--long`.
+    Benchmark("large_data", "--only parquet", quick="--only parquet --files 20", minutes=3.0, is_long=True),
+    Benchmark("large_data", "--only tfrecord", quick="--only tfrecord", minutes=3.0, is_long=True),
+    Benchmark(
+        "large_embedding", "--keras 3", quick="--keras 3 --rows 20000 --steps 60", minutes=3.0, is_long=True
+    ),
+    Benchmark(
+        "scale",
+        "--tasks --agents 40 --nodes 4",
+        quick="--tasks --agents 4 --nodes 2",
+        minutes=4.0,
+        is_long=True,
+    ),
+    Benchmark(
+        "plain_pipeline",
+        "--rounds 2 --side 320",
+        quick="--rounds 1 --records 100 --side 32",
+        minutes=2.0,
+        is_long=True,
+    ),
+    Benchmark("virtual_replicas", "--growth", quick="--growth --models dense", minutes=8.0, is_long=True),
+    Benchmark("scale", "--tasks --agents 200", quick="--tasks --agents 3", minutes=6.0, is_long=True),
+    Benchmark("parameter_server_kills", "any", quick="any --runs 1", minutes=8.0, is_long=True),
+    Benchmark("faults", "--faults 100 --seed 3", quick="--faults 1", minutes=40.0, is_long=True),
+    Benchmark("faults", "--faults 100 --seed 41", quick="--faults 1", minutes=60.0, is_long=True),
+)
