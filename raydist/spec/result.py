@@ -15,6 +15,7 @@ from raydist.spec.plain import NOT_KEPT, as_plain, nan_where_null
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
 from raydist.spec.tasks import TaskId
+from raydist.spec.value import check_value, decode_value
 
 CANCELLED_EXIT_CODE = 130
 
@@ -219,6 +220,7 @@ class RunResult:
       steps: The highest step completed.
       steps_repeated: Steps that were applied twice because a worker died; ParameterServer only.
       metrics: The chief's last report.
+      kept_value: `value`, as JSON's types; `value` in a dict.
       best: The best value of the metric of --keep-best; without that option of `val_loss`, `loss` or the
         first metric. Of a `val_` metric that of the evaluator, where there is one. None before the first
         report.
@@ -241,6 +243,7 @@ class RunResult:
     steps: int = 0
     steps_repeated: int = 0
     metrics: Metrics = field(default_factory=dict)
+    kept_value: Annotated[Any, check_value] = field(default=None, metadata={"key": "value"})
     best: Best | None = None
     evaluation: Evaluation | None = None
     progress: RunProgress | None = None
@@ -251,6 +254,14 @@ class RunResult:
     error: RunError | None = None
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def value(self) -> Any:
+        """What the train function returned in the chief, of plain data and NumPy arrays.
+
+        None unless the run succeeded, and where the value could not be kept, which a note says.
+        """
+        return decode_value(self.kept_value)
 
     @property
     def exit_code(self) -> int:

@@ -94,6 +94,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_storage.py": ("outage_that", "host_that", "full_disk", "run_goes_on"),
     "e2e/test_tensorboard.py": ALL,
     "e2e/test_terminal.py": ALL,
+    "e2e/test_values.py": ALL,
     "e2e/test_survival.py": (
         "killed_task",
         "worker_that_hangs",
