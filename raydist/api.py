@@ -23,6 +23,7 @@ from raydist.planning.this_machine import this_machine
 from raydist.runs.event_hook import GuardedHook
 from raydist.runs.evidence import traced_code
 from raydist.runs.handle import RunHandle, ThreadedRun, checked
+from raydist.runs.notebook import display_in_cell, hide_advice
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
@@ -83,6 +84,7 @@ def plan(
       MistakeError: What was asked cannot be done as written.
       ClusterError: The cluster cannot give it, or could not be reached.
     """
+    hide_advice()
     request = read_request(
         job,
         config=config,
@@ -118,6 +120,8 @@ def run(
         result = raydist.run("jobs/cifar.py", workers=2, timeout="2h", params={"epochs": 3})
         print(result.state, result.metrics["loss"], result.checkpoint)
 
+    In a notebook the cell shows state, progress and curves while the run goes on.
+
     Ctrl-C stops the run, and then raises KeyboardInterrupt. With `detach` it returns once the cluster has
     accepted the run, whose state then is STARTING.
 
@@ -145,6 +149,7 @@ def run(
         once a run had been started, `result` is its RunResult.
     """
     called_at_s = time.monotonic()
+    hide_advice()
     request = read_request(
         job,
         config=config,
@@ -158,8 +163,12 @@ def run(
         return succeeded
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event).status()
+    display = display_in_cell(request.job.name)
+    told = on_event if display is None else display.beside(on_event)
     with contextlib.ExitStack() as stack:
-        result = _prepare(request, stack, called_at_s=called_at_s, on_event=on_event).run()
+        result = _prepare(request, stack, called_at_s=called_at_s, on_event=told).run()
+    if display is not None:
+        display.end(result)
     if check and result.state is RunState.CANCELLED:
         raise KeyboardInterrupt
     return checked(result) if check else result
@@ -195,6 +204,7 @@ def submit(
       StorageError: Storage cannot be written.
     """
     called_at_s = time.monotonic()
+    hide_advice()
     request = read_request(
         job,
         config=config,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from raydist.data.batches import Batches as Batches
     from raydist.data.sources.arrays import from_arrays as from_arrays
     from raydist.data.sources.images import from_images as from_images
+    from raydist.data.sources.mix import mix as mix
     from raydist.data.sources.parquet import from_parquet as from_parquet
     from raydist.data.sources.ray_blocks import from_ray_dataset as from_ray_dataset
     from raydist.data.sources.source import Source as Source
@@ -28,6 +29,7 @@ _MODULES = {
     "from_parquet": "sources.parquet",
     "from_ray_dataset": "sources.ray_blocks",
     "from_tfrecord": "sources.tfrecord",
+    "mix": "sources.mix",
 }
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "from_parquet",
     "from_ray_dataset",
     "from_tfrecord",
+    "mix",
 ]
 
 if not TYPE_CHECKING:  # else a type checker would believe in any name

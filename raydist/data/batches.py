@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from raydist.data.cached import CachedExamples
 from raydist.data.examples import Examples
 from raydist.data.failures import data_error_in
+from raydist.data.mixture import cached
 from raydist.data.order.steps import Steps
 from raydist.data.recipe import Map, Recipe
 from raydist.errors import DataError
@@ -97,9 +97,8 @@ class Batches(Recipe):
         Unlike `tf.data.Dataset.cache` it does not fix the order: each epoch is shuffled again. A worker that
         has part of each batch comes to hold all examples after some epochs.
         """
-        if isinstance(self.source, CachedExamples):
-            return self
-        return dataclasses.replace(self, source=CachedExamples(self.source))
+        source = cached(self.source)
+        return self if source is self.source else dataclasses.replace(self, source=source)
 
     def for_epochs(self, epochs: int | None) -> Batches:
         """Returns the recipe that ends after so many epochs; None: where training ends, else after one."""

@@ -9,6 +9,7 @@ from typing import Any
 from isal import isal_zlib
 
 from raydist.data.examples import Examples
+from raydist.data.mixture import MixedReader, reader_of
 from raydist.data.order import permutation
 from raydist.data.order.steps import Steps
 from raydist.data.reader import Reader
@@ -55,8 +56,8 @@ class Recipe:
         )
         return int(isal_zlib.crc32(told.encode()))
 
-    def reader(self) -> Reader:
+    def reader(self) -> Reader | MixedReader:
         """Returns what reads the examples."""
-        return Reader(
+        return reader_of(
             self.source, self.steps, seed=self.seed, window_bytes=self.window_bytes, epochs=self.epochs
         )

@@ -91,7 +91,8 @@ def gather_curves(
 def _record(storage: RunStorage, problems: Problems, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns run.json; of a damaged one the fields that are whole, and the plan from the events."""
     try:
-        record: dict[str, Any] = as_plain(read_record(storage))
+        # Without the value, which may be larger than all the rest, and is not shown.
+        record: dict[str, Any] = {**as_plain(read_record(storage)), "value": None}
         return record
     except StorageError as error:
         problems.add(error)

@@ -10,6 +10,7 @@ from raydist.planning.inventory import Inventory
 from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.tasks import Resources, Role, TaskId, TaskType
+from raydist.spec.text.html import facts_html
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,22 @@ class Plan:
     avoid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     uses_of_unfit_hosts: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Plan({self.job.name!r}, {self.strategy.value}, {self._roles_text()})"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("strategy", f"{self.strategy.value}: {self.reason}"),
+            ("keras", self.keras.value),
+            ("tasks", self._roles_text()),
+            ("on", self.inventory.source),
+            *(("note", note) for note in self.notes),
+        ]
+        return facts_html(f"plan of {self.job.name}", facts)
+
+    def _roles_text(self) -> str:
+        return ", ".join(f"{role.num_tasks} {role.task_type.value}" for role in self.roles)
 
     @functools.cached_property
     def tasks(self) -> tuple[TaskId, ...]:

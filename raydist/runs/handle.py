@@ -12,6 +12,7 @@ from raydist.spec.extra_roles.role import parse_any_task
 from raydist.spec.result import RunResult
 from raydist.spec.tasks import chief_of
 from raydist.spec.text.code_copies import as_submitted
+from raydist.spec.text.html import facts_html
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller
@@ -47,6 +48,19 @@ class RunHandle:
         self.name = name
         self._home = home
         self._storage = storage
+
+    def __repr__(self) -> str:
+        try:
+            status = self.status()
+        except RaydistError:  # it is asked for by debuggers, too
+            return f"RunHandle({self.name!r})"
+        return f"RunHandle({self.name!r}, {status.state.name}, steps={status.steps})"
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.status()._repr_html_()
+        except RaydistError as error:
+            return facts_html(self.name, [("error", error)])
 
     def status(self) -> RunResult:
         """Returns where the run stands now.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import shlex
 import traceback as tracebacks
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from raydist.spec.plain import NOT_KEPT, as_plain, nan_where_null
 from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskState
 from raydist.spec.tasks import TaskId
+from raydist.spec.text.html import facts_html, metrics_text
+from raydist.spec.value import check_value, decode_value
 
 CANCELLED_EXIT_CODE = 130
 
@@ -196,6 +199,11 @@ class RunError:
         return error
 
 
+def _folder_of(run_uri: str) -> str:
+    """Returns the storage that a run's folder is in."""
+    return run_uri.rstrip("/").rpartition("/")[0]
+
+
 def error_class(name: str, base: ErrorClass, *, default: ErrorClass | None = None) -> ErrorClass:
     """Returns raydist's error of that name if it is a `base`; else `default`, or `base` without one."""
     found = getattr(errors, name) if name in errors.__all__ else None
@@ -219,6 +227,7 @@ class RunResult:
       steps: The highest step completed.
       steps_repeated: Steps that were applied twice because a worker died; ParameterServer only.
       metrics: The chief's last report.
+      kept_value: `value`, as JSON's types; `value` in a dict.
       best: The best value of the metric of --keep-best; without that option of `val_loss`, `loss` or the
         first metric. Of a `val_` metric that of the evaluator, where there is one. None before the first
         report.
@@ -241,6 +250,7 @@ class RunResult:
     steps: int = 0
     steps_repeated: int = 0
     metrics: Metrics = field(default_factory=dict)
+    kept_value: Annotated[Any, check_value] = field(default=None, metadata={"key": "value"})
     best: Best | None = None
     evaluation: Evaluation | None = None
     progress: RunProgress | None = None
@@ -251,6 +261,37 @@ class RunResult:
     error: RunError | None = None
     notes: tuple[str, ...] = ()
     timings: Mapping[str, float | None] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        error = "" if self.error is None else f", error={self.error.type!r}"
+        return (
+            f"RunResult(run={self.run!r}, state={self.state.name}, steps={self.steps}, "
+            f"metrics={dict(self.metrics)}{error})"
+        )
+
+    def _repr_html_(self) -> str:
+        return facts_html(
+            f"{self.run}: {self.state.value}",
+            [
+                ("error", None if self.error is None else f"{self.error.type}: {self.error.message}"),
+                ("strategy", self.strategy),
+                ("steps", self.steps),
+                ("metrics", metrics_text(self.metrics)),
+                ("attempts", self.attempts),
+                ("checkpoint", self.checkpoint),
+                ("storage", self.storage),
+                ("page", f"raydist ui {self.run} --storage {shlex.quote(_folder_of(self.storage))}"),
+                *(("note", note) for note in self.notes),
+            ],
+        )
+
+    @property
+    def value(self) -> Any:
+        """What the train function returned in the chief, of plain data and NumPy arrays.
+
+        None unless the run succeeded, and where the value could not be kept, which a note says.
+        """
+        return decode_value(self.kept_value)
 
     @property
     def exit_code(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from raydist.spec.best import Best
 from raydist.spec.plain import NOT_KEPT
@@ -216,6 +217,7 @@ class TaskStatus:
       incarnation: 0 for the task's first process in this attempt, one more each time it was replaced.
       notes: Sentences about what was chosen on the user's behalf inside the task.
       trainings: Those that this process has begun at their first step, up to a limit.
+      value: What the train function has returned, as `encode_value` returns it; of the chief alone.
       at_s: Unix time of the push, seconds.
     """
 
@@ -249,6 +251,7 @@ class TaskStatus:
     incarnation: int = 0
     notes: tuple[str, ...] = ()
     trainings: tuple[Training, ...] = ()
+    value: Any = None
     failure: TaskFailure | None = None
     at_s: float = 0.0
 

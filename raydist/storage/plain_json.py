@@ -46,6 +46,6 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_entry(key: str, value: Any) -> Any:
-    if key in ARGS and isinstance(value, list | tuple):
+    if key in ARGS and isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         return _plain(redact_arguments(value))
     return REDACTED if holds_secret(key, value) else _plain(value)

@@ -35,6 +35,7 @@ def test_record_is_read_back_with_every_key(storage: RunStorage) -> None:
             "steps": 7,
             "steps_repeated": 1,
             "metrics": {},
+            "value": None,
             "best": None,
             "evaluation": None,
             "progress": None,

@@ -26,6 +26,7 @@ TOPICS = (
     "where-files-are",
     "reproducing",
     "from-python",
+    "notebooks",
     "on-a-cluster",
     "at-scale",
     "deploying",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from raydist.controller.attempt.attempt import Attempt
 from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunProgress, RunResult, TaskRecord
+from raydist.spec.run_state import RunState
 from raydist.spec.status import TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.stragglers.step_times import StepTimes
@@ -42,6 +44,7 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
         steps=reached.steps,
         steps_repeated=reached.steps_repeated,
         metrics=reached.metrics,
+        kept_value=_value(machine),
         best=reached.best,
         evaluation=reached.evaluation,
         progress=_progress(attempt, machine.chief),
@@ -53,6 +56,12 @@ def result_of(machine: RunMachine, *, places: RunPlaces, timings: Mapping[str, f
         notes=_notes(machine),
         timings={name: timings.get(name) for name in TIMING_NAMES},
     )
+
+
+def _value(machine: RunMachine) -> Any:
+    # A value of an attempt that was lost, although its chief had returned, belongs to no result.
+    chief = machine.attempt.statuses.get(machine.chief)
+    return chief.value if chief is not None and machine.state is RunState.SUCCEEDED else None
 
 
 def _lag_steps(status: TaskStatus, step: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -11,13 +12,21 @@ from dataclasses import replace
 from typing import Any
 
 from raydist.spec.best import Best, best_of
+from raydist.spec.byte_size import write_bytes
 from raydist.spec.status import TaskFailure, TaskPace, TaskState, TaskStatus, Training
 from raydist.spec.tasks import TaskId
 from raydist.spec.text.control import without_colours
+from raydist.spec.value import MAX_BYTES, NotKeptError, encode_value
+from raydist.storage.plain_json import dump_plain_json
 
 # A train function may call `fit` for each of thousands of epochs. The status holds so many, and a curve
 # shows no more of them either.
 _MAX_TRAININGS = 100
+_NOT_KEPT = "what the train function returned is not kept"
+_KEPT = (
+    "result.value takes numbers, text, lists, tuples, dicts and NumPy arrays, together up to "
+    f"{write_bytes(MAX_BYTES)}"
+)
 
 
 class TaskProgress:
@@ -169,6 +178,23 @@ class TaskProgress:
         with self._lock:
             if sentence not in self._status.notes:
                 self._status = replace(self._whole(), notes=(*self._status.notes, sentence))
+
+    def returned(self, value: object, *, hide: Callable[[str], str]) -> None:
+        """Keeps what the train function has returned, or notes why it cannot be kept.
+
+        Args:
+          hide: Returns a text without the run's secrets.
+        """
+        try:
+            # Secrets are taken out as in run.json, so that every way to the value gives the same one.
+            kept = json.loads(dump_plain_json(encode_value(value, hide=hide)))
+        except NotKeptError as error:
+            self.note(hide(f"{_NOT_KEPT}, as {error}; {_KEPT}"))
+        except Exception as error:  # of an object of the user's, or a tensor that is no more
+            self.note(hide(f"{_NOT_KEPT}, as reading it raised {type(error).__name__}: {error}; {_KEPT}"))
+        else:
+            with self._lock:
+                self._status = replace(self._whole(), value=kept)
 
     def training_begins(self, kind: str, *, number: int, step: int) -> None:
         """Notes that a `Training` begins at its first step; of very many, the first ones."""

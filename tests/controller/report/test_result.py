@@ -61,6 +61,7 @@ def test_keys_are_those_that_submit_promises() -> None:
         "steps": 8,
         "steps_repeated": 0,
         "metrics": {"loss": 0.25},
+        "value": None,
         "best": None,
         "evaluation": None,
         "progress": {
@@ -114,6 +115,36 @@ def test_same_keys_hold_before_anything_is_known() -> None:
         "address": None,
     }
     assert result.state is RunState.STARTING
+
+
+def returned(task: str, value: object, state: TaskState = TaskState.FINISHED) -> GroupUpdate:
+    return GroupUpdate(statuses=(make_status(task, state, value=value),))
+
+
+def test_value_is_the_chiefs_once_the_run_has_succeeded() -> None:
+    assert result_after(returned("worker/0", {"$tuple": [1]})).value is None
+    result = result_after(returned("worker/1", 2), returned("worker/0", {"$tuple": [1]}))
+    assert result.value == (1,)
+    assert result.as_dict()["value"] == {"$tuple": [1]}
+
+
+def test_value_of_an_attempt_that_was_lost_is_none_of_the_run() -> None:
+    machine = RunMachine(make_plan())
+    for update in (
+        returned("worker/0", "of the first"),
+        GroupUpdate(
+            statuses=(
+                make_status("worker/1", TaskState.FAILED, failure=make_failure("worker/1", FailureKind.LOST)),
+            )
+        ),
+    ):
+        machine.handle(GroupUpdated(update))
+    machine.handle(GroupStopped())
+    assert machine.attempt.number == 1
+    finished = (make_status("worker/0", TaskState.FINISHED, value="of the second"), *FINISHED.statuses[1:])
+    machine.handle(GroupUpdated(GroupUpdate(statuses=finished)))
+    machine.handle(GroupStopped())
+    assert result_of(machine, places=PLACES, timings={}).value == "of the second"
 
 
 def parameter_server_after(*updates: GroupUpdate) -> RunResult:
