@@ -89,7 +89,7 @@ class Mixture(Examples):
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         raise NotImplementedError("a mixture is read by MixedReader")
 
-    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
         raise NotImplementedError("a mixture is read by MixedReader")
 
 
@@ -246,6 +246,10 @@ class _AllFiles:
     def of(cls, sources: Sequence[Examples]) -> _AllFiles | None:
         parts = [one.files for one in sources if one.files is not None]
         return cls(parts) if parts else None
+
+    @property
+    def are_remote(self) -> bool:
+        return any(part.are_remote for part in self._parts)
 
     def contents(self) -> Sequence[int]:
         return [content for part in self._parts for content in part.contents()]

@@ -64,7 +64,7 @@ BENCHMARKS = (
     Benchmark("metrics_reading", "--kinds written", quick="--rows 20000 --repeats 1", minutes=0.8),
     Benchmark("page", "--repeats 3", quick="--rows 20000 --repeats 1", minutes=0.6),
     Benchmark("run_list", "--no-s3", quick="--no-s3 --runs 100", minutes=0.6),
-    Benchmark("input", "--rows 1600000 --rounds 2", quick="--rows 60000 --rounds 1", minutes=2.3),
+    Benchmark("input", "--rows 1600000 --rounds 2", quick="--rows 60000 --rounds 1", minutes=2.0),
     Benchmark("input", "--parts --rounds 3", quick="--parts --rows 60000 --rounds 1", minutes=0.6),
     Benchmark(
         "remote", "--rounds 3", quick="--rounds 1 --rows 60000 --records 20000 --images 300", minutes=1.5
