@@ -163,14 +163,6 @@ def test_figures_of_the_record_are_those_of_scripts_with_date_commit_and_machine
         assert line.get("transcribed") or {"value", "min", "max", "rounds"} <= set(line)
 
 
-def test_only_these_figures_are_of_no_script() -> None:
-    """They were measured by hand; a script that prints them takes them out of here."""
-    lines = map(json.loads, RECORD.read_text().splitlines())
-    steps = ("decode", "columns", "order", "windows", "lanes", "graph", "python", "scan")
-    without = {line["figure"] for line in lines if "no script prints it" in line.get("note", "")}
-    assert without == {f"input.row_{step}" for step in steps}
-
-
 def test_quick_figures_are_not_written() -> None:
     command = [sys.executable, "-m", "tests.benchmarks", "--quick", "--write"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -115,7 +115,9 @@ def main() -> None:
         timeout_s=900,
     )
     rates = {int(count): values for count, values in chief.values["rates"].items()}
-    name = f"{'tf_keras' if options.keras == 'legacy' else 'keras_3'}_{options.optimizer.lower()}"
+    name = (
+        f"{'tf_keras' if options.keras == 'legacy' else 'keras_3'}_{options.optimizer.lower()}_{options.rows}"
+    )
     figure(name, rates[options.rows], "steps/s", against=(f"{SMALL} rows", rates[SMALL]))
     memory = chief.values["memory"]
     figure(f"{name}_chief", memory.pop("chief"), "MB of the chief (PSS)")
