@@ -113,9 +113,7 @@ class TrainingRunner:
                 if assignment.num_gpus:
                     with told_if_newer():
                         check_gpus(self._task, host=self._host, num_gpus=assignment.num_gpus)
-                value = self._train(assignment, code_dir, lease)
-            if assignment.is_chief:
-                self._progress.returned(value, hide=secrets_of(assignment.job).hide)
+                self._train(assignment, code_dir, lease)
             if assignment.files is not None:
                 self._store(assignment.files)  # of a task that fails the actor does it: its peers shall know
         except BaseException as error:  # a process border: everything becomes a status
@@ -137,8 +135,7 @@ class TrainingRunner:
         if (sentence := files.keep_working_files()) is not None:
             self._progress.note(sentence)
 
-    def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> object:
-        """Returns what the train function returned; None for a script."""
+    def _train(self, assignment: TaskAssignment, code_dir: Path | None, lease: Lease) -> None:
         # Imports TensorFlow, which has to see the environment that the actor has set.
         with told_if_newer():
             from raydist.training.session import open_script, open_session
@@ -150,12 +147,14 @@ class TrainingRunner:
             ) as context:
                 self._progress.set_state(TaskState.RUNNING)
                 run_script(job.entry_point, args=job.args, working_dir=code_dir, note=context.note)
-            return None
+            return
         with open_session(assignment, progress=self._progress, commands=self._commands) as context:
             lease.close()
             train = load_function(job.entry_point, working_dir=code_dir)
             self._progress.set_state(TaskState.RUNNING)
-            return train(context)
+            value = train(context)
+            if assignment.is_chief:  # while the ps are there, on which a tensor of it may be
+                self._progress.returned(value, hide=secrets_of(job).hide)
 
 
 class ServerRunner(TrainingRunner):

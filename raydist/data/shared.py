@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 from raydist.errors import DataError, StorageError
 
-# So many are worth a message at least, and so many messages are enough for any number of tasks.
+# Items of a part, at least, and parts, at most: enough for any number of tasks.
 _PART_ITEMS, _MAX_PARTS = 64, 64
 
 Result = TypeVar("Result")
@@ -51,34 +51,39 @@ def divided(
     """Returns what `find` returns for each of some items, which the peers that ask for the same divide.
 
     Args:
-      what: Alike for what is the same; it may hold secrets.
+      what: Equal in all tasks for the same request; it may hold secrets.
       find: Returns something that can be pickled for each item of a range, which may be a part of all.
       part_items: Of a part, at least.
 
     Raises:
-      DataError, StorageError: What `find` raised, in whichever task.
+      DataError, StorageError: What `find` raised, in whichever task. Of other errors the task that had them
+        raises its own, and its peers a DataError that names it.
     """
     parcels = _Current.parcels
-    if parcels is None:
+    if parcels is None or not num_items:
         return list(find(range(num_items)))
-    # The next time that a task asks, it is looked anew, as all tasks ask in the same order.
+    # A second request of a task looks it up again: all tasks ask in the same order.
     key = f"input-{hashlib.sha256(what.encode()).hexdigest()}-{_Current.num_asked[what]}"
     _Current.num_asked[what] += 1
     size = max(part_items, -(-num_items // _MAX_PARTS))
     firsts = range(0, num_items, size)
     own: dict[int, bytes] = {}
+    unknown: Exception | None = None
     while (number := parcels.claim(key)) < len(firsts):
         first = firsts[number]
-        own[number] = _tried(find, range(first, min(num_items, first + size)))
+        own[number], failed = _tried(find, range(first, min(num_items, first + size)))
+        unknown = unknown or failed
         if 0 not in own:
             parcels.put(f"{key}-{number}", own.pop(number))
-    if 0 in own:  # who began puts all together
+    if 0 in own:  # the task with part 0 collects all parts
         parts = [
             own[number] if number in own else parcels.get(f"{key}-{number}") for number in range(len(firsts))
         ]
         parcels.put(key, pickle.dumps(parts, protocol=5))
     else:
         parts = pickle.loads(parcels.get(key))
+    if unknown is not None:
+        raise unknown
     found: list[Result] = []
     for part in parts:
         results, error = pickle.loads(part)
@@ -88,8 +93,14 @@ def divided(
     return found
 
 
-def _tried(find: Callable[[range], Sequence[Result]], items: range) -> bytes:
+def _tried(find: Callable[[range], Sequence[Result]], items: range) -> tuple[bytes, Exception | None]:
+    """Returns what peers are told of a part, and the error if it is none that they can raise as it is."""
     try:
-        return pickle.dumps((list(find(items)), None), protocol=5)
+        return pickle.dumps((list(find(items)), None), protocol=5), None
     except (DataError, StorageError) as error:
-        return pickle.dumps((None, error), protocol=5)
+        return pickle.dumps((None, error), protocol=5), None
+    except Exception as error:
+        told = DataError(
+            f"another task could not look at its part of the input: {type(error).__name__}: {error}"
+        )
+        return pickle.dumps((None, told), protocol=5), error

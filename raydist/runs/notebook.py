@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -54,7 +55,7 @@ class LiveDisplay:
         self._state = "STARTING"
         self._progress: Mapping[str, Any] = {}
         self._curves: dict[str, list[tuple[int, float]]] = {}
-        self._sentences: list[str] = []
+        self._sentences: deque[str] = deque(maxlen=_MAX_SENTENCES)
         self._is_broken = False
 
     def beside(self, on_event: Hook | None) -> Hook:
@@ -68,7 +69,7 @@ class LiveDisplay:
         return tell
 
     def end(self, result: RunResult) -> None:
-        """Shows the last figures, which no progress has told."""
+        """Shows the final figures, which come after the last progress event."""
         if not self._progress:
             return
         progress, metrics = result.progress, dict(result.metrics) or self._progress["metrics"]
@@ -110,7 +111,7 @@ class LiveDisplay:
 
     def html(self) -> str:
         curves = "".join(_curve(name, points) for name, points in self._ordered())
-        sentences = "".join(f"<div>{html.escape(one)}</div>" for one in self._sentences[-_MAX_SENTENCES:])
+        sentences = "".join(f"<div>{html.escape(one)}</div>" for one in self._sentences)
         return facts_html(f"{self._run}: {self._state}", self._facts()) + curves + sentences
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -137,6 +138,8 @@ class LiveDisplay:
             points = self._curves.setdefault(name, [])
             if value is None or not math.isfinite(value) or (points and points[-1] == (step, value)):
                 continue
+            while points and points[-1][0] > step:  # an attempt that began at an earlier checkpoint
+                points.pop()
             points.append((step, value))
             if len(points) > _MAX_POINTS:
                 del points[1:-1:2]

@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -42,11 +42,12 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.distribute.coordinator import values
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
-from tensorflow.python.eager import context, record
+from tensorflow.python.eager import context, forwardprop_util, record
 from tensorflow.python.framework import auto_control_deps_utils, config, func_graph, op_def_registry
 from tensorflow.python.ops import (
     control_flow_util,
     control_flow_v2_func_graphs,
+    gen_resource_variable_ops,
     gen_script_ops,
     resource_variable_ops,
     script_ops,
@@ -548,7 +549,7 @@ Read = Callable[[], tf.Tensor]
 
 
 def replace_reads(read: Callable[[Any, Read], tf.Tensor]) -> None:
-    """Has `read(variable, original)` make the value of each variable that this process reads in a graph.
+    """Replaces how this process reads variables in graphs: calls `read(variable, original)` instead.
 
     Whatever reads a variable as a whole ends in the method that this replaces.
     """
@@ -566,10 +567,12 @@ def replace_reads(read: Callable[[Any, Read], tf.Tensor]) -> None:
     resource_variable_ops.BaseResourceVariable._read_variable_op = _read_variable_op
 
 
-def read_alone(variable: Any) -> tf.Tensor:
-    """Returns a variable's value in a graph, whatever `replace_reads` says."""
-    method = resource_variable_ops.BaseResourceVariable._read_variable_op
-    return getattr(method, "original", method)(variable)
+def read_unseen(variable: Any) -> tf.Tensor:
+    """Returns a variable's value in a graph without telling those who watch what is read.
+
+    A function with a custom gradient, for example, has to know the gradients of all variables that it reads.
+    """
+    return gen_resource_variable_ops.read_variable_op(variable.handle, variable.dtype)
 
 
 def recorded_read(variable: Any, value: tf.Tensor) -> tf.Tensor:
@@ -599,10 +602,26 @@ def not_recording() -> contextlib.AbstractContextManager[None]:
     return stopped
 
 
-def num_writes(variable: Any, graph: Any) -> int:
+def has_tangent(variable: Any, graph: Any) -> bool:
+    """Whether a `tf.autodiff.ForwardAccumulator` watches a variable in a function's graph."""
+    return bool(forwardprop_util.pack_tangents([graph.capture(variable.handle)]).tangents)
+
+
+class Writes(NamedTuple):
+    """Operations that write a variable: `updates` inside of `StrategyExtended.update`, and others."""
+
+    updates: int
+    others: int
+
+
+def num_writes(variable: Any, graph: Any) -> Writes:
     """Returns how many operations of a function's graph write a variable so far, or may do so."""
     handle = graph.capture(variable.handle)
-    return sum(auto_control_deps_utils._op_writes_to_resource(handle, op) for op in handle.consumers())
+    writers = [op for op in handle.consumers() if auto_control_deps_utils._op_writes_to_resource(handle, op)]
+    # An update is colocated with its variable (parameter_server_strategy.py, `_update`).
+    own = f"loc:@{handle.op.name}".encode()
+    updates = sum(own in op.colocation_groups() for op in writers)
+    return Writes(updates, len(writers) - updates)
 
 
 def parts_of(variable: Any) -> list[Any]:

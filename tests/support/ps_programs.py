@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-NAMES = "dense used_twice gan clipped loop nested penalty recurrent mixed".split()
+NAMES = (
+    "dense used_twice gan clipped loop nested penalty recurrent mixed spectral forward own_gradient"
+).split()
 STEPS, BATCH_SIZE = 40, 8
 
 
@@ -61,11 +63,15 @@ def stale(ctx: Any, *, staleness: int) -> dict[str, Any]:
     with ctx.strategy.scope():
         model, optimizer = make()
 
+    with ctx.strategy.scope():
+        passes = tf.Variable(tf.zeros([]), name="passes")  # trainable, as it is by default
+
     def step(batch: Any) -> dict[str, Any]:
-        loss = _update(
-            optimizer, lambda: tf.reduce_mean((model(batch[0]) - batch[1]) ** 2), model.trainable_variables
-        )
-        return {"loss": loss}
+        def loss() -> Any:
+            passes.assign(passes + 1.0)
+            return tf.reduce_mean((model(batch[0]) - batch[1]) ** 2)
+
+        return {"loss": _update(optimizer, loss, model.trainable_variables)}
 
     def data() -> Any:
         return tf.data.Dataset.from_tensor_slices((x, y))
@@ -75,7 +81,7 @@ def stale(ctx: Any, *, staleness: int) -> dict[str, Any]:
     # Closures of one turn, with all of its steps.
     closure_sizes.UNROLL, closure_sizes._SAVED = shared, 0.0
     ctx.train_steps(step, data, num_steps=num_steps, steps_per_call=shared)
-    found = {"trained": _flat(model)}
+    found = {"trained": _flat(model), "passes": float(passes.numpy()), "steps": num_steps}
     for name, held in {"by hand": shared, "fresh": 1}.items():
         weights, rate = make()[0], 0.1
         seen = weights.get_weights()
@@ -299,6 +305,50 @@ def _penalty_step(self: Any, x: Any, y: Any) -> Any:
     return _update(self.optimizer, loss, self.first.trainable_variables)
 
 
+def _spectral(keras: Any) -> Any:
+    """Its kernel is assigned in each forward pass."""
+    if not hasattr(keras.layers, "SpectralNormalization"):
+        return _dense(keras)
+    hidden = keras.layers.SpectralNormalization(keras.layers.Dense(5, activation="tanh"))
+    model = keras.Sequential([keras.layers.Input((4,)), hidden, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), loss="mse")
+    return model
+
+
+def _forward_step(self: Any, x: Any, y: Any) -> Any:
+    """Updates by derivatives in forward mode too."""
+    import tensorflow as tf
+
+    first = self.first.trainable_variables[0]
+    first = first if isinstance(first, tf.Variable) else first.value  # of Keras 3
+    with tf.autodiff.ForwardAccumulator(first, tf.ones_like(first)) as forward:
+        output = self.first(x)
+    slope = tf.reduce_mean(forward.jvp(output))
+    first.assign_sub(0.01 * tf.ones_like(first) * slope)
+    return _update(
+        self.optimizer, lambda: tf.reduce_mean((self.first(x) - y) ** 2), self.first.trainable_variables
+    )
+
+
+def _own_gradient_step(self: Any, x: Any, y: Any) -> Any:
+    import tensorflow as tf
+
+    kernel, bias = self.second.trainable_variables[:2]
+
+    @tf.custom_gradient
+    def scaled(inputs: Any) -> Any:
+        def gradient(upstream: Any, variables: Any) -> Any:
+            assert len(variables) == 1
+            return upstream @ tf.transpose(kernel), [tf.transpose(inputs) @ upstream]
+
+        return inputs @ tf.convert_to_tensor(kernel), gradient
+
+    def loss() -> Any:
+        return tf.reduce_mean((scaled(x) + bias) ** 2) + tf.reduce_mean((self.first(x) - y) ** 2)
+
+    return _update(self.optimizer, loss, [kernel, bias, *self.first.trainable_variables])
+
+
 def _recurrent(keras: Any) -> Any:
     layers = [keras.layers.Embedding(20, 3), keras.layers.LSTM(4), keras.layers.Dense(1)]
     model = keras.Sequential([keras.layers.Input((5,), dtype="int64"), *layers])
@@ -322,6 +372,9 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "loop": _own_step(_loop_step),
     "nested": _own_step(_nested_step),
     "penalty": _own_step(_penalty_step),
+    "spectral": _spectral,
+    "forward": _own_step(_forward_step),
+    "own_gradient": _own_step(_own_gradient_step),
     "recurrent": _recurrent,
     "mixed": _mixed,
 }

@@ -44,3 +44,5 @@ def test_stale_weights_are_those_of_the_first_step_that_shares_them(keras: str) 
     [chief] = run_function(f"{PROGRAMS}:stale", cluster, staleness=2, job_options={"ps_staleness": 2})
     np.testing.assert_allclose(chief.arrays["trained"], chief.arrays["by hand"], rtol=0, atol=1e-6)
     assert abs(chief.arrays["trained"] - chief.arrays["fresh"]).max() > 1e-3
+    # What a step assigns itself it reads anew, also under a tape.
+    assert chief.values["passes"] == chief.values["steps"]

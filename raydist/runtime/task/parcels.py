@@ -16,7 +16,7 @@ _FIRST_POLL_S, _MAX_POLL_S = 0.05, 1.0
 
 
 class Parcels(Protocol):
-    """As data.shared has it."""
+    """See `data.shared.Parcels`."""
 
     def put(self, key: str, content: bytes) -> None: ...
 

@@ -5,9 +5,10 @@ as a small layer. While the steps of a closure are traced, the small variables o
 and their gradients go back as one. What an update reads of another ps, such as the learning rate, crosses
 once.
 
-A worker reads what it would read without this: reads come after the updates that it has made itself. Those
-of other workers, which it may see or not anyway, it sees once a step. Where the user allows staleness, what a
-gradient tape records is read once for several steps.
+A worker reads what it would read without this: reads come after its own updates and assignments. It sees the
+updates of other workers once per step; without this it may see them at any time. What an update reads is read
+once per turn of the loop, unless the steps write it. Where the user allows staleness, what a gradient tape
+records is read once for several steps, in spite of what the worker's optimizers update in between.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _LARGEST_BYTES = 64 * 1024
 class _Held:
     """A variable's value in the graph, and how many operations had written the variable before."""
 
+    variable: Any
     value: tf.Tensor
-    writes: int
+    writes: tf_private.Writes
 
 
 class StepReads:
@@ -39,7 +41,7 @@ class StepReads:
 
     Args:
       variables: Variables that the steps are likely to read, of TensorFlow or Keras.
-      staleness: How many of its own updates a worker's weights may lack.
+      staleness: How many of a worker's own updates may be missing from the weights that it reads.
     """
 
     def __init__(self, variables: Sequence[Any], *, staleness: int = 0) -> None:
@@ -57,6 +59,8 @@ class StepReads:
         if self._num_steps % (self._staleness + 1) == 0:
             self._values.clear()
             self._has_joined = False
+        else:
+            self._values = {key: held for key, one in self._values.items() if (held := self._forgiven(one))}
         self._num_steps += 1
         tf_private.replace_reads(_read)
         _Active.reads = self
@@ -74,21 +78,28 @@ class StepReads:
         # What no tape records may be on its way to an assignment, and should be fresh.
         if not variable.trainable or not tf_private.is_recording():
             return read()
+        if tf_private.has_tangent(variable, self._graph):
+            return read()  # which a ForwardAccumulator follows
         if not self._has_joined:
             self._has_joined = True
             self._join()
         held = self._values.get(id(variable.handle))
         writes = tf_private.num_writes(variable, self._graph)
-        if held is not None and (self._staleness or held.writes == writes):
+        if held is not None and held.writes == writes:
             return tf_private.recorded_read(variable, held.value)
         value = read()
-        self._values[id(variable.handle)] = _Held(value, writes)
+        self._values[id(variable.handle)] = _Held(variable, value, writes)
         return value
+
+    def _forgiven(self, held: _Held) -> _Held | None:
+        """Returns what the next step may read in spite of updates; None if the steps assign it otherwise."""
+        writes = tf_private.num_writes(held.variable, self._graph)
+        return None if writes.others else _Held(held.variable, held.value, writes)
 
     def _scalar(self, variable: Any, read: tf_private.Read) -> tf.Tensor:
         held, writes = self._scalars.get(id(variable.handle)), tf_private.num_writes(variable, self._graph)
         if held is None or held.writes != writes:
-            held = self._scalars[id(variable.handle)] = _Held(read(), writes)
+            held = self._scalars[id(variable.handle)] = _Held(variable, read(), writes)
         return held.value
 
     def _join(self) -> None:
@@ -102,11 +113,11 @@ class StepReads:
                 continue
             with tf_private.not_recording():
                 with tf.device(device):
-                    joined = _joined([tf_private.read_alone(one) for one in group])
+                    joined = _joined([tf_private.read_unseen(one) for one in group])
                 values = _parts(joined, [one.shape for one in group])
             for variable, value in zip(group, values, strict=True):
                 writes = tf_private.num_writes(variable, self._graph)
-                self._values[id(variable.handle)] = _Held(value, writes)
+                self._values[id(variable.handle)] = _Held(variable, value, writes)
 
 
 class _Active:
