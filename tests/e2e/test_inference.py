@@ -215,7 +215,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 folder, values = sys.argv[1], np.load(sys.argv[2])
-served = tf.saved_model.load(folder + "/2").serve(tf.constant(values)).numpy()
+loaded = tf.saved_model.load(folder + "/2")
+served = loaded.serve(tf.constant(values)).numpy()
 [lite] = tf.lite.Interpreter(model_path=folder + "/model.tflite").get_signature_runner()(x=values).values()
 seen = {"served": served, "lite": lite}
 if len(sys.argv) > 4:

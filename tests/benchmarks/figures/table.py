@@ -74,6 +74,7 @@ BENCHMARKS = (
     Benchmark("ray_datasets", "--rounds 3", quick="--rows 50000 --rounds 1", minutes=0.7),
     Benchmark("records", "--rounds 3", quick="--rounds 1 --records 2000 --pictures 100", minutes=1.2),
     Benchmark("plain_pipeline", "--rounds 1", quick="--rounds 1 --records 100 --side 64", minutes=1.2),
+    Benchmark("predict", quick="--rows 20000 --rounds 1", minutes=1.5),
     # These are left to `--long`.
     Benchmark("large_data", "--only parquet", quick="--only parquet --files 20", minutes=3.0, is_long=True),
     Benchmark("large_data", "--only tfrecord", quick="--only tfrecord", minutes=3.0, is_long=True),
