@@ -144,6 +144,10 @@ ROOMS: dict[str, set[str]] = {
     "runtime.detach": {
         *("errors", "spec", "planning", "runtime.host", "runtime.cluster", "runtime.task", "runtime.group"),
     },
+    "inference.parts": {"errors"},
+    "inference": {
+        *("errors", "storage", "data", "data.order", "data.sources", "runtime.cluster", "inference.parts"),
+    },
     # Stays when Ray is gone.
     "watch": {"errors", "spec", "storage", "runtime.host"},
     "runs.handle": {"errors", "spec", "storage", "controller"},
@@ -173,7 +177,8 @@ ROOMS: dict[str, set[str]] = {
     "cli.commands": {
         *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "spec.request", "planning"),
         *("storage", "storage.files", "storage.claims"),
-        *("metrics", "page", "board", "runtime.host", "runtime.task", "runtime.checkup", "runtime.detach"),
+        *("metrics", "page", "board", "inference"),
+        *("runtime.host", "runtime.task", "runtime.checkup", "runtime.detach"),
         *("runs", "api", "cli.job_options", "cli.screen"),
         *("cli.run_argument", "cli", "__init__"),
     },
@@ -184,8 +189,10 @@ MAX_MODULES = 25
 
 # What an import inside a function may be for: one of these, or a module of raydist that loads one of these.
 LATE: dict[str, str] = {
+    "google": "protobuf's errors, which only reading TFRecord needs; TensorFlow brings them",
     "mlflow": "seconds; and only runs with --mlflow need it, which may not be installed",
     "numpy": "0.1 s, which `raydist plan` does without",
+    "onnxruntime": "only `export` to ONNX needs it, which may not be installed",
     "plotext": "only `metrics --plot` draws",
     "pyarrow": "0.3 s, which what reads no storage does without",
     "ray": "a second; and it reads its environment when it is imported",
@@ -210,11 +217,11 @@ UNPICKLING: dict[str, str] = {
 
 # Who may import the heavy or the replaceable ones.
 THIRD_PARTY: dict[str, set[str]] = {
-    "ray": {"runtime", "data"},
-    "tensorflow": {"training", "task", "data"},
-    "keras": {"training", "task", "data"},
-    "tf_keras": {"training", "task", "data"},
-    "pyarrow": {"storage", "metrics", "data"},
+    "ray": {"runtime", "data", "inference"},
+    "tensorflow": {"training", "task", "data", "inference"},
+    "keras": {"training", "task", "data", "inference"},
+    "tf_keras": {"training", "task", "data", "inference"},
+    "pyarrow": {"storage", "metrics", "data", "inference"},
     "pathspec": {"runtime"},
     "mlflow": {"tracking"},
     "tensorboard": {"board"},

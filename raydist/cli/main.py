@@ -42,6 +42,8 @@ COMMANDS = {
     "stop": "raydist.cli.commands.stop",
     "wait": "raydist.cli.commands.runs.wait",
     "download": "raydist.cli.commands.runs.download",
+    "predict": "raydist.cli.commands.predict",
+    "export": "raydist.cli.commands.export",
     "delete": "raydist.cli.commands.runs.delete",
     "stacks": "raydist.cli.commands.stacks",
     "profile": "raydist.cli.commands.runs.profile",

@@ -61,6 +61,25 @@ CASES = (
         read("checkpoint of step", damaged=(0, "checkpoint of step")),
     ),
     Case(["reproduce", "RUN"], read("raydist submit")),
+    # These two have tests of their own (test_inference.py). What is exported is not in the record.
+    Case(
+        ["export", "RUN", "--to", "saved_model"],
+        {
+            LIVE: (2, "has no exported model"),
+            FINISHED: (0, "saved_model"),
+            FAILED: (2, "has no exported model"),
+            DAMAGED: (2, "has no exported model"),
+        },
+    ),
+    Case(
+        ["predict", "RUN", "nowhere", "-o", "predicted"],
+        {
+            LIVE: (2, "has no exported model"),
+            FINISHED: (2, "it has no files"),
+            FAILED: (2, "has no exported model"),
+            DAMAGED: (2, "has no exported model"),
+        },
+    ),
     # Runs of virtual replicas have tests of their own (test_verify.py).
     Case(
         ["verify", "RUN", "--workers", "1"],

@@ -27,6 +27,7 @@ TOPICS = (
     "reproducing",
     "from-python",
     "notebooks",
+    "after-training",
     "on-a-cluster",
     "at-scale",
     "deploying",

@@ -40,19 +40,26 @@ class ImageSource(TakenSource):
     )
     structure = (0, 1, 2)
 
-    def __init__(self, uri: Uri, *, size: tuple[int, int] | None, channels: int) -> None:
+    def __init__(
+        self, uri: Uri, *, size: tuple[int, int] | None, channels: int, has_classes: bool = True
+    ) -> None:
+        """Looks for the files.
+
+        Args:
+          has_classes: Whether each file is in the folder of its class. Without classes all labels are 0.
+        """
         if channels not in (1, 3, 4):
             raise DataError(f"from_images got channels={channels!r}; give 1, 3 or 4")
         if size is not None and not _is_size(size):
             raise DataError(f"from_images got size={size!r}; give size=(height, width), two ints above 0")
-        self.files = DataFiles(uri, what="from_images", is_wanted=lambda key: "/" in key)
-        if not self.files.key(0):
+        self.files = DataFiles(uri, what="from_images", is_wanted=lambda key: not has_classes or "/" in key)
+        if has_classes and not self.files.key(0):
             raise DataError(
                 f"from_images got the file {self.files.uri(0)}; give a folder that holds one for each class"
             )
         self._size = size
         self._channels = channels
-        folders = [key.partition("/")[0] for key in self.files.keys()]
+        folders = [key.partition("/")[0] if has_classes else "" for key in self.files.keys()]
         self.class_names = sorted(set(folders))
         places = {name: label for label, name in enumerate(self.class_names)}
         self._labels = np.array([places[name] for name in folders], np.int64)

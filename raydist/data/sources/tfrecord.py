@@ -73,6 +73,11 @@ class TFRecordSource(GroupedSource):
     def num_bytes(self) -> int:
         return self._num_bytes
 
+    @property
+    def file_of_group(self) -> np.ndarray:
+        """The number of each group's file, int32 `[groups]`."""
+        return self._file_of
+
     def fingerprint(self) -> int:
         return self.files.fingerprint()
 

@@ -1,0 +1,94 @@
+"""`raydist predict RUN DATA -o OUT`: predictions of a run's exported model for files."""
+
+from __future__ import annotations
+
+import click
+
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.run_argument import open_named, run_argument
+from raydist.cli.screen import output
+from raydist.spec.settings.options import find_option
+
+_ADDRESS = find_option("address")
+_FORMATS = ("parquet", "tfrecord", "images")
+
+
+@click.command("predict", epilog="More: `raydist guide after-training`.")
+@run_argument
+@click.argument("data", metavar="DATA")
+@click.option("-o", "--out", metavar="OUT", required=True, help="Folder for the predictions, or its URI.")
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Actors that hold the model; each takes a CPU, and a GPU or a share of one where Ray has some.",
+)
+@click.option(
+    "--features",
+    metavar="COLUMNS",
+    help="Columns that make up the model's only input, with commas between; else each input is a column.",
+)
+@click.option(
+    "--copy", metavar="COLUMNS", help="Columns to copy, with commas between; all but the inputs when omitted."
+)
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(_FORMATS),
+    metavar="|".join(_FORMATS),
+    help="Format of the data; found out by the names of the files when omitted.",
+)
+@click.option(
+    "--batch-size", metavar="ROWS", type=click.IntRange(min=1), help="Rows that the model gets at once."
+)
+@click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)
+@storage_option
+@json_option
+def command(
+    run: str,
+    data: str,
+    out: str,
+    workers: int,
+    features: str | None,
+    copy: str | None,
+    format_name: str | None,
+    batch_size: int | None,
+    address: str | None,
+    storage: str,
+    is_json: bool,
+) -> None:
+    """Predict with a run's exported model.
+
+    DATA is a file or a folder of Parquet, TFRecord or images. OUT gets Parquet files: `prediction`, and the
+    columns that are not inputs of the model. The same command again continues one that was killed.
+
+    \b
+    Example:
+      raydist predict @latest s3://bucket/new -o s3://bucket/predicted --workers 4
+    """
+    from raydist.inference.predict import Prediction
+
+    prediction = Prediction(
+        run=open_named(storage, run),
+        data=data,
+        out=out,
+        format=format_name,
+        features=_names(features),
+        copy=_names(copy),
+        workers=workers,
+        batch_size=batch_size,
+        address=address,
+    )
+    with output.stdout_kept_for_json(is_json):
+        told = prediction.execute(lambda done, rows: output.show(f"{done} files, {rows} rows", is_error=True))
+    if is_json:
+        output.print_json({"run": prediction.run.run, "out": out, **told})
+        return
+    before = f", {told['rows_before']} of them before" if told["rows_before"] else ""
+    output.show(f"{told['rows']} predictions in {told['parts']} files in {out}{before}")
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())

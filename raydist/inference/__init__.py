@@ -1,0 +1,1 @@
+"""What a trained model is used for: batch inference over files, and other formats of the model."""

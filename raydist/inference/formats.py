@@ -1,0 +1,194 @@
+"""The exported model of a run in other formats, by Keras's own exporters; a process of its own.
+
+`python -m raydist.inference.formats` reads what to do as JSON from stdin and writes what was done to a file.
+A converter that crashes ends this process and not the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raydist.errors import UnsupportedError
+from raydist.inference.served_model import ServedModel, in_order
+
+KERAS, SAVED_MODEL, ONNX, LITERT = FORMATS = ("keras", "saved_model", "onnx", "litert")
+# The names of what is written.
+NAMES = {KERAS: "model.keras", SAVED_MODEL: "saved_model", ONNX: "model.onnx", LITERT: "model.tflite"}
+# What each needs beside TensorFlow, by the names of modules and of packages.
+NEEDS: Mapping[str, Mapping[str, str]] = {
+    ONNX: {"tf2onnx": "tf2onnx", "onnx": "onnx", "onnxruntime": "onnxruntime"}
+}
+_ROWS = 4
+# Converters may order sums in another way.
+_TOLERANCE = 1e-4
+
+Values = dict[str, np.ndarray]
+
+
+def convert(model_file: Path, saved_model: Path, formats: list[str], out: Path) -> dict[str, Any]:
+    """Writes the formats below `out`, calls each, and returns by format `difference`, or `error`.
+
+    Args:
+      saved_model: What the run exported; its signature tells the model's inputs.
+    """
+    served = ServedModel(saved_model)
+    batch = _batch(served)
+    expected = list(served.predict(batch).values())
+    try:
+        model, reason = _loaded(model_file), ""
+        _outputs(model, batch)  # Keras exports as ONNX only what was called
+    except Exception as error:  # whatever the layers raise
+        model, reason = None, _told(error)
+    done: dict[str, Any] = {}
+    for name in formats:
+        target = out / NAMES[name]
+        try:
+            if model is not None:
+                _write(model, name, target)
+            elif name == SAVED_MODEL:  # as the run has exported it
+                shutil.copytree(saved_model, target)
+            else:
+                done[name] = {"error": reason}
+                continue
+            found = _CALLS[name](target, batch)
+        except Exception as error:  # whatever the exporter and the layers raise
+            done[name] = {"error": _told(error)}
+            continue
+        done[name] = _compared(found, expected)
+    return done
+
+
+def _loaded(model_file: Path) -> Any:
+    if not model_file.exists():
+        raise UnsupportedError("the run has exported a SavedModel alone; a note of the run has the reason")
+    return _library(model_file).models.load_model(model_file, compile=False)
+
+
+def _library(model_file: Path) -> Any:
+    """Returns the Keras that a .keras file was saved by: Keras 3, or tf_keras."""
+    with zipfile.ZipFile(model_file) as archive:
+        version = str(json.loads(archive.read("metadata.json"))["keras_version"])
+    return importlib.import_module("tf_keras" if version.startswith("2.") else "keras")
+
+
+def _write(model: Any, name: str, target: Path) -> None:
+    is_keras2 = any(base.__module__.startswith("tf_keras.") for base in type(model).__mro__)
+    if name == KERAS:
+        model.save(target)
+    elif name == SAVED_MODEL:
+        model.export(str(target))
+    elif is_keras2:
+        raise UnsupportedError("it is a model of Keras 2, whose exporter writes a SavedModel only")
+    else:
+        model.export(str(target), format=name)
+
+
+def _batch(served: ServedModel) -> Values:
+    """Returns a few examples that any model takes: small numbers, and 0 and 1 for whole ones."""
+    draw = np.random.default_rng(0)
+    values = {}
+    for one in served.inputs:
+        shape = (_ROWS, *(size or 1 for size in one.shape))
+        if one.dtype.kind == "O":
+            values[one.name] = np.full(shape, b"a", object)
+        elif one.dtype.kind == "f":
+            values[one.name] = draw.uniform(-1, 1, shape).astype(one.dtype)
+        else:
+            values[one.name] = draw.integers(0, 2, shape).astype(one.dtype)
+    return values
+
+
+def _compared(found: list[np.ndarray], expected: list[np.ndarray]) -> dict[str, Any]:
+    if [one.shape for one in found] != [one.shape for one in expected]:
+        shapes = [[list(one.shape) for one in each] for each in (found, expected)]
+        return {"error": f"its outputs have the shapes {shapes[0]}, and those of the run's model {shapes[1]}"}
+    difference = max(
+        float(np.max(np.abs(one.astype(np.float64) - other.astype(np.float64)), initial=0.0))
+        for one, other in zip(found, expected, strict=True)
+    )
+    scale = max(1.0, *(float(np.max(np.abs(one), initial=0.0)) for one in expected))
+    if not difference <= _TOLERANCE * scale:  # NaN, too
+        return {"error": f"its outputs differ from those of the run's model by up to {difference:.3g}"}
+    return {"difference": difference}
+
+
+def _call_saved_model(path: Path, batch: Values) -> list[np.ndarray]:
+    return list(ServedModel(path).predict(batch).values())
+
+
+def _call_keras(path: Path, batch: Values) -> list[np.ndarray]:
+    return _outputs(_loaded(path), batch)
+
+
+def _outputs(model: Any, batch: Values) -> list[np.ndarray]:
+    import tensorflow as tf
+
+    inputs = getattr(model, "input", None)
+    if isinstance(inputs, dict):
+        given: Any = {key: tf.constant(batch[one.name]) for key, one in inputs.items()}
+    else:
+        names = [one.name for one in tf.nest.flatten(inputs)] if inputs is not None else list(batch)
+        # tf_keras's signature has names of its own.
+        arrays = [tf.constant(batch.get(name, next(iter(batch.values())))) for name in names]
+        given = arrays[0] if len(arrays) == 1 else arrays
+    outputs = model(given, training=False)
+    if isinstance(outputs, dict):
+        outputs = [outputs[name] for name in in_order(outputs)]
+    return [np.asarray(one) for one in tf.nest.flatten(outputs)]
+
+
+def _call_onnx(path: Path, batch: Values) -> list[np.ndarray]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    given = {one.name: batch[one.name] for one in session.get_inputs()}
+    outputs = dict(zip([one.name for one in session.get_outputs()], session.run(None, given), strict=True))
+    # Numbered ones are in the model's own order.
+    is_numbered = all(name.startswith("Identity") for name in outputs)
+    return [np.asarray(outputs[name]) for name in (outputs if is_numbered else in_order(outputs))]
+
+
+def _call_litert(path: Path, batch: Values) -> list[np.ndarray]:
+    import tensorflow as tf
+
+    runner = tf.lite.Interpreter(model_path=str(path)).get_signature_runner()
+    outputs = runner(**batch)
+    return [np.asarray(outputs[name]) for name in in_order(outputs)]
+
+
+_CALLS: Mapping[str, Callable[[Path, Values], list[np.ndarray]]] = {
+    KERAS: _call_keras,
+    SAVED_MODEL: _call_saved_model,
+    ONNX: _call_onnx,
+    LITERT: _call_litert,
+}
+
+
+def _told(error: Exception) -> str:
+    """Returns the first line of an error that says something."""
+    if isinstance(error, UnsupportedError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def main() -> None:
+    """Does what the JSON on stdin says; see the module."""
+    asked = json.load(sys.stdin)
+    with contextlib.redirect_stdout(sys.stderr):  # Keras prints a page about each export
+        done = convert(Path(asked["model"]), Path(asked["saved_model"]), asked["formats"], Path(asked["out"]))
+    Path(asked["result"]).write_text(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""What is predicted for: Parquet, TFRecord or pictures, in units that can be read by themselves."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raydist.data.failures import data_error_in
+from raydist.data.order.windows import Piece
+from raydist.data.sources.columns import Layout, width_of
+from raydist.data.sources.files import DataFiles, first_line
+from raydist.data.sources.images import ImageSource
+from raydist.data.sources.selection import Selection
+from raydist.data.sources.tfrecord import from_tfrecord
+from raydist.errors import DataError
+from raydist.inference.parts import Part
+from raydist.inference.served_model import ModelInput
+from raydist.storage.filesystem import Storage
+
+PARQUET, TFRECORD, IMAGES = FORMATS = ("parquet", "tfrecord", "images")
+_ENDINGS: Mapping[str, tuple[str, ...]] = {
+    PARQUET: (".parquet", ".parq", ".pq"),
+    TFRECORD: (".tfrecord", ".tfrecords"),
+    IMAGES: (".png", ".jpg", ".jpeg", ".gif", ".bmp"),
+}
+_WHAT = "predict"
+
+
+class Batch(NamedTuple):
+    """Some rows: what is copied of them beside their predictions, and what the model gets."""
+
+    kept: pa.Table
+    values: dict[str, np.ndarray]
+
+
+class Input(abc.ABC):
+    """An input that is read in units.
+
+    Attributes:
+      format: One of FORMATS.
+      unit_rows: The rows of each unit.
+      unit_files: The file of each unit, numbered.
+      batch_size: How many rows a model gets at once, unless told otherwise.
+    """
+
+    format: str
+    files: DataFiles
+    unit_rows: Sequence[int]
+    unit_files: Sequence[int]
+    batch_size = 1024
+
+    @abc.abstractmethod
+    def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
+        """Yields the rows of a part in their order.
+
+        Raises DataError where they cannot be read, or do not fit the model's inputs.
+        """
+
+
+class _Parquet(Input):
+    """The rows of Parquet files."""
+
+    format = PARQUET
+
+    def __init__(self, data: str, features: tuple[str, ...] | None, copy: tuple[str, ...] | None) -> None:
+        self.files = DataFiles(data, what=_WHAT, is_wanted=lambda key: format_of(key) == PARQUET)
+        self._features, self._copy = features, copy
+        groups = self.files.of_each("rows", self._groups)
+        found = [(file, group, rows) for file, sizes in enumerate(groups) for group, rows in sizes]
+        self.unit_files = [file for file, _, _ in found]
+        self._group_in_file = [group for _, group, _ in found]
+        self.unit_rows = [rows for _, _, rows in found]
+
+    def _groups(self, number: int) -> list[tuple[int, int]]:
+        footer = self._reading(number, lambda: pq.ParquetFile(self.files.open(number))).metadata
+        sizes = [(group, footer.row_group(group).num_rows) for group in range(footer.num_row_groups)]
+        return [(group, size) for group, size in sizes if size]
+
+    def _reading(self, number: int, read: Any) -> Any:
+        try:
+            return self.files.reading(number, read)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"cannot read the Parquet of {self.files.uri(number)}: {first_line(error)}"
+            ) from error
+
+    def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
+        number = self.unit_files[part.first]
+        uri = self.files.uri(number)
+        file = self._reading(number, lambda: pq.ParquetFile(self.files.open(number), pre_buffer=True))
+        schema = file.schema_arrow
+        layout = _layout(schema, inputs, self._features, where=uri)
+        fed = {column.name for column in layout.columns}
+        if self._copy is not None and (unknown := [name for name in self._copy if name not in schema.names]):
+            raise DataError(f"{uri} has no column {unknown[0]}, which --copy names")
+        kept = [
+            name for name in schema.names if (name not in fed if self._copy is None else name in self._copy)
+        ]
+        groups = self._group_in_file[part.first : part.end]
+        read = file.iter_batches(size, row_groups=groups, columns=[*{*kept, *fed}])
+        while (rows := self._reading(number, lambda: next(read, None))) is not None:
+            table = pa.Table.from_batches([rows])
+            yield Batch(table.select(kept), _values(table, layout, inputs, where=uri))
+
+
+def _layout(
+    schema: pa.Schema, inputs: Sequence[ModelInput], features: Sequence[str] | None, *, where: str
+) -> Layout:
+    """Returns which columns make up the model's inputs; raises DataError where they cannot."""
+    missing = [one.name for one in inputs if one.name not in schema.names]
+    if features is None and missing:
+        told = f"{where} has no column {missing[0]}, an input of the model ({_all(inputs)})"
+        remedy = "name the columns that make it up with --features" if len(inputs) == 1 else "rename a column"
+        raise DataError(f"{told}; {remedy}")
+    _check_features(inputs, features)
+    selection = Selection(
+        what=_WHAT,
+        features=features,
+        label=None,
+        columns=None if features is not None else [one.name for one in inputs],
+        dtype="float32" if features is None else inputs[0].dtype,
+        defaults={},
+    )
+    layout = Layout.of(schema, selection, where=where)
+    for column in layout.columns if features is not None else ():  # which become one tensor of that type
+        if not np.can_cast(column.dtype, inputs[0].dtype, "same_kind"):
+            raise DataError(
+                f"column {column.name} of {where} is {column.type}, and the model's input is {inputs[0]}"
+            )
+    return layout
+
+
+def _check_features(inputs: Sequence[ModelInput], features: Sequence[str] | None) -> None:
+    if features is not None and len(inputs) != 1:
+        raise DataError(f"--features is for a model of one input, and it has {_all(inputs)}")
+    if features is not None and inputs[0].dtype.kind == "O":
+        raise DataError(f"--features is for a model of numbers, and it has {_all(inputs)}")
+
+
+def _values(
+    table: pa.Table, layout: Layout, inputs: Sequence[ModelInput], *, where: str
+) -> dict[str, np.ndarray]:
+    widths = {column.name: width_of(column, table) for column in layout.columns if column.needs_width}
+    arrays = [np.empty((len(table), *field.shape), field.dtype) for field in layout.fields(widths)]
+    layout.fill(arrays, table, widths=widths, where=where)
+    return {one.name: _fitted(array, one, where=where) for one, array in zip(inputs, arrays, strict=True)}
+
+
+def _fitted(array: np.ndarray, wanted: ModelInput, *, where: str) -> np.ndarray:
+    """Returns the values with the type and shape of an input; raises DataError where they have others."""
+    sizes = [size for size in wanted.shape if size is not None]
+    row = math.prod(array.shape[1:])
+    has_shape = array.shape[1:] == wanted.shape or (
+        row == math.prod(sizes) if len(sizes) == len(wanted.shape) else array.ndim == 1 + len(wanted.shape)
+    )
+    is_text = (array.dtype.kind == "O", wanted.dtype.kind == "O")
+    has_type = is_text[0] == is_text[1] and np.can_cast(array.dtype, wanted.dtype, "same_kind")
+    if not (has_shape and has_type):
+        kind = "string" if is_text[0] else array.dtype.name
+        raise DataError(
+            f"the columns for input {wanted} of the model are {kind}{[*array.shape[1:]]} in {where}; give "
+            "columns of that type and size"
+        )
+    if len(sizes) == len(wanted.shape):
+        array = array.reshape(len(array), *sizes)
+    return array.astype(wanted.dtype, copy=False)
+
+
+class _TFRecord(Input):
+    """The records of TFRecord files, which are of the type `tf.train.Example`."""
+
+    format = TFRECORD
+
+    def __init__(self, data: str, features: tuple[str, ...] | None) -> None:
+        self._source = from_tfrecord(data)
+        self._features = features
+        self.files = self._source.files
+        self.unit_rows = self._source.group_sizes.tolist()
+        self.unit_files = self._source.file_of_group.tolist()
+        before = np.cumsum([0, *self.unit_rows[:-1]])
+        firsts = {file: before[unit] for unit, file in reversed(list(enumerate(self.unit_files)))}
+        self._first_in_file = [
+            int(first - firsts[file]) for first, file in zip(before, self.unit_files, strict=True)
+        ]
+
+    def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
+        number = self.unit_files[part.first]
+        name = self.files.key(number) or self.files.uri(number).rpartition("/")[2]
+        at = self._first_in_file[part.first]
+        for unit in range(part.first, part.end):
+            for first in range(0, self.unit_rows[unit], size):
+                end = min(first + size, self.unit_rows[unit])
+                records, _ = self._source.read([Piece(group=unit, first=first, end=end)])
+                kept = pa.table({"file": [name] * len(records), "record": range(at, at + len(records))})
+                at += len(records)
+                yield Batch(kept, self._parsed(records, inputs, where=self.files.uri(number)))
+
+    def _parsed(
+        self, records: np.ndarray, inputs: Sequence[ModelInput], *, where: str
+    ) -> dict[str, np.ndarray]:
+        import tensorflow as tf
+
+        _check_features(inputs, self._features)
+        kinds = _kinds(records[0], where=where)
+        shapes: dict[str, list[int]] = {name: [] for name in self._features or ()}
+        if self._features is None:
+            for one in inputs:
+                if None in one.shape:
+                    raise DataError(f"input {one} of the model has no fixed size, which TFRecords need")
+                shapes[one.name] = [size for size in one.shape if size is not None]
+        for feature in shapes:
+            if feature not in kinds:
+                known = ", ".join(sorted(kinds))
+                raise DataError(f"the first record of {where} has no feature {feature}; it has {known}")
+        specs = {name: tf.io.FixedLenFeature(shape, kinds[name]) for name, shape in shapes.items()}
+        try:
+            parsed = tf.io.parse_example(tf.constant(records), specs)
+        except tf.errors.InvalidArgumentError as error:
+            raise DataError(f"a record of {where} does not fit the model: {_told(error)}") from error
+        arrays = {name: value.numpy() for name, value in parsed.items()}
+        if self._features is not None:
+            arrays = {inputs[0].name: np.stack([arrays[name] for name in self._features], axis=-1)}
+        return {one.name: _fitted(arrays[one.name], one, where=where) for one in inputs}
+
+
+def _kinds(record: bytes, *, where: str) -> dict[str, Any]:
+    """Returns the types of the features of a record."""
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    types = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.int64}
+    try:
+        features = tf.train.Example.FromString(record).features.feature
+    except DecodeError as error:
+        raise DataError(f"the records of {where} are not of the type tf.train.Example") from error
+    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
+    return {name: types[kind] for name, kind in kinds.items() if kind is not None}
+
+
+def _told(error: Any) -> str:
+    return str(error.message).strip().partition("\n")[0].partition(" [Op:")[0]
+
+
+class _Images(Input):
+    """Pictures, one a unit."""
+
+    format = IMAGES
+    batch_size = 64
+
+    def __init__(self, data: str) -> None:
+        self._data = data
+        self.files = DataFiles(data, what=_WHAT)
+        self.unit_rows = [1] * len(self.files)
+        self.unit_files = [0] * len(self.files)  # a part may have many
+        self._source: ImageSource | None = None
+
+    def batches(self, part: Part, inputs: Sequence[ModelInput], *, size: int) -> Iterator[Batch]:
+        import tensorflow as tf
+
+        [wanted, *others] = inputs
+        channels = wanted.shape[2] if len(wanted.shape) == 3 else None
+        if others or channels is None:
+            raise DataError(
+                f"the model has {_all(inputs)}, and no single input of pictures [height, width, 1|3|4]"
+            )
+        if self._source is None:
+            height, width, _ = wanted.shape
+            fixed = None if height is None or width is None else (height, width)
+            self._source = ImageSource(self._data, size=fixed, channels=channels, has_classes=False)
+        for first in range(part.first, part.end, size):
+            rows = np.arange(first, min(first + size, part.end))
+            names = [self.files.key(row) or self.files.uri(row).rpartition("/")[2] for row in rows.tolist()]
+            try:
+                images, _ = self._source.decode([tf.constant(one) for one in self._source.take(rows)])
+            except tf.errors.OpError as error:
+                raise data_error_in(error) or DataError(f"cannot decode a picture: {_told(error)}") from error
+            yield Batch(pa.table({"file": names}), {wanted.name: images.numpy().astype(wanted.dtype)})
+
+
+def _all(inputs: Sequence[ModelInput]) -> str:
+    return ", ".join(map(str, inputs))
+
+
+def format_of(key: str) -> str | None:
+    """Returns the format of a file by its name; None where that does not tell it."""
+    lower = key.lower()
+    return next((each for each, endings in _ENDINGS.items() if lower.endswith(endings)), None)
+
+
+def open_input(
+    data: str, *, format: str | None, features: tuple[str, ...] | None, copy: tuple[str, ...] | None
+) -> Input:
+    """Opens what is predicted for.
+
+    Args:
+      format: One of FORMATS; None takes that of the first file whose name tells it.
+      features: The columns, or features of records, that are stacked to the model's only input.
+      copy: The columns of Parquet that are copied; None copies all that the model does not get.
+
+    Raises:
+      DataError: There are no files, no rows, or an option does not go with the format.
+    """
+    if format is None:
+        place = Storage.open(data, follows_links=True)
+        keys = [file.key or data for file in place.find_files()]
+        format = next((found for found in map(format_of, keys) if found is not None), None)
+        if format is None:
+            told = (
+                f"the names of its {len(keys)} files tell no format; give --format"
+                if keys
+                else "it has no files"
+            )
+            raise DataError(f"there is nothing to predict for in {place.uri()}: {told}")
+    if copy is not None and format != PARQUET:
+        raise DataError(f"--copy names columns of Parquet, and {data} is {format}")
+    if features is not None and format == IMAGES:
+        raise DataError(f"--features names columns, and {data} is images")
+    match format:
+        case "parquet":
+            opened: Input = _Parquet(data, features, copy)
+        case "tfrecord":
+            opened = _TFRecord(data, features)
+        case _:
+            opened = _Images(data)
+    if not sum(opened.unit_rows):
+        raise DataError(f"there is nothing to predict for in {data}: its files have no rows")
+    return opened

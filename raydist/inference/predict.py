@@ -1,0 +1,218 @@
+"""Batch inference: Ray Data's actors predict the parts of an input, each of which becomes one file."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import raydist.errors
+from raydist.errors import ClusterError, DataError, MistakeError, RaydistError, TrainingError
+from raydist.inference.inputs import Batch, Input, open_input
+from raydist.inference.parts import MANIFEST, Manifest, Part, cut, missing
+from raydist.inference.served_model import ServedModel, as_column, identity, load_model
+from raydist.runtime.cluster.connection import EmbeddedSize, connect
+from raydist.storage.filesystem import Storage
+from raydist.storage.run_storage import RunStorage
+
+# Of Ray Data's blocks there are no more than these for each worker; each has some of the parts.
+_BLOCKS_PER_WORKER = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What is asked for.
+
+    Attributes:
+      data: A file or a folder, as a path or URI.
+      format: Of the data; None finds it out by the names of the files.
+      features: The columns that are stacked to the model's only input; None where its inputs are columns.
+      copy: The columns that are copied; None for all that are not features.
+      workers: How many actors hold the model.
+      batch_size: How many rows the model gets at once; None for the format's own number.
+      address: Of Ray; None as for a run.
+    """
+
+    run: RunStorage
+    data: str
+    out: str
+    format: str | None = None
+    features: tuple[str, ...] | None = None
+    copy: tuple[str, ...] | None = None
+    workers: int = 1
+    batch_size: int | None = None
+    address: str | None = None
+
+    def execute(self, tell: Callable[[int, int], None] = lambda done, rows: None) -> dict[str, int]:
+        """Predicts what is not in the folder yet; returns numbers of parts and rows, and those done before.
+
+        Args:
+          tell: Called with the number of files that are there, and their rows, after each new one.
+
+        Raises:
+          MistakeError: The run has no exported model, the data do not fit it, or the folder has something
+            else in it.
+          ClusterError: Ray cannot be reached, or is too small.
+        """
+        model = identity(self.run)
+        # The actors have another current folder.
+        place = self.data if "://" in self.data else os.path.abspath(os.path.expanduser(self.data))
+        data = open_input(place, format=self.format, features=self.features, copy=self.copy)
+        parts = cut(data.unit_rows, data.unit_files)
+        manifest = Manifest(
+            run=self.run.run,
+            model=model,
+            data=data.files.fingerprint(),
+            format=data.format,
+            features=self.features,
+            copy=self.copy,
+            num_parts=len(parts),
+            num_rows=sum(data.unit_rows),
+        )
+        out = Storage.open(self.out)
+        ahead = missing(parts, _claim(out, manifest))
+        done, rows = len(parts) - len(ahead), manifest.num_rows - sum(part.num_rows for part in ahead)
+        told = {"parts": len(parts), "rows": manifest.num_rows, "parts_before": done, "rows_before": rows}
+        if ahead:
+            for part_rows in self._predicted(ahead, data, out):
+                done, rows = done + 1, rows + part_rows
+                tell(done, rows)
+        if missing(parts, out.list_names("")):
+            raise ClusterError(
+                f"Ray ended before all predictions were in {out.uri()}; give the same command again"
+            )
+        return told
+
+    def _predicted(self, parts: Sequence[Part], data: Input, out: Storage) -> Iterator[int]:
+        """Yields the rows of each part once it is written."""
+        with connect(self.address, embedded=lambda: EmbeddedSize(num_cpus=self.workers + 1)):
+            import ray
+            import ray.data
+
+            resources = ray.cluster_resources()
+            if resources.get("CPU", 0) < self.workers:
+                raise ClusterError(
+                    f"{self.workers} workers need {self.workers} CPUs, and Ray has "
+                    f"{resources.get('CPU', 0):g}; give fewer --workers"
+                )
+            context = ray.data.DataContext.get_current()
+            context.enable_progress_bars = False
+            logging.getLogger("ray.data").setLevel(logging.ERROR)
+            blocks = min(len(parts), _BLOCKS_PER_WORKER * self.workers)
+            dataset = ray.data.from_items(
+                [{"part": number} for number in range(len(parts))], override_num_blocks=blocks
+            ).map_batches(
+                PartPredictor,
+                fn_constructor_kwargs={
+                    "run": self.run,
+                    "out": out,
+                    "data": data,
+                    "parts": parts,
+                    "batch_size": self.batch_size or data.batch_size,
+                },
+                batch_size=1,
+                compute=ray.data.ActorPoolStrategy(size=self.workers),
+                num_cpus=1,
+                # A share of one where there are fewer GPUs than workers.
+                num_gpus=min(1.0, resources.get("GPU", 0) / self.workers),
+            )
+            try:
+                for row in dataset.iter_rows():
+                    if row["error"]:
+                        raise getattr(raydist.errors, row["kind"])(row["error"])
+                    yield int(row["rows"])
+            except ray.exceptions.RayError as error:
+                reason = str(error).strip().partition("\n")[0]
+                raise ClusterError(f"Ray cannot run the predictions: {reason}") from error
+
+
+def _claim(out: Storage, manifest: Manifest) -> list[str]:
+    """Returns the names of the files in the folder, which from now on is this prediction's.
+
+    Raises MistakeError where it has those of something else.
+    """
+    names = out.list_names("")
+    if any(name != MANIFEST for name in names):
+        if MANIFEST not in names:
+            raise MistakeError(f"{out.uri()} has files that are no predictions; give a folder that is empty")
+        manifest.check_same(out.read_text(MANIFEST), uri=out.uri(MANIFEST))
+    else:
+        out.write_text(MANIFEST, manifest.as_json(), is_durable=True)
+    return names
+
+
+class PartPredictor:
+    """Ray Data's actor: predicts parts by their places in the list.
+
+    An error is a row of its result, because Ray would wrap it in a page of text.
+    """
+
+    def __init__(
+        self, *, run: RunStorage, out: Storage, data: Input, parts: Sequence[Part], batch_size: int
+    ) -> None:
+        self._out, self._data, self._parts, self._batch_size = out, data, parts, batch_size
+        self._model: ServedModel | None = None
+        self._run = run
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
+        [number] = batch["part"].tolist()
+        part = self._parts[number]
+        error, kind = "", ""
+        try:
+            if self._model is None:
+                self._model = load_model(self._run)
+            self._write(part, self._model)
+        except RaydistError as caught:
+            error, kind = str(caught), type(caught).__name__
+        except Exception as caught:  # whatever the model's layers raise
+            lines = str(caught).strip().splitlines() or [""]
+            error = f"the model fails in {part.name}: {type(caught).__name__}: {lines[0]}"
+            kind = TrainingError.__name__
+        return {"part": [number], "rows": [part.num_rows], "error": [error], "kind": [kind]}
+
+    def _write(self, part: Part, model: ServedModel) -> None:
+        """Stores a part's predictions: whole, or not at all."""
+        with tempfile.TemporaryDirectory(prefix="raydist-predict-") as folder:
+            path = Path(folder) / part.name
+            num_rows = _write_parquet(path, self._tables(part, model))
+            if num_rows != part.num_rows:
+                raise DataError(f"{part.name} has {num_rows} rows, not {part.num_rows} as its input said")
+            self._out.upload(path, part.name, is_durable=True)
+
+    def _tables(self, part: Part, model: ServedModel) -> Iterator[pa.Table]:
+        for batch in self._data.batches(part, model.inputs, size=self._batch_size):
+            yield _joined(batch, model)
+
+
+def _joined(batch: Batch, model: ServedModel) -> pa.Table:
+    table = batch.kept
+    for name, values in model.predict(batch.values).items():
+        if values.ndim == 0 or len(values) != len(table):
+            raise DataError(
+                f"output {name} of the model has no row for each example; its shape is {values.shape}"
+            )
+        if name in table.column_names:
+            raise DataError(f"the data have a column {name} already; leave it out with --copy")
+        table = table.append_column(name, as_column(values))
+    return table
+
+
+def _write_parquet(path: Path, tables: Iterable[pa.Table]) -> int:
+    num_rows = 0
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+        for table in tables:
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(path, table.schema))
+            writer.write_table(table)
+            num_rows += len(table)
+    return num_rows

@@ -1,0 +1,277 @@
+"""`raydist predict` and `export`: each row once, and the outputs of `model.predict`."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.e2e.conftest import Ended, RunningRay, start_raydist
+
+JOB = """
+import numpy as np
+import tensorflow as tf
+
+import raydist
+
+
+@raydist.job(workers=1, params={"kind": "numbers"})
+def train(ctx: raydist.TrainContext):
+    rng = np.random.default_rng(0)
+    layers = tf.keras.layers
+    with ctx.strategy.scope():
+        if ctx.params["kind"] == "numbers":
+            shape = (4,)
+            inner = [layers.Dense(8, activation="relu")]
+        else:
+            shape = (6, 5, 3)
+            inner = [layers.Rescaling(1 / 255), layers.Conv2D(3, 3), layers.Flatten()]
+        model = tf.keras.Sequential([tf.keras.Input(shape, name="x"), *inner, layers.Dense(3)])
+        model.compile("adam", "mse")
+    x = rng.normal(size=(32, *shape)).astype("float32")
+    y = rng.normal(size=(32, 3)).astype("float32")
+    ctx.fit(model, tf.data.Dataset.from_tensor_slices((x, y)).batch(16), epochs=1)
+"""
+# One process, which knows nothing of raydist.
+PREDICT = """
+import sys
+import keras
+import numpy as np
+model = keras.models.load_model(sys.argv[1])
+np.save(sys.argv[3], model.predict(np.load(sys.argv[2]), verbose=0))
+"""
+# Writes what only TensorFlow writes.
+WRITE = """
+import sys
+import numpy as np
+import tensorflow as tf
+kind, source, target = sys.argv[1:]
+values = np.load(source)
+if kind == "images":
+    for number, image in enumerate(values):
+        tf.io.write_file(f"{target}/{number:03d}.png", tf.io.encode_png(image.astype("uint8")))
+else:
+    for file, part in enumerate(np.array_split(values, 2)):
+        with tf.io.TFRecordWriter(f"{target}/{file}.tfrecord") as writer:
+            for row in part:
+                x = tf.train.Feature(float_list=tf.train.FloatList(value=row))
+                label = tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))
+                features = tf.train.Features(feature={"x": x, "label": label})
+                writer.write(tf.train.Example(features=features).SerializeToString())
+"""
+ROWS, FILES = 24000, 12
+PATIENCE_S = 180
+
+
+def train(raydist: Callable[..., Ended], folder: Path, kind: str = "numbers") -> None:
+    (folder / "job.py").write_text(JOB)
+    ended = raydist("submit", "job.py", "--name", kind, "-p", f"kind={kind}")
+    assert ended.code == 0, ended.err
+
+
+def program(text: str, *arguments: str) -> None:
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run([sys.executable, "-c", text, *arguments], check=True, env=environ, timeout=PATIENCE_S)
+
+
+def predicted_in_one_process(folder: Path, run: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    np.save(folder / "values.npy", values)
+    model = folder / "raydist_runs" / run / "export/model.keras"
+    program(PREDICT, str(model), str(folder / "values.npy"), str(folder / "predicted.npy"))
+    return np.load(io.BytesIO((folder / "predicted.npy").read_bytes()))
+
+
+def predictions(folder: Path) -> pa.Table:
+    return pq.ParquetDataset(folder).read()
+
+
+def matrix(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    return np.array(column.to_pylist(), np.float32)
+
+
+def test_predictions_that_were_killed_are_continued_with_each_row_once(
+    running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
+) -> None:
+    train(raydist, tmp_path)
+    values = np.random.default_rng(1).normal(size=(ROWS, 4)).astype("float32")
+    (tmp_path / "data").mkdir()
+    for file, rows in enumerate(np.array_split(np.arange(ROWS), FILES)):
+        columns = {name: values[rows, place] for place, name in enumerate("abcd")}
+        pq.write_table(pa.table({"id": rows, **columns}), tmp_path / f"data/{file:02d}.parquet")
+    command = ("predict", "numbers", "data", "-o", "out", "--address", running_ray.address)
+    # Small batches, so that there is a middle.
+    options = ("--features", "a,b,c,d", "--batch-size", "4")
+    process = start_raydist(running_ray, tmp_path, *command, *options)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(list((tmp_path / "out").glob("part-*"))) < 2:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
+    assert 2 <= len(before) < FILES
+
+    refused = raydist(*command, "--features", "a,b,d,c")
+    assert refused.code == 2
+    assert "is that of other predictions: features was " in refused.err
+
+    ended = raydist(*command, *options, "--workers", "2", "--json")
+    assert ended.code == 0, ended.err
+    assert "Traceback" not in ended.err
+    told = ended.json
+    assert (told["rows"], told["parts"]) == (ROWS, FILES)
+    assert told["parts_before"] >= len(before)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+    found = predictions(tmp_path / "out")
+    assert found.column_names == ["id", "prediction"]
+    ids = found["id"].to_numpy()
+    np.testing.assert_array_equal(np.sort(ids), np.arange(ROWS))
+    expected = predicted_in_one_process(tmp_path, "numbers", values)
+    np.testing.assert_allclose(matrix(found["prediction"]), expected[ids], rtol=0, atol=1e-6)
+
+    again = raydist(*command, *options, "--json")
+    assert (again.code, again.json["rows_before"]) == (0, ROWS)
+
+
+def test_records_are_predicted_by_the_features_of_the_inputs_names(
+    running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
+) -> None:
+    train(raydist, tmp_path)
+    values = np.random.default_rng(1).normal(size=(501, 4)).astype("float32")
+    expected = predicted_in_one_process(tmp_path, "numbers", values)
+    (tmp_path / "data").mkdir()
+    program(WRITE, "tfrecord", str(tmp_path / "values.npy"), str(tmp_path / "data"))
+    command = ("predict", "numbers", "data", "--address", running_ray.address, "--batch-size", "64")
+    ended = raydist(*command, "-o", "out")
+    assert ended.code == 0, ended.err
+    found = predictions(tmp_path / "out")
+    assert found["file"].to_pylist() == ["0.tfrecord"] * 251 + ["1.tfrecord"] * 250
+    assert found["record"].to_pylist() == [*range(251), *range(250)]
+    np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
+    missing = raydist(*command, "-o", "other", "--features", "label,y")
+    assert missing.code == 2
+    assert "has no feature y; it has label, x" in missing.err
+    assert json.loads((tmp_path / "other/_raydist.json").read_text())["features"] == ["label", "y"]
+
+
+def test_images_are_predicted_from_any_folder(
+    running_ray: RunningRay, raydist: Callable[..., Ended], tmp_path: Path
+) -> None:
+    train(raydist, tmp_path, "images")
+    values = np.random.default_rng(1).integers(0, 255, size=(70, 6, 5, 3)).astype("float32")
+    expected = predicted_in_one_process(tmp_path, "images", values)
+    (tmp_path / "data").mkdir()
+    program(WRITE, "images", str(tmp_path / "values.npy"), str(tmp_path / "data"))
+    ended = raydist("predict", "images", "data", "-o", "out", "--address", running_ray.address)
+    assert ended.code == 0, ended.err
+    found = predictions(tmp_path / "out")
+    assert found["file"].to_pylist() == [f"{number:03d}.png" for number in range(70)]
+    np.testing.assert_allclose(matrix(found["prediction"]), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("nobody", "data", "-o", "out"), "nobody"),
+        (("numbers", "nowhere", "-o", "out"), "it has no files"),
+        (("numbers", "job.py", "-o", "out"), "tell no format; give --format"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_mistake_is_one_sentence_before_ray_is_asked(
+    raydist: Callable[..., Ended], tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    folder = tmp_path / "raydist_runs/numbers/export/saved_model"
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_text("")
+    (folder.parents[1] / "run.json").write_text("{}")
+    (tmp_path / "job.py").write_text(JOB)
+    ended = raydist("predict", *arguments, "--address", "127.0.0.1:1")
+    assert ended.code == 2, ended.err
+    assert sentence in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+
+
+# Loads what was exported as those that serve it do.
+LOAD = """
+import sys
+import numpy as np
+import tensorflow as tf
+folder, values = sys.argv[1], np.load(sys.argv[2])
+loaded = tf.saved_model.load(folder + "/2")
+served = loaded.serve(tf.constant(values)).numpy()
+[lite] = tf.lite.Interpreter(model_path=folder + "/model.tflite").get_signature_runner()(x=values).values()
+seen = {"served": served, "lite": lite}
+if len(sys.argv) > 4:
+    import onnxruntime
+    [seen["onnx"]] = onnxruntime.InferenceSession(folder + "/model.onnx").run(None, {"x": values})
+np.savez(sys.argv[3], **seen)
+"""
+
+
+def test_exported_formats_have_the_outputs_of_the_run_s_model(
+    raydist: Callable[..., Ended], tmp_path: Path
+) -> None:
+    train(raydist, tmp_path)
+    values = np.random.default_rng(1).normal(size=(7, 4)).astype("float32")
+    expected = predicted_in_one_process(tmp_path, "numbers", values)
+    formats = ["saved_model", "litert", "keras"]
+    has_onnx = all(importlib.util.find_spec(name) for name in ("tf2onnx", "onnx", "onnxruntime"))
+    formats += ["onnx"] if has_onnx else []
+    first = raydist("export", "numbers", "--to", "saved_model", "-o", "models")
+    assert first.code == 0, first.err
+    ended = raydist("export", "numbers", "--to", ",".join(formats), "-o", "models", "--json")
+    assert ended.code == 0, ended.err
+    assert [row["format"] for row in ended.json["exported"]] == formats
+    assert all(row["difference"] <= 1e-5 for row in ended.json["exported"])
+    names = {"1", "2", "model.keras", "model.tflite", *(["model.onnx"] if has_onnx else [])}
+    assert {path.name for path in (tmp_path / "models").iterdir()} == names
+    arguments = [str(tmp_path / name) for name in ("models", "values.npy", "seen.npz")]
+    program(LOAD, *arguments, *(["onnx"] if has_onnx else []))
+    with np.load(io.BytesIO((tmp_path / "seen.npz").read_bytes())) as seen:
+        for name in seen:
+            np.testing.assert_allclose(seen[name], expected, atol=1e-5, err_msg=name)
+
+    (tmp_path / "raydist_runs/numbers/export/model.keras").unlink()
+    alone = raydist("export", "numbers", "--to", "keras,saved_model", "-o", "models")
+    assert alone.code == 2
+    [sentence] = alone.err.strip().splitlines()
+    assert "cannot be exported as keras: the run has exported a SavedModel alone" in sentence
+    assert sentence.endswith("models/3")  # which is written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("numbers", "--to", "onx"), "onx is no format; did you mean onnx?"),
+        (("numbers", "--to", ","), "name some of saved_model, onnx"),
+        (("empty", "--to", "keras"), "run empty has no exported model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_export_that_cannot_be_is_one_sentence(
+    raydist: Callable[..., Ended], tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    (tmp_path / "raydist_runs/empty").mkdir(parents=True)
+    (tmp_path / "raydist_runs/empty/run.json").write_text("{}")
+    ended = raydist("export", *arguments)
+    assert ended.code == 2, ended.err
+    assert sentence in ended.err
+    assert len(ended.err.strip().splitlines()) == 1

@@ -1,0 +1,118 @@
+"""Parquet as a model's inputs: which columns it gets, and what does not fit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raydist.errors import DataError
+from raydist.inference.inputs import Batch, open_input
+from raydist.inference.parts import cut
+from raydist.inference.served_model import ModelInput, as_column
+
+
+def wanted(name: str, shape: tuple[int | None, ...], dtype: Any = np.float32) -> ModelInput:
+    return ModelInput(name=name, shape=shape, dtype=np.dtype(dtype))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for file in range(2):
+        numbers = np.arange(10 * file, 10 * file + 10)
+        columns = {"id": numbers, "a": numbers / 2, "b": -numbers.astype("int32")}
+        lists = pa.array([[one, one + 1] for one in numbers.tolist()])
+        table = pa.table({**columns, "pair": lists, "name": [f"n{one}" for one in numbers.tolist()]})
+        pq.write_table(table, tmp_path / f"{file}.parquet", row_group_size=4)
+    return tmp_path
+
+
+def read(folder: Path, *inputs: ModelInput, size: int = 3, **options: Any) -> list[Batch]:
+    opened = open_input(str(folder), **{"format": None, "features": None, "copy": None, **options})
+    parts = cut(opened.unit_rows, opened.unit_files, most_rows=8)
+    assert [part.num_rows for part in parts] == [8, 2, 8, 2]
+    return [batch for part in parts for batch in opened.batches(part, inputs, size=size)]
+
+
+def test_features_are_stacked_and_the_others_kept(folder: Path) -> None:
+    batches = read(folder, wanted("x", (2,)), features=("b", "a"))
+    assert [one.kept.column_names for one in batches] == [["id", "pair", "name"]] * len(batches)
+    ids = np.concatenate([one.kept["id"].to_numpy() for one in batches])
+    np.testing.assert_array_equal(ids, np.arange(20))
+    x = np.concatenate([one.values["x"] for one in batches])
+    assert x.dtype == np.float32
+    np.testing.assert_array_equal(x, np.stack([-ids, ids / 2], axis=-1))
+
+
+def test_inputs_are_the_columns_of_their_names(folder: Path) -> None:
+    inputs = (
+        wanted("a", (1,)),
+        wanted("b", (), np.int64),
+        wanted("name", (1,), object),
+        wanted("pair", (2,)),
+    )
+    batches = read(folder, *inputs, copy=("id", "a"))
+    first = batches[0]
+    assert first.kept.column_names == ["id", "a"]
+    shapes = {name: (value.shape, value.dtype.name) for name, value in first.values.items()}
+    assert shapes == {
+        "a": ((3, 1), "float32"),
+        "b": ((3,), "int64"),
+        "name": ((3, 1), "object"),
+        "pair": ((3, 2), "float32"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "sentence"),
+    [
+        ([wanted("x", (2,))], {}, "no column x, an input of the model (x float32[2]); name the columns that"),
+        ([wanted("a", ()), wanted("x", ())], {}, "no column x, an input of the model (a float32[], x float"),
+        ([wanted("a", ()), wanted("b", ())], {"features": ("a",)}, "--features is for a model of one input"),
+        ([wanted("x", (3,))], {"features": ("a", "b")}, "are float32[2] in"),
+        ([wanted("a", (), np.int32)], {}, "for input a int32[] of the model are float64[]"),
+        ([wanted("a", (), object)], {}, "for input a string[] of the model are float64[]"),
+        ([wanted("x", (2,), np.int64)], {"features": ("b", "a")}, "column a of "),
+        ([wanted("x", (2,), object)], {"features": ("a", "b")}, "--features is for a model of numbers"),
+        ([wanted("x", (2,))], {"features": ("a", "bb")}, "no column bb; "),
+        ([wanted("a", ())], {"copy": ("ident",)}, "no column ident, which --copy names"),
+    ],
+    ids=str,
+)
+def test_column_that_does_not_fit_is_one_sentence(
+    folder: Path, inputs: list[ModelInput], options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        read(folder, *inputs, **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "sentence"),
+    [
+        ([], {}, "it has no files"),
+        (["a.txt"], {}, "tell no format; give --format"),
+        (["a.parquet"], {}, "cannot read the Parquet of "),
+        (["a.png"], {"features": ("a",)}, "--features names columns, and "),
+        (["a.png"], {"copy": ("a",)}, "--copy names columns of Parquet, and "),
+    ],
+    ids=str,
+)
+def test_data_that_cannot_be_read_are_one_sentence(
+    tmp_path: Path, names: list[str], options: dict[str, Any], sentence: str
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text("no data")
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        open_input(str(tmp_path), **{"format": None, "features": None, "copy": None, **options})
+
+
+def test_outputs_become_scalars_or_lists() -> None:
+    assert as_column(np.ones((2, 1), np.float32)).to_pylist() == [1.0, 1.0]
+    nested = as_column(np.arange(12).reshape(2, 2, 3))
+    assert nested.type == pa.list_(pa.list_(pa.int64(), 3), 2)
+    assert nested.to_pylist() == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]]]
