@@ -38,6 +38,7 @@ COMMANDS = {
     "tensorboard": "raydist.cli.commands.tensorboard",
     "reproduce": "raydist.cli.commands.runs.reproduce",
     "verify": "raydist.cli.commands.verify",
+    "scale": "raydist.cli.commands.studies.scale",
     "resume": "raydist.cli.commands.resume",
     "stop": "raydist.cli.commands.stop",
     "wait": "raydist.cli.commands.runs.wait",
@@ -54,7 +55,7 @@ COMMANDS = {
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.
-_SUPERVISED = (["submit"], ["resume"], ["reproduce"], ["verify"])
+_SUPERVISED = (["submit"], ["resume"], ["reproduce"], ["verify"], ["scale"])
 
 
 class _LazyGroup(click.Group):

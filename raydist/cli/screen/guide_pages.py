@@ -27,6 +27,7 @@ TOPICS = (
     "reproducing",
     "from-python",
     "notebooks",
+    "scaling",
     "on-a-cluster",
     "at-scale",
     "deploying",
