@@ -1,4 +1,4 @@
-"""`raydist scale` on a job that trains: what it measures, and that its runs are ordinary ones."""
+"""`raydist scale` and `compare` on jobs that train: what they measure, and that Ctrl-C ends them."""
 
 from __future__ import annotations
 
@@ -64,3 +64,18 @@ def test_ctrl_c_stops_the_run_that_goes_on(running_ray: RunningRay, tmp_path: Pa
     assert "stopped by Ctrl-C" in err
     assert out == ""
     assert run_names(storage) == ["digits-one-device"]
+
+
+def test_synchronous_and_asynchronous(raydist: Raydist, tmp_path: Path) -> None:
+    options = ("--strategies", "multi_worker_mirrored,parameter_server", "--workers", "2", "--steps", "50")
+    job = (str(ROOT / "jobs/sync_vs_async.py"), "-p", "steps=1000000")
+    ended = raydist("compare", *job, *options, "--storage", "runs", "--name", "both", "--json")
+    assert ended.code == 0, ended.err
+    runs = ended.json["runs"]
+    assert [one["run"] for one in runs] == ["both-multi_worker_mirrored", "both-parameter_server"]
+    assert [one["staleness"] for one in runs] == [0, 1]
+    assert ended.json["examples"] > 0
+    for one in runs:
+        assert one["examples_per_s"] > 0
+        assert one["loss_at_equal_examples"] > 0
+        assert one["loss_at_equal_time"] > 0

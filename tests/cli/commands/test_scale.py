@@ -13,6 +13,7 @@ import pytest
 from raydist.cli.commands.studies.short_runs import JobRuns
 from raydist.planning.plan import Plan
 from raydist.runs.scaling import Measurement
+from raydist.runs.strategies_compared import LossCurve
 from tests.cli.conftest import Run
 
 
@@ -43,14 +44,14 @@ def test_what_cannot_be_run_is_one_sentence(
     assert not out
 
 
-def measure(found: list[str], ending: BaseException | None) -> Callable[..., Measurement]:
+def measure(found: list[str], ending: BaseException | None) -> Callable[..., tuple[Measurement, LossCurve]]:
     """Returns a `JobRuns.measure` that runs nothing and ends the third run with `ending`."""
 
     def measured(self: JobRuns, name: str, plan: Plan, *, study: str, num_steps: int, **own: Any) -> Any:
         found.append(name)
         if len(found) == 3 and ending is not None:
             raise ending
-        return Measurement(
+        one = Measurement(
             name=name,
             run=f"{study}-{name}",
             state="CANCELLED",
@@ -59,6 +60,7 @@ def measure(found: list[str], ending: BaseException | None) -> Callable[..., Mea
             steps=num_steps,
             examples_per_s=100.0 * len(found),
         )
+        return one, LossCurve()
 
     return measured
 

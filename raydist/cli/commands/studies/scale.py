@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,18 +11,18 @@ import click
 from raydist.cli.commands.studies.short_runs import (
     SET_HERE,
     JobRuns,
+    csv_text,
+    run_each,
     steps_option,
-    watched_runs,
     write_file,
 )
 from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
 from raydist.cli.screen import output
 from raydist.cli.screen.grouped_help import RunCommand
-from raydist.errors import MistakeError, RaydistError
+from raydist.errors import MistakeError
 from raydist.runs.scaling import Measurement, verdict
 from raydist.runs.scaling_picture import picture
 from raydist.spec.job import Strategy
-from raydist.spec.result import CANCELLED_EXIT_CODE
 from raydist.spec.settings.params import ParamTexts
 
 if TYPE_CHECKING:
@@ -83,22 +81,15 @@ def command(
     )
     cases = _cases(runs, numbers_of_workers(workers_text))
     found: list[Measurement] = []
-    is_interrupted = False
-    try:
-        with watched_runs(is_json=is_json):
-            for name, own, plan in cases:
-                found.append(runs.measure(name, plan, study=cases[0][2].job.name, num_steps=steps, **own))
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        is_interrupted = True
-        output.show(f"stopped by Ctrl-C after {len(found)} of {len(cases)} runs", is_error=True)
-    except RaydistError:
-        if found and not is_json:  # which prints the error alone
-            _show(found, job=job, csv_path=csv_path, plot_path=plot_path, is_json=False)
-        raise
-    _show(found, job=job, csv_path=csv_path, plot_path=plot_path, is_json=is_json)
-    return CANCELLED_EXIT_CODE if is_interrupted else 0
+
+    def measure(name: str, own: dict[str, Any], plan: Plan) -> None:
+        one, _ = runs.measure(name, plan, study=cases[0][2].job.name, num_steps=steps, **own)
+        found.append(one)
+
+    def show(*, as_json: bool) -> None:
+        _show(found, job=job, csv_path=csv_path, plot_path=plot_path, is_json=as_json)
+
+    return run_each(cases, measure, show=show, is_json=is_json)
 
 
 def numbers_of_workers(text: str) -> list[int]:
@@ -139,15 +130,6 @@ def _show(
         return
     output.print_table(_HEADERS, [_cells(one, one_device) for one in found])
     output.show(told.sentence)
-
-
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the rows as CSV, with a line of names."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _cells(one: Measurement, one_device: Measurement) -> list[object]:

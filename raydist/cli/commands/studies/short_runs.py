@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from raydist.cli import running
 from raydist.cli.screen import output, standard_streams
-from raydist.errors import MistakeError, RunCancelledError
+from raydist.errors import MistakeError, RaydistError, RunCancelledError
 from raydist.metrics.records import Scope
 from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.runs.scaling import Measurement, TaskReadings, measured
+from raydist.runs.strategies_compared import LossCurve
+from raydist.spec.result import CANCELLED_EXIT_CODE
 from raydist.spec.run_state import RunState
 from raydist.spec.tasks import TaskType
 
@@ -50,6 +54,13 @@ steps_option = click.option(
 )
 
 
+class Show(Protocol):
+    """Prints what was found."""
+
+    def __call__(self, *, as_json: bool) -> None:
+        """Prints a table, or one JSON object."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobRuns:
     """The runs of one job that a command compares.
@@ -71,8 +82,10 @@ class JobRuns:
             self.job, config=self.config, params=self.params, **{**self.options, **_WITHOUT, **own}
         )
 
-    def measure(self, name: str, plan: Plan, *, study: str, num_steps: int, **own: Any) -> Measurement:
-        """Runs the job until it has made `num_steps`, or ends before, and returns how fast it was.
+    def measure(
+        self, name: str, plan: Plan, *, study: str, num_steps: int, **own: Any
+    ) -> tuple[Measurement, LossCurve]:
+        """Runs the job until it has made `num_steps`, or ends before; returns how fast it was, and its loss.
 
         Args:
           name: Of the run within the study.
@@ -86,10 +99,12 @@ class JobRuns:
 
         run = f"{study}-{name.replace(' ', '-')}"
         output.show(f"{name}: run {run}", is_error=True)
+        told = _Told()
         handle = api.submit(
             self.job,
             config=self.config,
             params=self.params,
+            on_event=told.take,
             **{**self.options, **_WITHOUT, **own, "name": run},
         )
         result = _stopped_after(handle, num_steps=num_steps)
@@ -99,7 +114,7 @@ class JobRuns:
         batch = None if sizes is None else sizes.size
         workers = [one for one in result.tasks if one.task.task_type is TaskType.WORKER]
         memory = [one.peak_memory_bytes for one in workers if one.peak_memory_bytes]
-        return Measurement(
+        found = Measurement(
             name=name,
             run=run,
             state=result.state.value,
@@ -111,8 +126,29 @@ class JobRuns:
             steps=result.steps,
             memory_bytes=max(memory, default=None),
             batch=batch,
-            **measured(_readings(open_run(plan.job.storage, run=run)), batch=batch),
+            **measured(_readings(open_run(plan.job.storage, run=run), told.curve), batch=batch),
         )
+        return found, told.curve
+
+
+class _Told:
+    """The chief's loss by step, as the run tells it: the last values of a stopped run may not be stored."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[int, float, float | None]] = []
+
+    @property
+    def curve(self) -> LossCurve:
+        begun_s = self._points[0][1] if self._points else 0.0
+        return LossCurve(
+            steps=[step for step, _, _ in self._points],
+            seconds=[at_s - begun_s for _, at_s, _ in self._points],
+            losses=[loss for _, _, loss in self._points],
+        )
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "progress" and event["step"] > (self._points[-1][0] if self._points else 0):
+            self._points.append((event["step"], event["at_s"], event["metrics"].get("loss")))
 
 
 def _stopped_after(handle: RunHandle, *, num_steps: int) -> RunResult:
@@ -135,7 +171,8 @@ def _stopped_after(handle: RunHandle, *, num_steps: int) -> RunResult:
     return result
 
 
-def _readings(run: RunStorage) -> dict[str, TaskReadings]:
+def _readings(run: RunStorage, curve: LossCurve) -> dict[str, TaskReadings]:
+    """Returns what each task stored; of parameter servers, where none does, the steps that the chief told."""
     from raydist.metrics.reading import read_columns
     from raydist.metrics.series import series_of
 
@@ -143,6 +180,8 @@ def _readings(run: RunStorage) -> dict[str, TaskReadings]:
     for one in series_of(read_columns(run, scope=Scope.LOCAL), scope=Scope.LOCAL):
         if not one.is_repeated:
             found.setdefault(one.task, {})[one.name] = one
+    if not found:
+        return {"chief/0": TaskReadings(steps=curve.steps, times=curve.seconds)}
     return {task: _readings_of(by_name) for task, by_name in found.items()}
 
 
@@ -171,9 +210,42 @@ def write_file(path: Path, text: str, *, option: str) -> None:
         ) from error
 
 
-@contextlib.contextmanager
-def watched_runs(*, is_json: bool) -> Iterator[None]:
-    """Runs several runs in the foreground, each of which Ctrl-C ends."""
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the rows as CSV, with a line of names."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def run_each(
+    cases: Sequence[tuple[str, dict[str, Any], Plan]],
+    measure: Callable[[str, dict[str, Any], Plan], None],
+    *,
+    show: Show,
+    is_json: bool,
+) -> int:
+    """Measures each case, shows what was found, and returns the exit code.
+
+    Ctrl-C and a run that fails end it, after what was found up to then is shown.
+    """
     standard_streams.tolerate_failures()
-    with output.stdout_kept_for_json(is_json), running.interrupts():
-        yield
+    num_measured = 0
+    try:
+        with output.stdout_kept_for_json(is_json), running.interrupts():
+            for case in cases:
+                measure(*case)
+                num_measured += 1
+    except KeyboardInterrupt:
+        if not num_measured:
+            raise
+        output.show(f"stopped by Ctrl-C after {num_measured} of {len(cases)} runs", is_error=True)
+        show(as_json=is_json)
+        return CANCELLED_EXIT_CODE
+    except RaydistError:
+        if num_measured and not is_json:  # which prints the error alone
+            show(as_json=False)
+        raise
+    show(as_json=is_json)
+    return 0
