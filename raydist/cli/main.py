@@ -38,6 +38,8 @@ COMMANDS = {
     "tensorboard": "raydist.cli.commands.tensorboard",
     "reproduce": "raydist.cli.commands.runs.reproduce",
     "verify": "raydist.cli.commands.verify",
+    "scale": "raydist.cli.commands.studies.scale",
+    "compare": "raydist.cli.commands.studies.compare",
     "resume": "raydist.cli.commands.resume",
     "stop": "raydist.cli.commands.stop",
     "wait": "raydist.cli.commands.runs.wait",
@@ -56,7 +58,7 @@ COMMANDS = {
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.
-_SUPERVISED = (["submit"], ["resume"], ["reproduce"], ["verify"])
+_SUPERVISED = (["submit"], ["resume"], ["reproduce"], ["verify"], ["scale"], ["compare"])
 
 
 class _LazyGroup(click.Group):

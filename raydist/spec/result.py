@@ -54,6 +54,7 @@ class TaskRecord:
       input_wait: Share of that time spent waiting for data, 0 to 1; None where it is not measured.
       collective_wait: Share of that time spent waiting in collectives, for the other tasks and the network;
         None where it is not measured.
+      peak_memory_bytes: The most memory that its process has had; None where that is not known.
       incarnation: How often the task was replaced in the attempt.
     """
 
@@ -65,6 +66,7 @@ class TaskRecord:
     step_s: float | None = None
     input_wait: float | None = None
     collective_wait: float | None = None
+    peak_memory_bytes: int | None = None
     incarnation: int = 0
     host: str | None = None
     pid: Pid | None = None

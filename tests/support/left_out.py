@@ -90,6 +90,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_profile.py": ALL,
     "e2e/test_python_api.py": ("run_that_ends", "runs_in_threads"),
     "e2e/test_resources.py": ("embedded_ray",),
+    "e2e/test_scale.py": ALL,
     "e2e/test_scripts.py": ("killed", "script_gives"),
     "e2e/test_secrets.py": ALL,
     "e2e/test_stacks.py": ALL,

@@ -28,6 +28,7 @@ TOPICS = (
     "from-python",
     "notebooks",
     "after-training",
+    "scaling",
     "on-a-cluster",
     "at-scale",
     "deploying",

@@ -104,6 +104,7 @@ def _task_record(task: TaskId, attempt: Attempt, times: StepTimes | None, step: 
         step_s=None if times is None else times.step_s,
         input_wait=None if times is None else times.input_wait,
         collective_wait=None if times is None else times.collective_wait,
+        peak_memory_bytes=status.peak_memory_bytes,
         incarnation=status.incarnation,
         host=status.host,
         pid=status.pid,

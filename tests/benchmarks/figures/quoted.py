@@ -85,4 +85,10 @@ NOT_MEASURED: Mapping[str, Mapping[str, str]] = {
         "at least 1% of what is sent, and at least 3 times as much": "a threshold",
         "at least 5 ms or at least 1% is retransmitted": "a threshold",
     },
+    "scaling.md": {
+        "efficiency is at least 80%": "a threshold",
+        "wait for data is at least 20% and": "a threshold",
+        "at least 20% of steps below 20 ms": "a threshold",
+        "at least 20% of longer steps": "a threshold",
+    },
 }

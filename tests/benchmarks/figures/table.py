@@ -42,7 +42,7 @@ BENCHMARKS = (
     Benchmark("import_time", minutes=0.1),
     Benchmark("steps", "--rounds 2", quick="--rounds 1 --steps 40", minutes=1.5),
     Benchmark("parameter_server", "--rounds 2", quick="--rounds 1 --steps 200", minutes=1.4),
-    Benchmark("virtual_replicas", "--rounds 1", quick="--rounds 1 --models dense", minutes=2.0),
+    Benchmark("virtual_replicas", "--rounds 1", quick="--rounds 1 --models dense", minutes=1.8),
     Benchmark("collective_clock", quick="--rounds 3 --steps 20", minutes=0.3),
     Benchmark("small_fits", quick="--rounds 1 --fits 2", minutes=0.6),
     Benchmark("small_fits", "--parts", quick="--parts --fits 2", minutes=0.2),
@@ -60,7 +60,7 @@ BENCHMARKS = (
     Benchmark("costs", "controller --seconds 8", quick="controller --seconds 3 --rounds 1", minutes=1.5),
     Benchmark("scale", "--seconds 15", quick="--tasks 100 --seconds 3", minutes=1.3),
     Benchmark("checkpoints", "--pairs 3", quick="--pairs 1 --batch 8", minutes=1.4),
-    Benchmark("checkpoint_stall", "--rounds 1", quick="--rounds 1 --saves 1", minutes=1.9),
+    Benchmark("checkpoint_stall", "--rounds 1", quick="--rounds 1 --saves 1", minutes=1.5),
     Benchmark("metrics_reading", "--kinds written", quick="--rows 20000 --repeats 1", minutes=0.8),
     Benchmark("page", "--repeats 3", quick="--rows 20000 --repeats 1", minutes=0.6),
     Benchmark("run_list", "--no-s3", quick="--no-s3 --runs 100", minutes=0.6),
@@ -79,7 +79,7 @@ BENCHMARKS = (
     Benchmark("ray_datasets", "--rounds 2", quick="--rows 50000 --rounds 1", minutes=0.5),
     Benchmark("records", "--rounds 2", quick="--rounds 1 --records 2000 --pictures 100", minutes=0.8),
     Benchmark("plain_pipeline", "--rounds 1", quick="--rounds 1 --records 100 --side 64", minutes=1.2),
-    Benchmark("predict", quick="--rows 20000 --rounds 1", minutes=1.5),
+    Benchmark("predict", "--rows 300000 --rounds 1", quick="--rows 20000 --rounds 1", minutes=0.7),
     # These are left to `--long`.
     Benchmark(
         "large_embedding",

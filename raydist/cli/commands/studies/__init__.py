@@ -1,0 +1,1 @@
+"""Commands that run one job several times and compare the runs."""

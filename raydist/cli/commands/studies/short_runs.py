@@ -1,0 +1,251 @@
+"""Runs a job for some steps, and reads what its tasks reported."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from raydist.cli import running
+from raydist.cli.screen import output, standard_streams
+from raydist.errors import MistakeError, RaydistError, RunCancelledError
+from raydist.metrics.records import Scope
+from raydist.planning.batch_sizes import batch_sizes_of
+from raydist.runs.scaling import Measurement, TaskReadings, measured
+from raydist.runs.strategies_compared import LossCurve
+from raydist.spec.result import CANCELLED_EXIT_CODE
+from raydist.spec.run_state import RunState
+from raydist.spec.tasks import TaskType
+
+if TYPE_CHECKING:
+    from raydist import RunHandle
+    from raydist.metrics.series import Series
+    from raydist.planning.plan import Plan
+    from raydist.spec.result import RunResult
+    from raydist.spec.settings.params import ParamTexts
+    from raydist.storage.run_storage import RunStorage
+
+# Options of a run that these commands set themselves.
+SET_HERE = ("workers", "resume", "detach", "on_end", "mlflow", "keep_runs", "keep_best", "export")
+# A task reports its values twice a second: fewer reports say little.
+MIN_MEASURED_S = 10.0
+_POLL_S = 0.2
+_TOO_SHORT = ", before it was stopped: a longer training, with more epochs, is measured better"
+# What has no effect on the speed of the steps, and would do something that is not wanted of a short run.
+_WITHOUT: dict[str, Any] = {
+    **{"on_end": None, "mlflow": None, "keep_runs": None, "keep_best": None},
+    **{"resume": False, "detach": False, "export": False},
+}
+
+steps_option = click.option(
+    "--steps",
+    metavar="STEPS",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Steps after which each run is stopped, once it has trained for 10 s.",
+)
+
+
+class Show(Protocol):
+    """Prints what was found."""
+
+    def __call__(self, *, as_json: bool) -> None:
+        """Prints a table, or one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRuns:
+    """The runs of one job that a command compares.
+
+    Attributes:
+      options: Those that were given for all runs.
+    """
+
+    job: str
+    config: Path | None
+    params: ParamTexts
+    options: Mapping[str, Any]
+
+    def plan(self, **own: Any) -> Plan:
+        """Returns what a run is going to be; raises what a person has to fix."""
+        from raydist import api
+
+        return api.plan(
+            self.job, config=self.config, params=self.params, **{**self.options, **_WITHOUT, **own}
+        )
+
+    def measure(
+        self, name: str, plan: Plan, *, study: str, num_steps: int, **own: Any
+    ) -> tuple[Measurement, LossCurve]:
+        """Runs the job until it has made `num_steps`, or ends before; returns how fast it was, and its loss.
+
+        Args:
+          name: Of the run within the study.
+          study: What the names of all runs begin with.
+
+        Raises:
+          RunCancelledError: Something else stopped it. TrainingError, ClusterError: It failed.
+        """
+        from raydist import api
+        from raydist.storage.run_storage import open_run
+
+        run = f"{study}-{name.replace(' ', '-')}"
+        output.show(f"{name}: run {run}", is_error=True)
+        told = _Told()
+        handle = api.submit(
+            self.job,
+            config=self.config,
+            params=self.params,
+            on_event=told.take,
+            **{**self.options, **_WITHOUT, **own, "name": run},
+        )
+        result = _stopped_after(handle, num_steps=num_steps)
+        if result.state is RunState.SUCCEEDED:
+            output.show(f"note: {name} ended after {result.steps} steps{_TOO_SHORT}", is_error=True)
+        sizes = batch_sizes_of(plan)
+        batch = None if sizes is None else sizes.size
+        workers = [one for one in result.tasks if one.task.task_type is TaskType.WORKER]
+        memory = [one.peak_memory_bytes for one in workers if one.peak_memory_bytes]
+        found = Measurement(
+            name=name,
+            run=run,
+            state=result.state.value,
+            strategy=result.strategy,
+            workers=plan.num_workers,
+            num_hosts=len({one.host for one in workers}) or 1,
+            num_cores=int(plan.inventory.num_cpus),
+            has_gpus=any(role.resources.num_gpus for role in plan.roles),
+            steps=result.steps,
+            memory_bytes=max(memory, default=None),
+            batch=batch,
+            **measured(_readings(open_run(plan.job.storage, run=run), told.curve), batch=batch),
+        )
+        return found, told.curve
+
+
+class _Told:
+    """The chief's loss by step, as the run tells it: the last values of a stopped run may not be stored."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[int, float, float | None]] = []
+
+    @property
+    def curve(self) -> LossCurve:
+        begun_s = self._points[0][1] if self._points else 0.0
+        return LossCurve(
+            steps=[step for step, _, _ in self._points],
+            seconds=[at_s - begun_s for _, at_s, _ in self._points],
+            losses=[loss for _, _, loss in self._points],
+        )
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "progress" and event["step"] > (self._points[-1][0] if self._points else 0):
+            self._points.append((event["step"], event["at_s"], event["metrics"].get("loss")))
+
+
+def _stopped_after(handle: RunHandle, *, num_steps: int) -> RunResult:
+    """Waits until the run has made its steps, stops it, and returns its result."""
+    is_done, first_seen_s = False, None
+    try:
+        while not (is_done or (status := handle.status()).state.is_terminal):
+            time.sleep(_POLL_S)
+            if first_seen_s is None and status.steps:
+                first_seen_s = time.monotonic()
+            is_long = first_seen_s is not None and time.monotonic() - first_seen_s >= MIN_MEASURED_S
+            is_done = is_long and status.steps >= num_steps
+    finally:
+        handle.stop()
+        with contextlib.suppress(RunCancelledError):
+            handle.result()
+    result = handle.status()
+    if not is_done and result.state is RunState.CANCELLED:
+        raise RunCancelledError(f"run {handle.name} was stopped before it had made its steps")
+    return result
+
+
+def _readings(run: RunStorage, curve: LossCurve) -> dict[str, TaskReadings]:
+    """Returns what each task stored; of parameter servers, where none does, the steps that the chief told."""
+    from raydist.metrics.reading import read_columns
+    from raydist.metrics.series import series_of
+
+    found: dict[str, dict[str, Series]] = {}
+    for one in series_of(read_columns(run, scope=Scope.LOCAL), scope=Scope.LOCAL):
+        if not one.is_repeated:
+            found.setdefault(one.task, {})[one.name] = one
+    if not found:
+        return {"chief/0": TaskReadings(steps=curve.steps, times=curve.seconds)}
+    return {task: _readings_of(by_name) for task, by_name in found.items()}
+
+
+def _readings_of(by_name: Mapping[str, Series]) -> TaskReadings:
+    def values(name: str) -> list[float]:
+        one = by_name.get(name)
+        return [] if one is None else one.values.tolist()
+
+    longest = max(by_name.values(), key=len)
+    return TaskReadings(
+        steps=longest.steps.tolist(),
+        times=longest.times.tolist(),
+        examples_per_s=values("examples_per_s"),
+        input_wait=values("input_wait"),
+        collective_wait=values("collective_wait"),
+    )
+
+
+def write_file(path: Path, text: str, *, option: str) -> None:
+    """Writes what an option names; raises MistakeError where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise MistakeError(
+            f"{path} cannot be written: {error.strerror or error}; choose another with {option}"
+        ) from error
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Returns the rows as CSV, with a line of names."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def run_each(
+    cases: Sequence[tuple[str, dict[str, Any], Plan]],
+    measure: Callable[[str, dict[str, Any], Plan], None],
+    *,
+    show: Show,
+    is_json: bool,
+) -> int:
+    """Measures each case, shows what was found, and returns the exit code.
+
+    Ctrl-C and a run that fails end it, after what was found up to then is shown.
+    """
+    standard_streams.tolerate_failures()
+    num_measured = 0
+    try:
+        with output.stdout_kept_for_json(is_json), running.interrupts():
+            for case in cases:
+                measure(*case)
+                num_measured += 1
+    except KeyboardInterrupt:
+        if not num_measured:
+            raise
+        output.show(f"stopped by Ctrl-C after {num_measured} of {len(cases)} runs", is_error=True)
+        show(as_json=is_json)
+        return CANCELLED_EXIT_CODE
+    except RaydistError:
+        if num_measured and not is_json:  # which prints the error alone
+            show(as_json=False)
+        raise
+    show(as_json=is_json)
+    return 0
