@@ -159,9 +159,15 @@ ROOMS: dict[str, set[str]] = {
         *("runtime.host", "runtime.cluster", "runtime.task", "runtime.detach"),
         *("tracking", "watch", "runs.handle", "runs"),
     },
+    # Runs as trials of Ray Tune.
+    "tune": {
+        *("errors", "spec", "spec.settings", "spec.request", "planning", "storage", "runtime.cluster"),
+        "api",
+    },
+    "tune.__init__": {"tune"},
     "__init__": {
         *("errors", "spec", "spec.settings", "planning"),
-        *("train_context", "data.__init__", "runs.handle", "api"),
+        *("train_context", "data.__init__", "tune.__init__", "runs.handle", "api"),
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
     "cli.screen": {"errors", "spec", "spec.settings", "storage", "storage.files", "cli.job_options"},
@@ -209,7 +215,7 @@ UNPICKLING: dict[str, str] = {
 
 # Who may import the heavy or the replaceable ones.
 THIRD_PARTY: dict[str, set[str]] = {
-    "ray": {"runtime", "data"},
+    "ray": {"runtime", "data", "tune"},
     "tensorflow": {"training", "task", "data"},
     "keras": {"training", "task", "data"},
     "tf_keras": {"training", "task", "data"},
@@ -256,6 +262,7 @@ PUBLIC = [
     "plan",
     "run",
     "submit",
+    "tune",
 ]
 
 
