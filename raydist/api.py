@@ -92,6 +92,10 @@ def plan(
         overrides=options,
         pickle=lambda function: b"",  # never sent anywhere
     )
+    return _plan_of(request)
+
+
+def _plan_of(request: Request) -> Plan:
     address = request.job.address
     if address is not None and address.startswith(SIMULATED):
         return _plan_for(request, simulated_inventory(address))
@@ -245,11 +249,8 @@ def pack_job(
 
 
 def plan_packed(packed: PackedJob) -> Plan:
-    """Returns what a run of it would launch on the Ray that this process is connected to."""
-    from raydist.runtime.cluster.inventory import probe_inventory
-
-    with connect(packed.request.job.address) as connection:
-        return _plan_for(packed.request, probe_inventory(connection))
+    """Returns what a run of it would launch, as `plan` does."""
+    return _plan_of(packed.request)
 
 
 def submit_packed(packed: PackedJob, *, on_event: EventHook | None = None) -> RunHandle:

@@ -161,8 +161,8 @@ ROOMS: dict[str, set[str]] = {
     },
     # Runs as trials of Ray Tune.
     "tune": {
-        *("errors", "spec", "spec.settings", "spec.request", "planning", "storage", "runtime.cluster"),
-        "api",
+        *("errors", "spec", "spec.settings", "spec.request", "planning", "storage", "watch"),
+        *("runtime.host", "runtime.cluster", "api"),
     },
     "tune.__init__": {"tune"},
     "__init__": {
@@ -180,7 +180,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "spec.request", "planning"),
         *("storage", "storage.files", "storage.claims"),
         *("metrics", "page", "board", "runtime.host", "runtime.task", "runtime.checkup", "runtime.detach"),
-        *("runs", "api", "cli.job_options", "cli.screen"),
+        *("runs", "api", "tune", "cli.job_options", "cli.screen"),
         *("cli.run_argument", "cli", "__init__"),
     },
 }

@@ -26,6 +26,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "submit": "raydist.cli.commands.submit",
     "plan": "raydist.cli.commands.plan",
+    "search": "raydist.cli.commands.search",
     "list": "raydist.cli.commands.runs.list_runs",
     "status": "raydist.cli.commands.runs.status",
     "describe": "raydist.cli.commands.runs.describe",
@@ -54,7 +55,7 @@ COMMANDS = {
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.
-_SUPERVISED = (["submit"], ["resume"], ["reproduce"], ["verify"])
+_SUPERVISED = (["submit"], ["search"], ["resume"], ["reproduce"], ["verify"])
 
 
 class _LazyGroup(click.Group):

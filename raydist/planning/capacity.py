@@ -31,13 +31,18 @@ def fits(inventory: Inventory, roles: Sequence[AnyRole], *, cpus_per_core: int =
     )
 
 
-def num_at_once(inventory: Inventory, roles: Sequence[AnyRole], *, most: int = 10_000) -> int:
+def num_at_once(
+    inventory: Inventory, roles: Sequence[AnyRole], *, cpus_per_core: int | None = None, most: int = 10_000
+) -> int:
     """Returns how many runs with these roles the hosts hold at once when nothing else runs; at least 1.
 
     Args:
+      cpus_per_core: Logical CPUs that each core of the hosts has; None for as many as an embedded Ray may be
+        started with, or one of a running Ray.
       most: What is returned at most, as for a run that asks for nothing.
     """
-    cpus_per_core = LOGICAL_CPUS_PER_CORE if inventory.is_embedded else 1
+    if cpus_per_core is None:
+        cpus_per_core = LOGICAL_CPUS_PER_CORE if inventory.is_embedded else 1
 
     def fit(count: int) -> bool:
         # Of what type the tasks are does not matter here, and of some TensorFlow allows one.

@@ -23,6 +23,10 @@ from raydist.storage.run_storage import open_run
 from raydist.tune.trial import TrialReport, TrialRun
 
 _CHECKPOINT = "checkpoint"
+# In a trial's config, beside the params: a field of JobSpec.
+SEED = "raydist seed"
+# What a result has beside the metrics and what Tune adds.
+OWN_KEYS = ("step", "epoch", "run", _CHECKPOINT)
 
 
 def run_name(trial_id: str, *, study: str | None) -> str:
@@ -63,7 +67,8 @@ class RunTrainable(Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         """Called in the trial's actor, before a checkpoint is loaded."""
-        self._params = dict(config)
+        self._params = {name: value for name, value in config.items() if name != SEED}
+        self._fields = {"seed": config[SEED]} if SEED in config else {}
         self._trial: TrialRun | None = None
         self._inherited: str | None = None
 
@@ -111,7 +116,9 @@ class RunTrainable(Trainable):
         use_own_group()
         inherited, self._inherited = self._inherited, None
         resume = "auto" if inherited is None else True
-        job = self.packed.run_of(self._run_name, params=self._params, resume=resume, detach=False)
+        job = self.packed.run_of(
+            self._run_name, params=self._params, resume=resume, detach=False, **self._fields
+        )
         checkpoint = None
         if inherited is not None:
             storage = open_run(job.request.job.storage, run=self._run_name)

@@ -18,6 +18,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "is_module",
         "config",
         "name",
+        "study",
         "working_dir",
         "storage",
         "resume",
@@ -26,6 +27,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "keep_runs",
         "detach",
     ),
+    "Search": ("num", "metric", "mode", "scheduler", "grace", "parallel", "seeds", "is_resumed"),
     "Cluster": ("address", "ports", "allow_public_ports", "fence", "keep_warm"),
     "Environment of the tasks": ("env", "env_file", "runtime_env"),
     "Strategy and roles": (
