@@ -137,8 +137,9 @@ def run(
       config: A YAML file with JobSpec's field names, or its content.
       params: Typed values for the job's params. A job that declares none takes any.
       datasets: `ray.data.Dataset`s by name. `ctx.dataset(name)` is each worker's share of the stream.
-      on_event: Called in this thread with each event, as `raydist guide from-python` lists them. An exception
-        that it raises is a note of the run and changes nothing else.
+      on_event: Called in this thread with each event, as `raydist guide from-python` lists them. If it raises
+        RunCancelledError, the run is stopped, and `run` raises that error. Any other exception that it raises
+        is a note of the run and changes nothing else.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
       **options: Fields of JobSpec, which are the command line's options with `_`. Times are seconds, or
         text such as `90s`, `5m` and `2h`; `keep_runs` is text such as `30d`.
@@ -164,9 +165,10 @@ def run(
         return succeeded
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event).status()
+    tell = GuardedHook(on_event or _tell_nobody)
     with contextlib.ExitStack() as stack:
-        result = _prepare(request, stack, called_at_s=called_at_s, on_event=on_event).run()
-    if check and result.state is RunState.CANCELLED:
+        result = _prepare(request, stack, called_at_s=called_at_s, tell=tell).run()
+    if check and result.state is RunState.CANCELLED and not tell.asks_for_stop:
         raise KeyboardInterrupt
     return checked(result) if check else result
 
@@ -266,8 +268,9 @@ def _submit(
         return attach(name, storage=storage)
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event)
+    tell = GuardedHook(on_event or _tell_nobody)
     with contextlib.ExitStack() as stack:
-        controller = _prepare(request, stack, called_at_s=called_at_s, on_event=on_event, packed=packed)
+        controller = _prepare(request, stack, called_at_s=called_at_s, tell=tell, packed=packed)
         return RunHandle(name, ThreadedRun(name, controller, stack.pop_all()), storage=storage)
 
 
@@ -303,7 +306,7 @@ def _prepare(
     stack: contextlib.ExitStack,
     *,
     called_at_s: float,
-    on_event: EventHook | None,
+    tell: GuardedHook,
     packed: PackedJob | None = None,
 ) -> Controller:
     """Does first what a person may have to fix, then connects; `stack` closes what was opened.
@@ -311,7 +314,7 @@ def _prepare(
     Args:
       packed: What has the code already, which may not be on this host; None packs it here.
     """
-    job, tell = request.job, GuardedHook(on_event or _tell_nobody)
+    job = request.job
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
     folder = _open_folder(request)
     if not folder.was_detached:
@@ -347,7 +350,7 @@ def _prepare(
     owner, driver = new_owner(), this_process()
     session = None if connection.session is None else str(connection.session)
     watcher.begin(DrivenRun(name=job.name, storage=job.storage, owner=owner, driver=driver, session=session))
-    return make_controller(
+    controller = make_controller(
         plan,
         connection,
         code,
@@ -361,6 +364,8 @@ def _prepare(
         owner=owner,
         datasets=request.datasets,
     )
+    tell.stop_by(controller.request_stop)
+    return controller
 
 
 def _guess(request: Request) -> Plan | None:

@@ -110,8 +110,8 @@ def _range(key: str, text: str, params: Mapping[str, Any], default: Any) -> Rang
         merge_params(params, [({key: None}, "")])  # raises, and names the near ones
     if default is not None and (isinstance(default, bool) or not isinstance(default, int | float)):
         raise SpecError(
-            f"-p {key}={text} is a range of numbers, and the param's default is {default!r}; write the values "
-            f"to try, such as {key}=A,B"
+            f"-p {key}={text} is a range of numbers, and the param's default is {default!r}; list the "
+            f"values, such as {key}=A,B"
         )
     is_log = text.startswith(_LOG)
     parts = text.removeprefix(_LOG).split(_TO)
@@ -122,9 +122,7 @@ def _range(key: str, text: str, params: Mapping[str, Any], default: Any) -> Rang
             f"-p {key}={text} is not a range; write LOW..HIGH or log:LOW..HIGH, such as {key}=log:1e-4..1e-1"
         ) from None
     if not low < high or not math.isfinite(high - low):
-        raise SpecError(
-            f"-p {key}={text} has no numbers between its ends; write LOW..HIGH with LOW below HIGH"
-        )
+        raise SpecError(f"-p {key}={text} has no numbers between its ends; write the lower one first")
     if is_log and low <= 0:
         raise SpecError(f"-p {key}={text} begins at {low:g}, and the range of a logarithm is above 0")
     is_integer = isinstance(default, int) or (

@@ -59,10 +59,10 @@ def trainable(
       MistakeError: What was asked cannot be done as written, or `raydist[tune]` is not installed.
     """
     check_installed()
-    packed = api.pack_job(job, config=config, params=params, options=options)
     for name, value in {**options}.items():
         if value and name in _NOT_FOR_TRIALS:
             raise SpecError(f"{name} is {value!r}, but {_NOT_FOR_TRIALS[name]}; leave it out")
+    packed = api.pack_job(job, config=config, params=params, options=options)
     from raydist.tune.run_trainable import trainable_of
 
     return trainable_of(packed)

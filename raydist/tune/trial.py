@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class TrialRun:
         self.checkpoint = checkpoint
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._metrics: dict[str, float] = {}
+        self._told: dict[str, float] = {}
         self._epoch: int | None = None
         self._iteration = 0
         self._step = -1
@@ -81,7 +83,11 @@ class TrialRun:
                 case "state":
                     self._is_over = RunState(event["state"]).is_terminal
                 case "report" if self._is_news(event):
-                    return self._report(event)
+                    # Beside epochs, other values come with the next one.
+                    is_aside = event["epoch"] is None and self._epoch is not None
+                    self._take(event)
+                    if not is_aside:
+                        return self._report()
         return None
 
     def end(self) -> TrialReport | None:
@@ -92,11 +98,12 @@ class TrialRun:
         """
         result = self._handle.result()
         self.checkpoint = result.checkpoint or self.checkpoint
-        if self._iteration and all(
-            self._metrics.get(name) == value for name, value in result.metrics.items()
-        ):
+        self._metrics |= result.metrics
+        if self._iteration and _same(self._metrics, self._told):
             return None
-        return self._report({"step": result.steps, "epoch": None, "metrics": result.metrics})
+        self._step = max(self._step, result.steps)
+        self._iteration = max(self._iteration, 1)
+        return self._report()
 
     def stop(self) -> None:
         """Stops the run, and waits until nothing of it is left. Idempotent."""
@@ -119,16 +126,29 @@ class TrialRun:
             return self._epoch is None or int(event["epoch"]) > self._epoch
         return int(event["step"]) >= self._step
 
-    def _report(self, event: Event) -> TrialReport:
+    def _take(self, event: Event) -> None:
         epoch = event["epoch"]
         self._metrics |= event["metrics"]
         self._step = max(self._step, event["step"])
-        self._epoch = self._epoch if epoch is None else epoch
-        self._iteration = self._iteration + 1 if epoch is None else max(epoch, self._iteration)
+        if epoch is not None:
+            self._epoch = epoch
+            self._iteration = max(epoch, self._iteration)
+        elif self._epoch is None:
+            self._iteration += 1
+
+    def _report(self) -> TrialReport:
+        self._told = dict(self._metrics)
         return TrialReport(
             iteration=self._iteration,
             step=self._step,
             epoch=self._epoch,
-            metrics=dict(self._metrics),
+            metrics=self._told,
             checkpoint=self.checkpoint,
         )
+
+
+def _same(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    """Whether both have the same values, NaN included."""
+    return one.keys() == other.keys() and all(
+        value == other[name] or (math.isnan(value) and math.isnan(other[name])) for name, value in one.items()
+    )

@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.e2e.conftest import BIN, ROOT
@@ -19,6 +19,8 @@ from tests.support.processes import PATIENCE
 from tests.support.records import record_of
 
 WaitUntil = Callable[..., None]
+
+pytestmark = pytest.mark.timeout(1200)
 
 # Reports a value after each step, for as long as it is wanted.
 PACED = """
@@ -50,9 +52,6 @@ class Pace(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         time.sleep(self.pause_s)
-
-    def on_epoch_end(self, epoch, logs=None):
-        logs["rate"] = float(self.model.optimizer.learning_rate.numpy())
 
 
 @raydist.job(params={"epochs": 8, "learning_rate": 1e-3, "pause_s": 0.0})
@@ -146,7 +145,11 @@ def test_search_of_12_trials_is_interrupted_resumed_and_leaves_nothing(
         *("--metric", "val_accuracy", "--scheduler", "asha", "--parallel", "2"),
     ]
     process = shell.raydist(*command)
-    wait_until(lambda: sum(state != "RUNNING" for state in shell.states().values()) >= 3, timeout_s=240)
+
+    def num_ended() -> int:
+        return sum(state in ("SUCCEEDED", "CANCELLED") for state in shell.states().values())
+
+    wait_until(lambda: num_ended() >= 3, timeout_s=400)
     process.send_signal(signal.SIGINT)
     code, out, err = shell.finish(process)
     assert code == 130, err
@@ -154,6 +157,7 @@ def test_search_of_12_trials_is_interrupted_resumed_and_leaves_nothing(
     nothing_is_left(shell, wait_until)
     before = shell.states()
     assert 3 <= len(before) < 12
+    ended = {run: record_of(shell.storage, run) for run in before if before[run] == "SUCCEEDED"}
 
     code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
     assert code == 0, err
@@ -166,8 +170,8 @@ def test_search_of_12_trials_is_interrupted_resumed_and_leaves_nothing(
     early = [trial for trial in trials if trial["state"] == "CANCELLED"]
     assert early, "asha has stopped none"
     assert all(trial["epochs"] < 8 for trial in early)
-    # What has ended before was not trained again.
-    assert {run: shell.states()[run] for run in before if before[run] == "SUCCEEDED"}.keys() <= before.keys()
+    # What had succeeded before was not trained again.
+    assert {run: record_of(shell.storage, run) for run in ended} == ended
     assert study["best"] == trials[0]["run"]
     values = [trial["value"] for trial in trials]
     assert values == sorted(values, reverse=True)
@@ -200,7 +204,7 @@ def test_search_whose_driver_is_killed_leaves_nothing_and_can_be_resumed(
         *("-p", "rate=1,2,3,4", "--metric", "value", "--mode", "max", "--parallel", "2"),
     ]
     process = shell.raydist(*command)
-    wait_until(lambda: list(shell.states().values()).count("RUNNING") == 2, timeout_s=180)
+    wait_until(lambda: list(shell.states().values()).count("RUNNING") == 2, timeout_s=300)
     time.sleep(3)  # Tune has stored which trials there are
     (driver,) = drivers_of(process.pid)
     os.kill(driver, signal.SIGKILL)
@@ -243,9 +247,8 @@ tuner = tune.Tuner(
 )
 grid = tuner.fit()
 assert not grid.errors, grid.errors
-told = [
-    {"config": one.config, "rows": json.loads(one.metrics_dataframe.to_json(orient="records"))} for one in grid
-]
+rows = [json.loads(one.metrics_dataframe.to_json(orient="records")) for one in grid]
+told = [{"config": one.config, "rows": found} for one, found in zip(grid, rows)]
 ray.shutdown()
 print("told" + json.dumps(told))
 """
@@ -261,13 +264,15 @@ def test_trial_that_exploits_another_continues_from_its_checkpoint_with_params_o
     nothing_is_left(shell, wait_until)
     assert good["config"]["learning_rate"] == 0.5
     assert poor["config"]["learning_rate"] in (0.3, 0.4)
-    rows: list[dict[str, Any]] = poor["rows"]
-    exploited = next(row for row in rows if row["rate"] > 0.2)
-    before = rows[rows.index(exploited) - 1]
-    assert before["rate"] == pytest.approx(1e-6)
+    values: dict[int, float] = {row["epoch"]: row["val_accuracy"] for row in poor["rows"]}
     # With the other one's weights it is at once where that one is, and its own rate holds.
-    assert exploited["val_accuracy"] > before["val_accuracy"] + 0.3
-    assert exploited["rate"] == pytest.approx(poor["config"]["learning_rate"])
+    assert values[1] < 0.3
+    assert max(values.values()) > 0.7
+    folders = sorted((shell.storage / "pbt-00000" / "checkpoints").glob("step-96-*"))
+    index = json.loads((folders[-1] / "variables.json").read_text())
+    (rate,) = [entry["key"] for entry in index if entry["name"].endswith("learning_rate")]
+    with np.load(folders[-1] / "variables.npz") as arrays:
+        assert arrays[rate] == pytest.approx(poor["config"]["learning_rate"])
     record = record_of(shell.storage, "pbt-00000")
     assert [record["state"], record["steps"], record["spec"]["study"]] == ["SUCCEEDED", 96, "pbt"]
     assert record["attempts"] >= 2
@@ -296,9 +301,9 @@ def test_tuner_that_is_killed_leaves_no_task_and_no_run_that_seems_to_run(
 ) -> None:
     (shell.folder / "killed.py").write_text(KILLED)
     process = shell.start(sys.executable, "killed.py", str(shell.storage))
-    wait_until(lambda: list(shell.states().values()).count("RUNNING") == 2, timeout_s=180)
+    wait_until(lambda: list(shell.states().values()).count("RUNNING") == 2, timeout_s=300)
     process.kill()
-    process.wait()
+    process.communicate()
 
     def tasks() -> list[str]:
         # Ray's own agents stay when a script's ray.init is killed.
@@ -345,7 +350,7 @@ def test_trial_that_fails_ends_with_the_root_cause(shell: Shell, wait_until: Wai
     code, out, err = shell.finish(shell.start(sys.executable, "failing.py", str(shell.storage)))
     assert code == 0, err
     sentence = out.partition("told")[2]
-    assert "worker/0 failed first (attempt 0): ValueError: no such rate" in sentence
+    assert "worker/0 failed (attempt 0): ValueError: no such rate" in sentence
     nothing_is_left(shell, wait_until)
 
 
@@ -364,7 +369,7 @@ def test_seeds_of_one_job_have_a_mean_and_a_spread(shell: Shell, wait_until: Wai
     nothing_is_left(shell, wait_until)
 
 
-def test_metric_that_no_trial_reports_is_told_at_the_first_end(shell: Shell, wait_until: WaitUntil) -> None:
+def test_metric_that_no_trial_reports_ends_the_search(shell: Shell, wait_until: WaitUntil) -> None:
     command = ("search", "paced.py", "--address", "local", "--storage", str(shell.storage), "--mode", "max")
     asked = ("-p", "rate=1,2,3,4", "-p", "steps=3", "--metric", "valeu", "--parallel", "1")
     code, _, err = shell.finish(shell.raydist(*command, *asked))

@@ -93,6 +93,27 @@ def test_values_beside_the_epochs_count_as_reports_of_their_own() -> None:
     ]
 
 
+def test_values_beside_epochs_come_with_the_next_one_or_at_the_end() -> None:
+    run = FakeRun(
+        report(3, 1, loss=2.0),
+        report(3, None, rate=0.5),
+        report(6, 2, loss=1.0),
+        report(6, None, accuracy=float("nan")),
+        state("SUCCEEDED"),
+        metrics={"accuracy": float("nan")},
+    )
+    trial = TrialRun(run)
+    told = [trial.next_report() for _ in range(3)]
+    assert [one and (one.iteration, dict(one.metrics)) for one in told] == [
+        (1, {"loss": 2.0}),
+        (2, {"loss": 1.0, "rate": 0.5}),
+        None,
+    ]
+    last = trial.end()
+    assert last is not None
+    assert (last.iteration, last.metrics.keys()) == (2, {"loss", "rate", "accuracy"})
+
+
 def test_run_that_had_succeeded_before_is_told_by_its_result() -> None:
     trial = TrialRun(FakeRun({"event": "note", "message": "has succeeded already"}, metrics={"loss": 0.5}))
     assert trial.next_report() is None

@@ -16,9 +16,10 @@ from raydist.cli.screen import output, standard_streams
 from raydist.cli.screen.grouped_help import RunCommand
 from raydist.errors import RaydistError, SpecError
 from raydist.spec.best import Direction, direction_of
+from raydist.tune.space import Space, parse_space
+from raydist.tune.trainable import check_installed
 
 if TYPE_CHECKING:
-    from raydist.tune.space import Space
     from raydist.tune.study import Study, TrialRow
 
 INTERRUPTED = 130
@@ -104,8 +105,6 @@ def command(
       raydist search jobs/cifar.py --seeds 5
     """
     from raydist import api
-    from raydist.tune.space import parse_space
-    from raydist.tune.trainable import check_installed
 
     check_installed()
     given = given_options({**options, "study": study})
@@ -233,8 +232,8 @@ def _print_end(study: Study, screen: TextIO, *, with_table: bool) -> None:
         show(f"best {study.best.run}: {study.metric} {study.best.value:.6g}")
     if study.is_interrupted:
         show(
-            f"stopped, {len(study.trials)} of {study.num_trials} trials had begun; the same command with --study {study.name} "
-            "--resume continues"
+            f"stopped, {len(study.trials)} of {study.num_trials} trials had begun; the same command with "
+            f"--study {study.name} --resume continues"
         )
     show(f"next: raydist list --study {study.name} --params --storage {study.storage}")
 
