@@ -157,7 +157,12 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
         session = None if connection.session is None else str(connection.session)
         watcher.begin(
             DrivenRun(
-                name=study, storage=job.storage, owner=new_owner(), driver=this_process(), session=session
+                name=study,
+                storage=job.storage,
+                owner=new_owner(),
+                driver=this_process(),
+                session=session,
+                is_study=True,
             )
         )
         state = _Searching(search, study=study, storage=storage, show=show)

@@ -210,6 +210,7 @@ def test_search_whose_driver_is_killed_leaves_nothing_and_can_be_resumed(
     os.kill(driver, signal.SIGKILL)
     code, _, err = shell.finish(process)
     assert code == 3, err
+    assert "its trials have ended, and the same command with --resume continues" in err
     nothing_is_left(shell, wait_until)
     assert "FAILED" in shell.states().values()
 
