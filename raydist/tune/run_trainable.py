@@ -18,7 +18,9 @@ from raydist import api
 from raydist.errors import RaydistError
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.placement import group_of, use_own_group
+from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.inheritance import inherit, split_checkpoint_uri
+from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.tune.trial import TrialReport, TrialRun
 
@@ -119,11 +121,18 @@ class RunTrainable(Trainable):
         job = self.packed.run_of(
             self._run_name, params=self._params, resume=resume, detach=False, **self._fields
         )
-        checkpoint = None
-        if inherited is not None:
-            storage = open_run(job.request.job.storage, run=self._run_name)
-            checkpoint = inherit(inherited, run=storage).uri
-        return TrialRun(lambda on_event: api.submit_packed(job, on_event=on_event), checkpoint=checkpoint)
+        run = open_run(job.request.job.storage, run=self._run_name)
+        newest = CheckpointStore(run).newest() if inherited is None else inherit(inherited, run=run)
+        records = RunRecordStore(run)
+        # What the run has reported before it goes on: it may have nothing left to train.
+        metrics = dict(records.read().metrics) if inherited is None and records.exists() else {}
+        info = {} if newest is None else newest.info
+        return TrialRun(
+            lambda on_event: api.submit_packed(job, on_event=on_event),
+            checkpoint=None if newest is None else newest.uri,
+            metrics={**metrics, **info.get("metrics", {})},
+            epoch=info.get("epoch"),
+        )
 
     def _told(self, report: TrialReport) -> dict[str, Any]:
         own = {TRAINING_ITERATION: report.iteration, "step": report.step, "epoch": report.epoch}

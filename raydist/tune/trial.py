@@ -56,15 +56,26 @@ class TrialRun:
     """
 
     def __init__(
-        self, submit: Callable[[Callable[[Event], None]], Handle], *, checkpoint: str | None = None
+        self,
+        submit: Callable[[Callable[[Event], None]], Handle],
+        *,
+        checkpoint: str | None = None,
+        metrics: Mapping[str, float] | None = None,
+        epoch: int | None = None,
     ) -> None:
-        """Takes what starts the run with an `on_event`, and starts it."""
+        """Starts the run.
+
+        Args:
+          submit: Starts it with an `on_event`.
+          checkpoint: The one that the run continues from; None for its beginning.
+          metrics: Values as of then; `epoch`: epochs completed then, None or 0 where none are known.
+        """
         self.checkpoint = checkpoint
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._metrics: dict[str, float] = {}
+        self._metrics = dict(metrics or {})
         self._told: dict[str, float] = {}
-        self._epoch: int | None = None
-        self._iteration = 0
+        self._epoch = epoch or None
+        self._iteration = epoch or 0
         self._step = -1
         self._is_over = False
         self._handle = submit(self._events.put)

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/search.py [--trials 12] [--parallel 2] [--repeat 1]
 
-Both train scikit-learn's digits with the same params, one worker each, from a shell, in turn: `raydist search`
-with an embedded Ray of its own, and one `raydist submit` after another, each with an embedded Ray, and on a Ray
-that stays. Prints the seconds of each, and their ratios to the search.
+Both train scikit-learn's digits with the same params, one worker each, from a shell, in turn: `raydist
+search` with an embedded Ray of its own, and one `raydist submit` after another, each with an embedded Ray,
+and on a Ray that stays. Prints the seconds of each, and their ratios to the search.
 """
 
 from __future__ import annotations

@@ -122,6 +122,15 @@ def test_run_that_had_succeeded_before_is_told_by_its_result() -> None:
     assert (last.step, last.metrics, last.checkpoint) == (9, {"loss": 0.5}, "s3://b/r/checkpoints/step-9-a0")
 
 
+def test_run_that_continues_and_has_nothing_left_to_train_tells_what_it_had() -> None:
+    run = FakeRun(state("RUNNING"), state("SUCCEEDED"))
+    trial = TrialRun(run, checkpoint="s3://b/r/checkpoints/step-9-a0", metrics={"loss": 0.5}, epoch=3)
+    assert trial.next_report() is None
+    last = trial.end()
+    assert last is not None
+    assert (last.iteration, last.epoch, last.metrics) == (3, 3, {"loss": 0.5})
+
+
 def test_failure_is_raised_at_the_end_after_what_was_reported() -> None:
     run = FakeRun(report(3, 1, loss=2.0), state("FAILED"))
     run.failure = TaskFailedError("worker/1 failed first (attempt 0): ValueError: no such file")
