@@ -265,10 +265,10 @@ def test_trial_that_exploits_another_continues_from_its_checkpoint_with_params_o
     nothing_is_left(shell, wait_until)
     assert good["config"]["learning_rate"] == 0.5
     assert poor["config"]["learning_rate"] in (0.3, 0.4)
-    values: dict[int, float] = {row["epoch"]: row["val_accuracy"] for row in poor["rows"]}
     # With the other one's weights it is at once where that one is, and its own rate holds.
-    assert values[1] < 0.3
-    assert max(values.values()) > 0.7
+    exploited = next(row for row in poor["rows"] if row["config/learning_rate"] > 0.2)
+    assert exploited["epoch"] >= 3
+    assert exploited["val_accuracy"] > 0.7
     folders = sorted((shell.storage / "pbt-00000" / "checkpoints").glob("step-96-*"))
     index = json.loads((folders[-1] / "variables.json").read_text())
     (rate,) = [entry["key"] for entry in index if "learning_rate" in entry["name"]]

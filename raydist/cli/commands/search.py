@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import click
 
 from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
 from raydist.cli.screen import output, standard_streams
-from raydist.cli.screen.grouped_help import RunCommand
+from raydist.cli.screen.grouped_help import GROUPS, RunCommand
 from raydist.errors import RaydistError, SpecError
 from raydist.spec.best import Direction, direction_of
 from raydist.tune.space import Space, parse_space
@@ -27,7 +27,16 @@ _SCHEDULERS = ("none", "asha")
 _WIDTH = 10  # of a number in the table that grows
 
 
-@click.command("search", cls=RunCommand, epilog="More: `raydist guide search`.")
+class _SearchCommand(RunCommand):
+    """Its own options come first."""
+
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Search": ("num", "metric", "mode", "scheduler", "grace", "parallel", "seeds", "is_resumed"),
+        **GROUPS,
+    }
+
+
+@click.command("search", cls=_SearchCommand, epilog="More: `raydist guide search`.")
 @click.argument("job", metavar="JOB")
 @module_option
 @click.option("--num", metavar="N", type=click.IntRange(min=1), help="Trials with random params.")
@@ -100,8 +109,8 @@ def command(
 
     \b
     Example:
-      raydist search jobs/cifar.py -p learning_rate=log:1e-4..1e-1 -p batch_size=32,64,128 \\
-        --num 20 --metric val_accuracy --scheduler asha
+      raydist search jobs/cifar.py -p learning_rate=log:1e-4..1e-1 --num 20 \\
+        --metric val_accuracy --scheduler asha
       raydist search jobs/cifar.py --seeds 5
     """
     from raydist import api
