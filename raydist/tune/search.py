@@ -8,17 +8,17 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
 from ray import tune
-from ray.exceptions import RayTaskError
 from ray.tune.experiment import Trial
 from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator
 
-from raydist import api
+from raydist import api, errors
 from raydist.errors import ClusterError, MistakeError, RaydistError, SpecError, StorageError
 from raydist.planning.capacity import describe_roles, num_at_once
 from raydist.planning.plan import Plan
@@ -371,7 +371,7 @@ class _Watch(tune.Callback):
         _Searching.now().ended(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        _Searching.now().ended(trial, _cause_of(trial.get_pickled_error()))
+        _Searching.now().ended(trial, error_of(_error_text(trial)))
 
 
 class _StopAll(tune.Stopper):
@@ -384,11 +384,22 @@ class _StopAll(tune.Stopper):
         return _Searching.now().problem is not None
 
 
-def _cause_of(error: BaseException | None) -> BaseException:
-    """Returns what a trial raised, out of what Ray makes of it."""
-    if isinstance(error, RayTaskError) and error.cause is not None:
-        return _cause_of(error.cause)
-    return error if error is not None else ClusterError("its process in Ray died; see the logs of Ray")
+def _error_text(trial: Trial) -> str:
+    """Returns the traceback of what a trial raised, as Tune keeps it on this host; "" without one."""
+    try:
+        return "" if trial.error_file is None else Path(trial.error_file).read_text()
+    except OSError:
+        return ""
+
+
+def error_of(text: str) -> RaydistError:
+    """Returns the error that the last line of a traceback names, which is a sentence of raydist's."""
+    name, _, sentence = (text.strip().splitlines() or [""])[-1].partition(": ")
+    kind = getattr(errors, name.removeprefix("raydist.errors."), None)
+    if isinstance(kind, type) and issubclass(kind, RaydistError):
+        return kind(sentence)
+    said = f": {name}: {sentence}" if name else ""
+    return ClusterError(f"the process of the trial in Ray has died{said}")
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.conftest import BIN, ROOT
+from tests.support.disks import mounted_disk
 from tests.support.processes import PATIENCE
 from tests.support.records import record_of
 
@@ -379,3 +380,32 @@ def test_metric_that_no_trial_reports_ends_the_search(shell: Shell, wait_until: 
     assert "Traceback" not in err
     nothing_is_left(shell, wait_until)
     assert len(shell.states()) <= 2
+
+
+def test_search_whose_storage_is_full_says_so_and_goes_on_once_there_is_room(
+    shell: Shell, wait_until: WaitUntil
+) -> None:
+    with mounted_disk(shell.storage, size="400k"):  # of the four trials one or two fit
+        command = [
+            *(
+                "search",
+                "digits.py",
+                "--address",
+                "local",
+                "--storage",
+                str(shell.storage),
+                "--parallel",
+                "1",
+            ),
+            *("-p", "learning_rate=1e-3,1e-2,0.1,0.2", "-p", "epochs=2", "--metric", "val_accuracy"),
+        ]
+        code, _, err = shell.finish(shell.raydist(*command))
+        assert code == 4, err
+        assert "No space left on device" in err or "no space left" in err
+        assert "--resume" in err
+        assert "Traceback" not in err
+        subprocess.run(["mount", "-o", "remount,size=50m", str(shell.storage)], check=True)
+        code, out, err = shell.finish(shell.raydist(*command, "--resume", "--json"))
+        assert code == 0, err
+        assert [trial["state"] for trial in json.loads(out)["trials"]] == 4 * ["SUCCEEDED"]
+        nothing_is_left(shell, wait_until)

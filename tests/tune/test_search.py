@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from raydist.errors import ClusterError, MistakeError
+from raydist.errors import ClusterError, MistakeError, RaydistError, StorageError
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
 from raydist.runtime.cluster.placement import group_of
 from raydist.spec.job import WorkerRange
 from raydist.tune.run_trainable import SEED, has_fixed_room, run_name
-from raydist.tune.search import check_parallel, param_space
+from raydist.tune.search import check_parallel, error_of, param_space
 from raydist.tune.space import parse_space
 from raydist.tune.trainable import trainable
 from tests.planning.plans import LAPTOP, cluster, plan
@@ -93,3 +93,22 @@ def test_run_is_named_by_the_trial(trial_id: str, study: str | None, name: str) 
 def test_option_that_is_none_of_a_trial_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(MistakeError, match=words):
         trainable("jobs/digits.py", **options)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            'Traceback:\n  File "x.py", line 3\nraydist.errors.StorageError: no space left at x: free some',
+            StorageError("no space left at x: free some"),
+        ),
+        ("", ClusterError("the process of the trial in Ray has died")),
+        (
+            "ray.exceptions.ActorDiedError: it died",
+            ClusterError("the process of the trial in Ray has died: ray.exceptions.ActorDiedError: it died"),
+        ),
+    ],
+)
+def test_error_of_a_trial_is_what_its_traceback_ends_with(text: str, error: RaydistError) -> None:
+    found = error_of(text)
+    assert (type(found), str(found)) == (type(error), str(error))
