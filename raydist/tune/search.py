@@ -191,46 +191,70 @@ def _fit(
     trainable = trainable_of(packed)
     space = param_space(search.space, seeds=search.seeds, first_seed=packed.request.job.seed)
     path = f"{folder}/{study}"
+    tuner = None
     if search.is_resumed and tune.Tuner.can_restore(path, storage_filesystem=filesystem):
-        tuner = tune.Tuner.restore(
-            path, trainable=trainable, param_space=space, restart_errored=True, storage_filesystem=filesystem
-        )
-    else:
-        scheduler = (
-            ASHAScheduler(
-                time_attr="training_iteration",
-                metric=search.metric,
-                mode=search.direction.value,
-                max_t=_MAX_EPOCHS,
-                grace_period=search.grace,
+        # State that was cut off, as on a full disk, is no loss: the same trials are made again, and those
+        # whose runs have succeeded end at once.
+        with contextlib.suppress(Exception):
+            tuner = tune.Tuner.restore(
+                path, trainable, param_space=space, restart_errored=True, storage_filesystem=filesystem
             )
-            if search.scheduler == "asha"
-            else None
+    if tuner is None:
+        tuner = _new_tuner(
+            search, trainable, space, study=study, filesystem=filesystem, folder=folder, parallel=parallel
         )
-        tuner = tune.Tuner(
-            trainable,
-            param_space=space,
-            tune_config=tune.TuneConfig(
-                num_samples=search.num or 1,
-                search_alg=BasicVariantGenerator(
-                    max_concurrent=parallel,
-                    constant_grid_search=True,  # all seeds of one combination, then the next
-                    random_state=packed.request.job.seed,
-                ),
-                scheduler=scheduler,
-                reuse_actors=True,
-            ),
-            run_config=tune.RunConfig(
-                name=study,
-                storage_path=folder,
-                storage_filesystem=filesystem,
-                callbacks=[_Watch()],
-                stop=_StopAll(),
-                verbose=0,
-            ),
-        )
-    tuner.fit()
+    try:
+        tuner.fit()
+    except Exception:
+        if _Searching.now().problem is None:
+            raise
     return _Searching.now().trials
+
+
+def _new_tuner(
+    search: Search,
+    trainable: Any,
+    space: Mapping[str, Any],
+    *,
+    study: str,
+    filesystem: Any,
+    folder: str,
+    parallel: int,
+) -> tune.Tuner:
+    seed = search.packed.request.job.seed
+    scheduler = (
+        ASHAScheduler(
+            time_attr="training_iteration",
+            metric=search.metric,
+            mode=search.direction.value,
+            max_t=_MAX_EPOCHS,
+            grace_period=search.grace,
+        )
+        if search.scheduler == "asha"
+        else None
+    )
+    return tune.Tuner(
+        trainable,
+        param_space=dict(space),
+        tune_config=tune.TuneConfig(
+            num_samples=search.num or 1,
+            search_alg=BasicVariantGenerator(
+                max_concurrent=parallel,
+                constant_grid_search=True,  # all seeds of one combination, then the next
+                random_state=seed,
+            ),
+            scheduler=scheduler,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=study,
+            storage_path=folder,
+            storage_filesystem=filesystem,
+            callbacks=[_Watch()],
+            stop=_StopAll(),
+            verbose=0,
+        ),
+    )
 
 
 def param_space(space: Space, *, seeds: int, first_seed: int) -> dict[str, Any]:
