@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raydist import data as data
+    from raydist import data as data, tune as tune
     from raydist.api import attach as attach, plan as plan, run as run, submit as submit
     from raydist.errors import (
         CheckpointError as CheckpointError,
@@ -74,6 +74,7 @@ __all__ = [
     "plan",
     "run",
     "submit",
+    "tune",
 ]
 
 _MODULES = {
@@ -98,8 +99,8 @@ if not TYPE_CHECKING:  # else a type checker would believe in any name
         if name == "__version__":
             metadata = importlib.import_module("importlib.metadata")
             value = metadata.version("raydist")
-        elif name == "data":
-            value = importlib.import_module("raydist.data")
+        elif name in ("data", "tune"):
+            value = importlib.import_module(f"raydist.{name}")
         elif name in __all__:
             value = getattr(importlib.import_module(_MODULES.get(name, "raydist.errors")), name)
         else:

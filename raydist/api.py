@@ -36,7 +36,9 @@ from raydist.spec.request import Config, JobLike, Request, read_request
 from raydist.spec.result import RunResult
 from raydist.spec.run_state import RunState
 from raydist.spec.settings.options import find_option
+from raydist.spec.settings.params import check_params, merge_params
 from raydist.spec.settings.run_options import RunOptions, shows_options
+from raydist.storage.evidence import CodeRecord
 from raydist.storage.files.redaction import redact
 from raydist.watch.messages import DrivenRun
 from raydist.watch.watcher import watched
@@ -92,6 +94,10 @@ def plan(
         overrides=options,
         pickle=lambda function: b"",  # never sent anywhere
     )
+    return _plan_of(request)
+
+
+def _plan_of(request: Request) -> Plan:
     address = request.job.address
     if address is not None and address.startswith(SIMULATED):
         return _plan_for(request, simulated_inventory(address))
@@ -135,8 +141,9 @@ def run(
       config: A YAML file with JobSpec's field names, or its content.
       params: Typed values for the job's params. A job that declares none takes any.
       datasets: `ray.data.Dataset`s by name. `ctx.dataset(name)` is each worker's share of the stream.
-      on_event: Called in this thread with each event, as `raydist guide from-python` lists them. An exception
-        that it raises is a note of the run and changes nothing else.
+      on_event: Called in this thread with each event, as `raydist guide from-python` lists them. If it raises
+        RunCancelledError, the run is stopped, and `run` raises that error. Any other exception that it raises
+        is a note of the run and changes nothing else.
       check: Whether a run that did not succeed raises; False returns its result, also of a cancelled one.
       **options: Fields of JobSpec, which are the command line's options with `_`. Times are seconds, or
         text such as `90s`, `5m` and `2h`; `keep_runs` is text such as `30d`.
@@ -164,12 +171,12 @@ def run(
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event).status()
     display = display_in_cell(request.job.name)
-    told = on_event if display is None else display.beside(on_event)
+    tell = GuardedHook((on_event if display is None else display.beside(on_event)) or _tell_nobody)
     with contextlib.ExitStack() as stack:
-        result = _prepare(request, stack, called_at_s=called_at_s, on_event=told).run()
+        result = _prepare(request, stack, called_at_s=called_at_s, tell=tell).run()
     if display is not None:
         display.end(result)
-    if check and result.state is RunState.CANCELLED:
+    if check and result.state is RunState.CANCELLED and not tell.asks_for_stop:
         raise KeyboardInterrupt
     return checked(result) if check else result
 
@@ -213,13 +220,66 @@ def submit(
         pickle=_pickle,
         datasets=check_datasets(datasets),
     )
+    return _submit(request, called_at_s=called_at_s, on_event=on_event)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackedJob:
+    """A job that was read once, for any number of runs of it, in any process.
+
+    Attributes:
+      request: What its runs have in common.
+      code: The packed working directory; None where none travels.
+      traced: Where the code comes from.
+    """
+
+    request: Request
+    code: bytes | None
+    traced: CodeRecord | None
+
+    def run_of(self, name: str, *, params: Mapping[str, Any], **fields: Any) -> PackedJob:
+        """Returns it for one run, with these `params` above its own and other fields of JobSpec.
+
+        Raises:
+          SpecError: The job lacks a param, or a value has another type than the param's default.
+        """
+        job = self.request.job
+        merged = merge_params(job.params, [(check_params(params), "")])
+        job = dataclasses.replace(job, name=name, params=merged, **fields)
+        return dataclasses.replace(self, request=dataclasses.replace(self.request, job=job))
+
+
+def pack_job(
+    job: JobLike, *, config: Config, params: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> PackedJob:
+    """Reads a job as `run` does; raises MistakeError for what cannot be read."""
+    request = read_request(job, config=config, params=params, overrides=options, pickle=_pickle)
+    code = None if request.job.working_dir is None else pack(Path(request.job.working_dir))
+    with traced_code(code, request.job) as trace:
+        return PackedJob(request=request, code=code, traced=trace())
+
+
+def plan_packed(packed: PackedJob) -> Plan:
+    """Returns what a run of it would launch, as `plan` does."""
+    return _plan_of(packed.request)
+
+
+def submit_packed(packed: PackedJob, *, on_event: EventHook | None = None) -> RunHandle:
+    """Starts a run as `submit` does."""
+    return _submit(packed.request, called_at_s=time.monotonic(), on_event=on_event, packed=packed)
+
+
+def _submit(
+    request: Request, *, called_at_s: float, on_event: EventHook | None, packed: PackedJob | None = None
+) -> RunHandle:
     name, storage = request.job.name, request.job.storage
     if _succeeded_before(request, on_event) is not None:
         return attach(name, storage=storage)
     if request.job.detach:
         return _submit_detached(request, called_at_s=called_at_s, on_event=on_event)
+    tell = GuardedHook(on_event or _tell_nobody)
     with contextlib.ExitStack() as stack:
-        controller = _prepare(request, stack, called_at_s=called_at_s, on_event=on_event)
+        controller = _prepare(request, stack, called_at_s=called_at_s, tell=tell, packed=packed)
         return RunHandle(name, ThreadedRun(name, controller, stack.pop_all()), storage=storage)
 
 
@@ -251,10 +311,19 @@ def attach(name: str, *, storage: str | None = None, address: str | None = None)
 
 
 def _prepare(
-    request: Request, stack: contextlib.ExitStack, *, called_at_s: float, on_event: EventHook | None
+    request: Request,
+    stack: contextlib.ExitStack,
+    *,
+    called_at_s: float,
+    tell: GuardedHook,
+    packed: PackedJob | None = None,
 ) -> Controller:
-    """Does first what a person may have to fix, then connects; `stack` closes what was opened."""
-    job, tell = request.job, GuardedHook(on_event or _tell_nobody)
+    """Does first what a person may have to fix, then connects; `stack` closes what was opened.
+
+    Args:
+      packed: What has the code already, which may not be on this host; None packs it here.
+    """
+    job = request.job
     early_plan = _plan_for(request, this_machine()) if _will_be_embedded(job.address) else None
     folder = _open_folder(request)
     if not folder.was_detached:
@@ -265,8 +334,12 @@ def _prepare(
     elif not _is_connected():
         address = running_address() if job.address in (None, "auto") else job.address
         stack.enter_context(started_beside(_guess(request), address))
-    code = None if job.working_dir is None else pack(Path(job.working_dir))
-    trace = stack.enter_context(traced_code(code, job))
+    if packed is not None:
+        code, traced = packed.code, packed.traced
+        trace: Callable[[], CodeRecord | None] = lambda: traced  # noqa: E731
+    else:
+        code = None if job.working_dir is None else pack(Path(job.working_dir))
+        trace = stack.enter_context(traced_code(code, job))
     watcher = stack.enter_context(watched())  # closed last: what ends before may fail
     connection, plan = _connect(request, early_plan, stack, tell)
     plan = _with_size_note(plan, code)
@@ -286,7 +359,7 @@ def _prepare(
     owner, driver = new_owner(), this_process()
     session = None if connection.session is None else str(connection.session)
     watcher.begin(DrivenRun(name=job.name, storage=job.storage, owner=owner, driver=driver, session=session))
-    return make_controller(
+    controller = make_controller(
         plan,
         connection,
         code,
@@ -300,6 +373,8 @@ def _prepare(
         owner=owner,
         datasets=request.datasets,
     )
+    tell.stop_by(controller.request_stop)
+    return controller
 
 
 def _guess(request: Request) -> Plan | None:

@@ -163,9 +163,15 @@ ROOMS: dict[str, set[str]] = {
         *("runtime.host", "runtime.cluster", "runtime.task", "runtime.detach"),
         *("tracking", "watch", "runs.handle", "runs"),
     },
+    # Runs as trials of Ray Tune.
+    "tune": {
+        *("errors", "spec", "spec.settings", "spec.request", "planning", "storage", "watch"),
+        *("runtime.host", "runtime.cluster", "api"),
+    },
+    "tune.__init__": {"tune"},
     "__init__": {
         *("errors", "spec", "spec.settings", "planning"),
-        *("train_context", "data.__init__", "runs.handle", "api"),
+        *("train_context", "data.__init__", "tune.__init__", "runs.handle", "api"),
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
     "cli.screen": {"errors", "spec", "spec.settings", "storage", "storage.files", "cli.job_options"},
@@ -177,7 +183,7 @@ ROOMS: dict[str, set[str]] = {
     "cli.commands": {
         *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "spec.request", "planning"),
         *("storage", "storage.files", "storage.claims"),
-        *("metrics", "page", "board", "inference"),
+        *("metrics", "page", "board", "inference", "tune"),
         *("runtime.host", "runtime.task", "runtime.checkup", "runtime.detach"),
         *("runs", "api", "cli.job_options", "cli.screen"),
         *("cli.run_argument", "cli", "__init__"),
@@ -217,7 +223,7 @@ UNPICKLING: dict[str, str] = {
 
 # Who may import the heavy or the replaceable ones.
 THIRD_PARTY: dict[str, set[str]] = {
-    "ray": {"runtime", "data", "inference"},
+    "ray": {"runtime", "data", "inference", "tune"},
     "tensorflow": {"training", "task", "data", "inference"},
     "keras": {"training", "task", "data", "inference"},
     "tf_keras": {"training", "task", "data", "inference"},
@@ -264,6 +270,7 @@ PUBLIC = [
     "plan",
     "run",
     "submit",
+    "tune",
 ]
 
 

@@ -29,14 +29,16 @@ PROPERTIES = {
 PUBLIC: dict[str, Any] = {
     **{name: getattr(raydist, name) for name in raydist.__all__ if name != "__version__"},
     **{f"data.{name}": getattr(raydist.data, name) for name in raydist.data.__all__},
+    **{f"tune.{name}": getattr(raydist.tune, name) for name in raydist.tune.__all__},
     **{method.__qualname__: method for method in METHODS},
     **PROPERTIES,
 }
-DOCUMENTED = {name: documented for name, documented in PUBLIC.items() if name != "data"}
+DOCUMENTED = {name: documented for name, documented in PUBLIC.items() if name not in ("data", "tune")}
 # What a call in an example is checked against, by how it is written.
 CALLED: dict[str, Callable[..., Any]] = {
     **{f"raydist.{name}": getattr(raydist, name) for name in ("run", "submit", "plan", "attach")},
     **{f"raydist.data.{name}": getattr(raydist.data, name) for name in raydist.data.__all__},
+    **{f"raydist.tune.{name}": getattr(raydist.tune, name) for name in raydist.tune.__all__},
     **{f"ctx.{method.__name__}": method for method in METHODS if "TrainContext" in method.__qualname__},
     "source.batches": raydist.data.Source.batches,
     **{f"batches.{name}": getattr(raydist.data.Batches, name) for name in ("map", "prefetch", "dataset")},

@@ -14,7 +14,7 @@ from pathlib import Path
 from raydist.errors import StorageError
 from raydist.storage.checkpoint_marker import safe_name
 from raydist.storage.filesystem import FoundFile, Storage
-from raydist.storage.layout import INDEX, RunLayout
+from raydist.storage.layout import INDEX, STUDIES, RunLayout
 
 # A run that has not grown is looked at less and less often: a store with thousands of them charges for it.
 _MIN_WAIT_S = 5.0
@@ -60,7 +60,7 @@ class Mirror:
     def refresh(self) -> None:
         """Brings the folder up to date; raises StorageError where that cannot be done now."""
         names = self._storage.list_names("") if self._runs is None else self._runs
-        keys = {name: RunLayout(run=name).tensorboard for name in names if name != INDEX}
+        keys = {name: RunLayout(run=name).tensorboard for name in names if name not in (INDEX, STUDIES)}
         if self._storage.local_path() is not None:
             for name, key in keys.items():
                 self._link(name, self._storage.local_path(key))

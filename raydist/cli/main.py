@@ -26,6 +26,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "submit": "raydist.cli.commands.submit",
     "plan": "raydist.cli.commands.plan",
+    "search": "raydist.cli.commands.search",
     "list": "raydist.cli.commands.runs.list_runs",
     "status": "raydist.cli.commands.runs.status",
     "describe": "raydist.cli.commands.runs.describe",
@@ -58,7 +59,9 @@ COMMANDS = {
 }
 
 # They drive a run, and Ray ends a process that drives one when Ray itself dies.
-_SUPERVISED = (["submit"], ["resume"], ["reproduce"], ["verify"], ["scale"], ["compare"])
+_SUPERVISED = tuple(
+    [name] for name in ("submit", "search", "resume", "reproduce", "verify", "scale", "compare")
+)
 
 
 class _LazyGroup(click.Group):

@@ -43,6 +43,8 @@ def _settle(facts: DriverFacts, code: int, *, is_json: bool) -> int:
     if facts.is_over:
         raise ClusterError(f"{how} once the run was over; `raydist list` shows how that ended")
     result = None if facts.run is None else settle(facts.run, how=how)
+    if facts.run is not None and facts.run.is_study:
+        raise ClusterError(f"{how}; its trials have ended, and the same command with --resume continues")
     if result is None:
         raise ClusterError(f"{how}; nothing of it was recorded yet: give the command again")
     if is_json:

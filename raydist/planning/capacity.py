@@ -9,7 +9,7 @@ from raydist.errors import ClusterError
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.resources.host_fit import Room, num_on, room_of, why_not
 from raydist.spec.extra_roles.role import AnyRole, ExtraRole
-from raydist.spec.tasks import ACCELERATOR_TYPE, Resources
+from raydist.spec.tasks import ACCELERATOR_TYPE, Resources, Role, TaskType
 
 LOGICAL_CPUS_PER_CORE = 8  # what an embedded Ray may be started with; more would only thrash
 _MAX_SHOWN = 5
@@ -29,6 +29,36 @@ def fits(inventory: Inventory, roles: Sequence[AnyRole], *, cpus_per_core: int =
     return any(
         _all_placed(room, [*extras, *order]) or _all_placed(room, [*order, *extras]) for order in orders
     )
+
+
+def num_at_once(
+    inventory: Inventory, roles: Sequence[AnyRole], *, cpus_per_core: int | None = None, most: int = 10_000
+) -> int:
+    """Returns how many runs with these roles the hosts hold at once when nothing else runs; at least 1.
+
+    Args:
+      cpus_per_core: Logical CPUs that each core of the hosts has; None for as many as an embedded Ray may be
+        started with, or one of a running Ray.
+      most: What is returned at most, as for a run that asks for nothing.
+    """
+    if cpus_per_core is None:
+        cpus_per_core = LOGICAL_CPUS_PER_CORE if inventory.is_embedded else 1
+
+    def fit(count: int) -> bool:
+        # Of what type the tasks are does not matter here, and of some TensorFlow allows one.
+        many = [
+            Role(task_type=TaskType.WORKER, num_tasks=role.num_tasks * count, resources=role.resources)
+            for role in roles
+        ]
+        return fits(inventory, many, cpus_per_core=cpus_per_core)
+
+    low, high = 1, 2
+    while high <= most and fit(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit(middle) else (low, middle)
+    return min(low, most)
 
 
 def check_fits(inventory: Inventory, roles: Sequence[AnyRole]) -> None:

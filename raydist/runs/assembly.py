@@ -11,7 +11,7 @@ from raydist.controller.clock import SystemClock
 from raydist.controller.controller import Controller
 from raydist.controller.events import StoredCheckpoint
 from raydist.controller.machine import RunMachine
-from raydist.controller.report.journal import PROGRESS
+from raydist.controller.report.journal import PROGRESS, REPORT
 from raydist.controller.report.result import RunPlaces
 from raydist.controller.revival import Revival
 from raydist.planning.describe import describe_job, describe_plan
@@ -81,7 +81,7 @@ def make_controller(
 
     def on_event(event: Mapping[str, Any]) -> None:
         tell(event)
-        if event["event"] == PROGRESS:
+        if event["event"] in (PROGRESS, REPORT):
             events.tick()
         else:
             events.append(event)

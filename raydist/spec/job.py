@@ -191,6 +191,7 @@ class JobSpec:
       name: The run's name, a path name on storage.
       entry_point: The train function, or the script.
       params: The job's params, each with its final value.
+      study: Name that the runs of a search share, or others that belong together; None for a run by itself.
       args: Arguments of a script, its `sys.argv[1:]`; the command line's are those after `--`.
       run_on: Which tasks run a script under parameter_server.
       working_dir: Folder (on the driver) whose files travel to every task; None ships nothing.
@@ -276,6 +277,7 @@ class JobSpec:
     name: str
     entry_point: EntryPoint
     params: Mapping[str, Any] = field(default_factory=dict)
+    study: str | None = None
     args: tuple[str, ...] = ()
     run_on: RunOn = RunOn.CHIEF
     working_dir: str | None = None
@@ -394,8 +396,8 @@ def check_field(field_name: str, value: Any) -> None:
     """Raises SpecError unless `value`, of the right type, is in the range of that field of JobSpec."""
     if value is None:
         return
-    if field_name == "name":
-        check_run_name(value)
+    if field_name in ("name", "study"):
+        check_run_name(value, of=field_name)
     if field_name in _LOWEST and value < _LOWEST[field_name]:
         raise SpecError(f"{field_name} is {value}; need at least {_LOWEST[field_name]}")
     if field_name in ("ps", "data_workers") and value > MAX_TASKS:
@@ -410,11 +412,11 @@ def check_field(field_name: str, value: Any) -> None:
         raise SpecError(f"seed is {value}; need at most {_HIGHEST_SEED}")
 
 
-def check_run_name(name: str) -> None:
-    """Raises SpecError unless `name` can be one folder's name on every storage."""
+def check_run_name(name: str, *, of: str = "name") -> None:
+    """Raises SpecError unless `name`, the value of option `of`, can be one folder's name on every storage."""
     if not _NAME_PATTERN.fullmatch(name) or len(name) > MAX_NAME_LENGTH or ".." in name:
         shown = name if len(name) <= MAX_NAME_LENGTH else f"{name[:20]}… ({len(name)} characters)"
         raise SpecError(
-            f"name is {shown!r}; use letters, digits, '-', '_' and single '.', "
+            f"{of} is {shown!r}; use letters, digits, '-', '_' and single '.', "
             f"starting with a letter or digit, at most {MAX_NAME_LENGTH} characters"
         )

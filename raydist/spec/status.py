@@ -183,6 +183,22 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Values of the whole run that a task reported.
+
+    Attributes:
+      number: Of the reports of its process, from 1.
+      step: Steps that the run had completed.
+      epoch: Epochs completed; None for values that belong to no end of an epoch.
+    """
+
+    number: int
+    step: int
+    epoch: int | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TaskStatus:
     """What a task tells of itself, about twice a second. With slots: a controller looks at thousands of them.
 
@@ -196,6 +212,7 @@ class TaskStatus:
       first_step_at_s: Unix time at the end of the attempt's first call of steps; None before it.
       first_step: Steps that the run had completed then, with those of earlier attempts.
       metrics: The last report: name to value.
+      reports: The newest reports, the oldest first: each epoch's, and of those between two epochs the last.
       best: The best value reported in this attempt; None before the first.
       local_metrics: Running values of this task alone, for the progress line.
       checkpoint: URI of the newest checkpoint that this task committed; None before the first.
@@ -235,6 +252,7 @@ class TaskStatus:
     first_step_at_s: float | None = None
     first_step: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    reports: tuple[Report, ...] = ()
     best: Best | None = None
     local_metrics: Mapping[str, float] = field(default_factory=dict)
     checkpoint: str | None = None

@@ -20,6 +20,8 @@ _CODE_PATTERN = re.compile(r"code-[^/]+\.zip")
 # One empty file for each run of the storage, whose name begins with the time of creation: a listing of this
 # folder orders the runs without reading their records. No run has such a name.
 INDEX = ".runs"
+# One folder for each search, with what it is and Tune's own state. No run has such a name.
+STUDIES = ".studies"
 _INDEX_PATTERN = re.compile(r"(\d{14})-(.+)")
 # At most one log segment in 5 s, or of 4 MB, is written: no process gets that far.
 _LOG_SEGMENTS_PER_INCARNATION = 1_000_000

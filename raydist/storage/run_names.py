@@ -11,7 +11,7 @@ from typing import TypeVar
 from raydist.errors import MistakeError, StorageError
 from raydist.spec.job import check_run_name
 from raydist.storage.filesystem import Storage
-from raydist.storage.layout import INDEX, RunLayout
+from raydist.storage.layout import INDEX, STUDIES, RunLayout
 from raydist.storage.run_storage import RunStorage
 
 LATEST = "@latest"
@@ -78,7 +78,7 @@ def names_by_age(storage: Storage) -> list[str]:
     A run that is in the index may have lost its record since. Of the others, which an older raydist made or
     somebody copied, the record is read.
     """
-    folders = set(storage.list_names("")) - {INDEX}
+    folders = set(storage.list_names("")) - {INDEX, STUDIES}
     entries = filter(None, map(RunLayout.parse_index_entry, storage.list_names(INDEX)))
     created = {name: at_s for at_s, name in entries if name in folders}
     contents = read_contents(storage, sorted(folders - created.keys()))

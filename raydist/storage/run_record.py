@@ -61,6 +61,7 @@ class SpecText(TypedDict, total=False):
     """What the run was started with; the other options are checked when a resume takes them over."""
 
     entry_point: EntryPointText
+    study: str | None
     params: Mapping[str, Any]
     param_types: Mapping[str, tuple[tuple[str | int, ...], ...]]
     args: tuple[str, ...]

@@ -18,6 +18,7 @@ class DrivenRun:
       owner: Marks what the run's tasks leave on their hosts (runtime.host.leftovers).
       driver: The process, as raydist.spec.process describes it and run.json contains it.
       session: The embedded Ray's folder; None for a Ray that is not the run's own.
+      is_study: Whether it is a search, whose runs others drive, and `name` the study's.
     """
 
     name: str
@@ -25,6 +26,7 @@ class DrivenRun:
     owner: str
     driver: Mapping[str, Any]
     session: str | None = None
+    is_study: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

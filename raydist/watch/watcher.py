@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,7 @@ def _start() -> subprocess.Popen[bytes] | None:
         return subprocess.Popen(
             [sys.executable, "-c", _START, str(os.getpid()), root],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,  # whose end is the watcher's, which is no child of this process
             start_new_session=True,
             bufsize=0,
         )
@@ -97,12 +98,10 @@ def _start() -> subprocess.Popen[bytes] | None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    import subprocess
-
+    """Waits for the watcher's end, once it was sent that the run is over."""
     assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.close()
-    try:
-        process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    process.wait()
+    with process.stdout:
+        select.select([process.stdout], [], [], _STOP_TIMEOUT_S)

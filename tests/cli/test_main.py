@@ -20,7 +20,7 @@ from raydist.spec.settings.options import OPTIONS
     ("arguments", "sentence"),
     [
         pytest.param(["sumbit", "job.py"], "no command 'sumbit'; did you mean submit?", id="near-command"),
-        pytest.param(["fly"], "no command 'fly'; write one of submit, plan, list", id="far-command"),
+        pytest.param(["fly"], "no command 'fly'; write one of submit, plan, search, list", id="far-command"),
         pytest.param(["submit", "j.py", "--worker", "2"], "--workers", id="near-option"),
         pytest.param(["submit"], "Missing argument 'JOB'", id="no-job"),
         pytest.param(["download", "r"], "Choose from: output, checkpoint, export, code (see", id="no-choice"),

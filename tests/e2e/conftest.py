@@ -133,7 +133,7 @@ def raydist(running_ray: RunningRay, tmp_path: Path) -> Callable[..., Ended]:
 
 def start_raydist(running_ray: RunningRay, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Starts a command in `folder`; what starts runs goes to the running Ray."""
-    if arguments[0] in ("submit", "resume", "verify") and "--address" not in arguments:
+    if arguments[0] in ("submit", "search", "resume", "verify") and "--address" not in arguments:
         arguments = (arguments[0], "--address", running_ray.address, *arguments[1:])
     return subprocess.Popen(
         [BIN / "raydist", *arguments],

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from raydist.errors import ClusterError
-from raydist.planning.capacity import check_fits, describe_roles, fits
+from raydist.planning.capacity import check_fits, describe_roles, fits, num_at_once
 from raydist.planning.inventory import Host, Inventory
 from raydist.spec.tasks import Resources, Role, TaskType
 from tests.planning.plans import LAPTOP, cluster
@@ -92,3 +92,21 @@ def test_thousand_hosts_are_named_by_the_first_five() -> None:
     hosts = Inventory(hosts=tuple(Host(name=f"h{i}") for i in range(1000)))
     with pytest.raises(ClusterError, match=r"h4 \(1 CPU, no GPU\) and 995 more hosts"):
         check_fits(hosts, [worker(900), ps(200)])
+
+
+@pytest.mark.parametrize(
+    ("hosts", "roles", "expected"),
+    [
+        ([(4, 0)], [worker(2)], 2),
+        ([(4, 0), (3, 0)], [worker(2)], 3),
+        ([(4, 0)], [CHIEF, worker(2), ps(1)], 1),
+        ([(9, 0)], [CHIEF, EVALUATOR, worker(1)], 3),
+        ([(8, 3)], [worker(1, gpus=1)], 3),
+        ([(1, 0)], [worker(2)], 1),  # never fits, which another check tells
+        ([(1, 0)], [worker(1, cpus=0)], 7),
+    ],
+)
+def test_as_many_runs_go_at_once_as_have_room(
+    hosts: list[tuple[float, int]], roles: list[Role], expected: int
+) -> None:
+    assert num_at_once(cluster(*hosts), roles, most=7) == expected

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from raydist.errors import RunCancelledError
 from raydist.runs.event_hook import GuardedHook
 
 
@@ -46,3 +47,18 @@ def test_ctrl_c_goes_through() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         GuardedHook(interrupt)({"event": "progress"})
+
+
+def test_hook_that_asks_for_a_stop_is_no_failure_whenever_it_does() -> None:
+    def stop(event: object) -> None:
+        raise RunCancelledError("pruned")
+
+    stops: list[str] = []
+    hook = GuardedHook(stop)
+    hook({"event": "planned"})  # before there is anything to stop
+    assert stops == []
+    hook.stop_by(lambda: stops.append("early"))
+    hook({"event": "report"})
+    assert stops == ["early", "early"]
+    assert hook.asks_for_stop
+    assert hook.notes() == ()

@@ -92,6 +92,7 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "e2e/test_resources.py": ("embedded_ray",),
     "e2e/test_scale.py": ALL,
     "e2e/test_scripts.py": ("killed", "script_gives"),
+    "e2e/test_search.py": ALL,
     "e2e/test_secrets.py": ALL,
     "e2e/test_stacks.py": ALL,
     "e2e/test_storage.py": ("outage_that", "host_that", "full_disk", "run_goes_on"),

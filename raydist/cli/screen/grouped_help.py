@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import click
 
@@ -18,6 +19,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "is_module",
         "config",
         "name",
+        "study",
         "working_dir",
         "storage",
         "resume",
@@ -65,7 +67,13 @@ GROUPS: Mapping[str, Sequence[str]] = {
 
 
 class RunCommand(click.Command):
-    """A command with the options of a run; what follows `--` is a script's."""
+    """A command with the options of a run; what follows `--` is a script's.
+
+    Attributes:
+      groups: The names of the options below each heading.
+    """
+
+    groups: ClassVar[Mapping[str, Sequence[str]]] = GROUPS
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index(REST) if REST in args else len(args)
@@ -84,9 +92,9 @@ class RunCommand(click.Command):
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
         records = {each.name: record for each in options if (record := each.get_help_record(ctx))}
         records["args"] = (f"{REST} {ARGS.metavar}", ARGS.help)
-        grouped = {name for names in GROUPS.values() for name in names}
+        grouped = {name for names in self.groups.values() for name in names}
         others = [record for name, record in records.items() if name not in grouped]
-        for title, names in GROUPS.items():
+        for title, names in self.groups.items():
             rows = [records[name] for name in names if name in records] + others
             others = []
             if rows:

@@ -20,6 +20,7 @@ TOPICS = (
     "input-data",
     "strategies",
     "gallery",
+    "search",
     "parameter-servers",
     "failures",
     "storage",

@@ -68,7 +68,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
     """Yields the lines of a table of aligned columns."""
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[cell(value) for value in row] for row in rows]
     widths = [max(len(line[index]) for line in [list(headers), *cells]) for index in range(len(headers))]
     is_number = [
         bool(rows) and all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
@@ -147,7 +147,8 @@ def _descriptor_1_on_2() -> Iterator[None]:
         os.close(kept)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Returns a value as a table shows it."""
     if value is None:
         return "-"
     # Escaped here already: a column is as wide as what is shown.

@@ -5,7 +5,8 @@ that died and its attempt went on, `task_back` or `task_given_up`; `restarting`,
 trains `restarted`; `attempt`, for one that was lost or has another size than the one before; `checkpoint`,
 once one is committed; `straggler`, for a task that is slower than the others, once for each cause;
 `training`, once the chief begins one; `note`, for anything else.
-`progress` comes with every poll, for the screen alone.
+`progress` comes with every poll, and `report` with the values that the chief has reported, each epoch's once.
+Neither is kept.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from raydist.controller.attempt.restarts import Restart
 from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunError, Straggler
 from raydist.spec.run_state import RunState
-from raydist.spec.status import BEFORE_SERVICE, TaskFailure, TaskStatus, Training, steps_hint
+from raydist.spec.status import BEFORE_SERVICE, Report, TaskFailure, TaskStatus, Training, steps_hint
 
 PROGRESS = "progress"
+REPORT = "report"
 # A worker under ParameterServer may die and come back for days: of its later processes in an attempt only
 # the deaths are events.
 MAX_TOLD_INCARNATIONS = 20
@@ -65,6 +67,7 @@ def news_events(machine: RunMachine, known: Known, *, at_s: float) -> list[dict[
         *checkpoint_events(machine, known, at_s=at_s),
         *(_task_event(machine, status, at_s) for status in _changed(known.attempt, machine.attempt)),
         *(_event("training", machine, at_s, **vars(one)) for one in _begun(machine, known.attempt)),
+        *(_report_event(machine, report, at_s) for report in _reported(machine, known.attempt)),
         *(_failure_event(machine, failure, at_s) for failure in failures),
         *(_outcome_event(machine, death, at_s) for death in (*ended, *new) if death.is_told),
         *(_restart_event(machine, restart, at_s) for restart in restarts),
@@ -134,6 +137,22 @@ def _begun(machine: RunMachine, before: Attempt) -> list[Training]:
     known = before.statuses.get(machine.chief) if before.number == now.number else None
     chief = now.statuses.get(machine.chief)
     return [one for one in (chief.trainings if chief else ()) if known is None or one not in known.trainings]
+
+
+def _reported(machine: RunMachine, before: Attempt) -> list[Report]:
+    """Returns what the chief has reported since."""
+    now = machine.attempt.statuses.get(machine.chief)
+    known = before.statuses.get(machine.chief) if before.number == machine.attempt.number else None
+    if now is None or now is known or not now.reports:
+        return []
+    is_same = known is not None and known.reports and known.incarnation == now.incarnation
+    last = known.reports[-1].number if known is not None and is_same else 0
+    return [report for report in now.reports if report.number > last]
+
+
+def _report_event(machine: RunMachine, report: Report, at_s: float) -> dict[str, Any]:
+    metrics = dict(report.metrics)
+    return _event(REPORT, machine, at_s, step=report.step, epoch=report.epoch, metrics=metrics)
 
 
 def _task_event(machine: RunMachine, status: TaskStatus, at_s: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray.util.placement_group import (
     PlacementGroup,
+    get_current_placement_group,
     placement_group,
     placement_group_table,
     remove_placement_group,
@@ -17,11 +18,12 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from raydist.errors import UnsupportedError
+from raydist.planning.plan import Plan
 from raydist.planning.resources.labels import fulfils
 from raydist.runtime.cluster.inventory import is_node_alive, labels_of_nodes
 from raydist.runtime.cluster.ray_internals import can_select_nodes, free_resources
 from raydist.spec.extra_roles.role import AnyTask
-from raydist.spec.job import JobSpec
+from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.tasks import Resources, TaskId, TaskType
 
 logger = logging.getLogger(__name__)
@@ -48,9 +50,15 @@ class Placement:
     """A placement group with a bundle for each task that asks for anything; all of them, or none."""
 
     def __init__(
-        self, group: PlacementGroup | None, *, bundles: Mapping[AnyTask, int], spread: TaskType | None
+        self,
+        group: PlacementGroup | None,
+        *,
+        bundles: Mapping[AnyTask, int],
+        spread: TaskType | None,
+        is_own: bool = True,
     ) -> None:
         self._group = group
+        self._is_own = is_own
         self._bundles = bundles
         self._spread = spread
         self._moved: dict[AnyTask, Room] = {}
@@ -68,11 +76,12 @@ class Placement:
           avoid: Ids of nodes that no task which asks for anything may go to.
         """
         bundles = order_bundles(resources, spread=spread)
-        # PACK: the fewer hosts, the less of each all-reduce crosses the network.
-        strategy = "PACK" if spread is None else "SPREAD"
         labels = [dict(resources[task].labels) for task in bundles]
-        group = _request(list(bundles.values()), labels, strategy=strategy, avoid=avoid) if bundles else None
         indices = {task: index for index, task in enumerate(bundles)}
+        if _Given.group is not None and _same(_Given.group.bundle_specs, list(bundles.values())):
+            return cls(_Given.group, bundles=indices, spread=spread, is_own=False)
+        strategy = strategy_of(spread)
+        group = _request(list(bundles.values()), labels, strategy=strategy, avoid=avoid) if bundles else None
         return cls(group, bundles=indices, spread=spread)
 
     def is_ready(self) -> bool:
@@ -146,7 +155,7 @@ class Placement:
         self._moved.clear()
         for group in more:
             remove_placement_group(group)
-        if self._group is not None:
+        if self._group is not None and self._is_own:
             remove_placement_group(self._group)
 
     def node_of(self, room: Room) -> str | None:
@@ -168,6 +177,57 @@ class Placement:
         moved = self._moved.pop(task, None)
         if moved is not None:
             self.give_back(moved)
+
+
+class _Given:
+    group: PlacementGroup | None = None
+
+
+def use_own_group() -> None:
+    """Has the runs of this process use the placement group that this actor is in.
+
+    A run whose tasks need other bundles than the group has asks for one of its own.
+    """
+    _Given.group = get_current_placement_group()
+
+
+def spread_of(plan: Plan) -> TaskType | None:
+    """Returns the task type whose tasks are to be on hosts of their own; None keeps all tasks together."""
+    return TaskType.PS if plan.strategy is Strategy.PARAMETER_SERVER else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSpec:
+    """The placement group that a run's tasks need, as Ray's `placement_group` takes it.
+
+    Attributes:
+      selectors: For each bundle the labels of its node.
+    """
+
+    bundles: tuple[Bundle, ...]
+    strategy: str
+    selectors: tuple[Selector, ...]
+
+
+def group_of(plan: Plan) -> GroupSpec:
+    """Returns the placement group that the plan's tasks need; nothing is started."""
+    spread = spread_of(plan)
+    resources: dict[AnyTask, Resources] = {task: plan.resources_of(task) for task in plan.tasks}
+    resources |= {task: role.resources for role in plan.job.roles.values() for task in role.tasks}
+    bundles = order_bundles(resources, spread=spread)
+    selectors = tuple(dict(resources[task].labels) for task in bundles)
+    return GroupSpec(bundles=tuple(bundles.values()), strategy=strategy_of(spread), selectors=selectors)
+
+
+def strategy_of(spread: TaskType | None) -> str:
+    """Returns Ray's strategy for the placement group of a run."""
+    # PACK: the fewer hosts, the less of each all-reduce crosses the network.
+    return "PACK" if spread is None else "SPREAD"
+
+
+def _same(has: Sequence[Mapping[str, float]], asked: Sequence[Bundle]) -> bool:
+    amounts = [{name: float(amount) for name, amount in bundle.items() if amount} for bundle in has]
+    return amounts == [{name: float(amount) for name, amount in bundle.items() if amount} for bundle in asked]
 
 
 def check_placeable(job: JobSpec) -> None:

@@ -15,7 +15,7 @@ from raydist.planning.plan import Plan
 from raydist.runtime.cluster import ray_internals
 from raydist.runtime.cluster.datasets import Datasets, DatasetSplits
 from raydist.runtime.cluster.inventory import is_node_alive
-from raydist.runtime.cluster.placement import Placement
+from raydist.runtime.cluster.placement import Placement, spread_of
 from raydist.runtime.cluster.runtime_env import runtime_env_of
 from raydist.runtime.group.extra_roles import ExtraActors
 from raydist.runtime.group.remains import Remains, Remnant
@@ -26,7 +26,6 @@ from raydist.runtime.task.actor import CONCURRENCY, TaskActor
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
 from raydist.spec.extra_roles.role import AnyTask
-from raydist.spec.job import Strategy
 from raydist.spec.status import Command, TaskStatus
 from raydist.spec.tasks import Resources, TaskId, TaskType
 
@@ -153,10 +152,8 @@ class ActorSet:
         resources: dict[AnyTask, Resources] = {setup.task: setup.resources for setup in setups}
         resources |= self.extras.resources
         if self._placement is None:
-            is_spread = self._plan.strategy is Strategy.PARAMETER_SERVER
-            self._placement = Placement.request(
-                resources, spread=TaskType.PS if is_spread else None, avoid=self._plan.avoid
-            )
+            spread = spread_of(self._plan)
+            self._placement = Placement.request(resources, spread=spread, avoid=self._plan.avoid)
         for setup in setups:
             if setup.task not in self.handles:
                 self.handles[setup.task] = self._create_actor(setup, self._place_of(setup.task))

@@ -54,6 +54,13 @@ OPTIONS: tuple[Option, ...] = (
         parser=values.text,
     ),
     Option(
+        name="study",
+        metavar="NAME",
+        summary="Name that runs which belong together share, for raydist list --study; none when omitted or "
+        "none.",
+        parser=values.optional(values.text, none="none"),
+    ),
+    Option(
         name="args",
         metavar="ARGS",
         summary="Arguments of a script, its sys.argv[1:]; they come last.",

@@ -22,6 +22,7 @@ class RunOptions(TypedDict, total=False):
     """Fields of JobSpec, which are the command line's options with `_`; JobSpec says what each one means."""
 
     name: str
+    study: str | None
     args: Sequence[str]
     run_on: RunOn | Literal["chief", "all"]
     working_dir: str | os.PathLike[str] | None

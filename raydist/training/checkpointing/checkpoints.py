@@ -17,7 +17,7 @@ from raydist.spec.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.evaluations import Evaluations, EvaluationStore
-from raydist.training.checkpointing import variables
+from raydist.training.checkpointing import learning_rates, variables
 from raydist.training.checkpointing.best_checkpoints import (
     age,
     awaited,
@@ -221,7 +221,9 @@ class TaskCheckpoints:
           UnsupportedError: The workers do not hold the same after it.
         """
         groups = _groups(trackables)
-        variables.write(groups, state.files, checkpoint=state.uri)
+        # A trial that goes on from another one's checkpoint has params of its own.
+        with learning_rates.kept_rates(trackables.values(), is_kept=state.is_inherited):
+            variables.write(groups, state.files, checkpoint=state.uri)
         if (sentence := variables.other_replicas(groups, state.files)) is not None:
             self._progress.note(sentence)
         restored = [one for group in groups.values() for one in group]

@@ -43,6 +43,7 @@ class SavedState:
       callbacks: States of callbacks, as callback_state.py packs them.
       data: Fingerprint of the batches of raydist.data that were trained on; None for other data.
       fit_lengths: Number, epochs and steps of each `fit` so far; see FitLength.
+      is_inherited: Whether the run has it from another one, whose params were other ones.
       eager_seeds: Where TensorFlow's seeds for ops stood; None in a loop of the user's own.
       files: The checkpoint's files.
       uri: Where it is, for messages.
@@ -60,6 +61,7 @@ class SavedState:
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     data: int | None = None
     fit_lengths: Sequence[tuple[int, int, int | None]] = ()
+    is_inherited: bool = False
     eager_seeds: Sequence[Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     uri: str = ""

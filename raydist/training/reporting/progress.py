@@ -7,13 +7,14 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from raydist.spec.best import Best, best_of
 from raydist.spec.byte_size import write_bytes
-from raydist.spec.status import TaskFailure, TaskPace, TaskState, TaskStatus, Training
+from raydist.spec.status import Report, TaskFailure, TaskPace, TaskState, TaskStatus, Training
 from raydist.spec.tasks import TaskId
 from raydist.spec.text.control import without_colours
 from raydist.spec.value import MAX_BYTES, NotKeptError, encode_value
@@ -27,6 +28,8 @@ _KEPT = (
     "result.value takes numbers, text, lists, tuples, dicts and NumPy arrays, together up to "
     f"{write_bytes(MAX_BYTES)}"
 )
+# A status holds so many reports, which is enough for epochs that take 20 ms.
+_MAX_REPORTS = 32
 
 
 class TaskProgress:
@@ -45,6 +48,7 @@ class TaskProgress:
         self._settle_first: Callable[[], None] = lambda: None
         self._step = 0
         self._best: Best | None = None
+        self._reports: deque[Report] = deque(maxlen=_MAX_REPORTS)
         self._rate_step = 0
         self._rate_at_s: float | None = None
         self._resumable_step = 0
@@ -74,7 +78,7 @@ class TaskProgress:
                 rate = (status.step - self._rate_step) / (now - self._rate_at_s)
                 self._status = status = replace(status, steps_per_s=rate)
                 self._rate_step, self._rate_at_s = status.step, now
-            return replace(status, at_s=now)
+            return replace(status, at_s=now, reports=tuple(self._reports))
 
     def set_state(self, state: TaskState, *, address: str | None = None) -> None:
         with self._lock:
@@ -135,9 +139,20 @@ class TaskProgress:
         if local_metrics is not None:
             self._news["local_metrics"] = dict(local_metrics)
 
-    def reported(self, metrics: Mapping[str, float], *, step: int, keep_best: str | None = None) -> None:
+    def reported(
+        self,
+        metrics: Mapping[str, float],
+        *,
+        step: int,
+        epoch: int | None = None,
+        keep_best: str | None = None,
+    ) -> None:
         """Notes values that hold after `step` steps; `keep_best` is the metric to find the best value of."""
         with self._lock:
+            number = self._reports[-1].number + 1 if self._reports else 1
+            if epoch is None and self._reports and self._reports[-1].epoch is None:
+                self._reports.pop()  # a loop may report each step
+            self._reports.append(Report(number=number, step=step, epoch=epoch, metrics=dict(metrics)))
             self._best = best_of(self._best, metrics, step=step, keep_best=keep_best)
             self._news |= {"metrics": dict(metrics), "best": self._best}
 

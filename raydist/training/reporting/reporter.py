@@ -171,7 +171,7 @@ class Reporter:
     ) -> None:
         self._has_recorded = True
         if scope is Scope.GLOBAL:
-            self.progress.reported(values, step=step, keep_best=self._keep_best)
+            self.progress.reported(values, step=step, epoch=epoch, keep_best=self._keep_best)
             if not self._writes_global:
                 return
         self._metrics.append(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.checkpointing import callback_state
+from raydist.training.checkpointing.learning_rates import rate_of
 from raydist.training.checkpointing.saved_state import FitLength
 from raydist.training.input import resume
 from raydist.training.trainers import model_state, random_state
@@ -116,7 +115,7 @@ class FitPosition:
             run.reporter.note(f"the checkpoint has no {model_state.describe(model)}; they begin anew")
         if state.eager_seeds is not None:
             tf_private.set_eager_seeds(state.eager_seeds)
-        self.restored_rate = _rate_of(model.optimizer) if self.step_in_epoch else None
+        self.restored_rate = rate_of(model.optimizer) if self.step_in_epoch else None
 
     def check_equal(self, model: Any) -> None:
         """Checks that all workers begin with the same model. Every task calls it before the first step."""
@@ -197,14 +196,3 @@ _GROUPS_BESIDE = (*random_state.GROUPS, model_state.GROUP)
 def _groups_beside(model: Any) -> dict[str, list[Any]]:
     """Returns what a checkpoint has beside the variables that Keras lists, in groups."""
     return {**random_state.groups_of(model), **model_state.groups_of(model)}
-
-
-def _rate_of(optimizer: Any) -> float | None:
-    """Returns the learning rate of an optimizer of either Keras; None where a schedule gives it."""
-    # A schedule's rate is the optimizer's own affair; tf_keras shows it as a variable all the same.
-    given = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
-    if any(base.__name__ == "LearningRateSchedule" for base in type(given).__mro__):
-        return None
-    rate = getattr(optimizer, "learning_rate", None)
-    variable = rate if isinstance(rate, tf.Variable) else getattr(rate, "value", None)
-    return float(variable.numpy()) if isinstance(variable, tf.Variable) else None

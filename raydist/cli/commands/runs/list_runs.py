@@ -27,6 +27,7 @@ _LIMIT = 50
 _UNKNOWN: dict[str, Any] = {
     "run": None,
     "job": None,
+    "study": None,
     "state": None,
     "strategy": None,
     "keras": None,
@@ -40,7 +41,7 @@ _UNKNOWN: dict[str, Any] = {
     "duration_s": None,
 }
 _COLUMNS = ("run", "state", "job", "strategy", "attempts", "steps", "best", "started", "duration")
-_MORE_COLUMNS = ("keras", "storage")
+_MORE_COLUMNS = ("study", "keras", "storage")
 _NOT_COLUMNS = ("metrics", "params", "error", "created_at_s", "duration_s")
 
 
@@ -53,6 +54,7 @@ _NOT_COLUMNS = ("metrics", "params", "error", "created_at_s", "duration_s")
     help="Runs in this state; can be repeated.",
 )
 @click.option("--job", metavar="JOB", help="Runs of this job: cifar, cifar.py, cifar.py:train or a pattern.")
+@click.option("--study", metavar="NAME", help="Runs of this study, such as the trials of a search.")
 @click.option(
     "--limit",
     metavar="N",
@@ -65,13 +67,14 @@ _NOT_COLUMNS = ("metrics", "params", "error", "created_at_s", "duration_s")
 @click.option(
     "--columns",
     metavar="NAME,…",
-    help="Columns to print: those that are printed otherwise, keras, storage, params and metrics.",
+    help="Columns to print: those that are printed otherwise, study, keras, storage, params and metrics.",
 )
 @storage_option
 @json_option
 def command(
     states: tuple[str, ...],
     job: str | None,
+    study: str | None,
     limit: int,
     with_params: bool,
     columns: str | None,
@@ -83,14 +86,14 @@ def command(
     from raydist.storage.run_list import list_runs
 
     opened = Storage.open(storage)
-    listing = list_runs(opened, limit=limit or None, matches=_matcher(states, job))
+    listing = list_runs(opened, limit=limit or None, matches=_matcher(states, job, study))
     if is_json:
         runs = [_described(run) for run in listing.runs]
         told = {"num_known": listing.num_known, "is_complete": listing.is_complete}
         output.print_json({"storage": opened.uri(), "runs": runs, **told})
         return
     if not listing.runs:
-        asked = " that match" if states or job else ""
+        asked = " that match" if states or job or study else ""
         folder = opened.local_path()
         why = "" if folder is None or folder.is_dir() else ", which does not exist"
         output.show(f"no runs{asked} in {opened.uri()}{why}")
@@ -106,12 +109,18 @@ def _check_columns(columns: Iterable[str], *, known: Collection[str]) -> None:
             raise MistakeError(f"no run that is listed has {name!r}; {suggest(name, sorted(shown))}")
 
 
-def _matcher(states: Collection[str], job: str | None) -> Callable[[RunRecord], bool] | None:
-    if not states and job is None:
+def _matcher(
+    states: Collection[str], job: str | None, study: str | None
+) -> Callable[[RunRecord], bool] | None:
+    if not states and job is None and study is None:
         return None
 
     def matches(record: RunRecord) -> bool:
-        return (not states or record.state.value in states) and (job is None or _is_of(record, job))
+        return (
+            (not states or record.state.value in states)
+            and (job is None or _is_of(record, job))
+            and (study is None or record.spec.get("study") == study)
+        )
 
     return matches
 
@@ -131,6 +140,7 @@ def _described(record: RunRecord | DamagedRecord) -> dict[str, Any]:
     told = {key: as_plain(getattr(record, key, unknown)) for key, unknown in _UNKNOWN.items()}
     if isinstance(record, RunRecord):
         told |= {"job": run_view.job_text(record), "duration_s": run_view.duration_s(record)}
+        told["study"] = record.spec.get("study")
         return {**told, "params": shown_params(record.spec)}
     return {**told, "params": {}}
 

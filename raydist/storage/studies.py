@@ -1,0 +1,99 @@
+"""The studies of a storage: what each search was asked for, so that the same command can continue it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raydist.errors import MistakeError, SpecError, StorageError
+from raydist.storage.filesystem import Storage
+from raydist.storage.layout import STUDIES
+from raydist.storage.plain_json import dump_plain_json
+
+_RECORD = "study.json"
+
+
+class StudyStore:
+    """Reads and writes `.studies/NAME/study.json`."""
+
+    def __init__(self, storage: Storage, *, clock: Callable[[], float] = time.time) -> None:
+        self._storage = storage
+        self._clock = clock
+
+    @property
+    def folder(self) -> str:
+        """Where the folders of all studies are, as a key."""
+        return STUDIES
+
+    def begin(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Notes what a new study is.
+
+        Raises:
+          SpecError: There is a study of that name.
+          StorageError: Storage cannot be written.
+        """
+        self._storage.check_writable()
+        if self._storage.exists(self._key(name)):
+            raise SpecError(
+                f"study is {name!r}, which {self._storage.uri()} has already; choose another --study, or "
+                "continue that one with --resume"
+            )
+        record = {"study": name, "created_at_s": self._clock(), "settings": dict(settings)}
+        self._storage.write_text(self._key(name), dump_plain_json(record, indent=1))
+
+    def find(self, settings: Mapping[str, Any], *, name: str | None) -> str:
+        """Returns the study to continue: that of the name, or the newest one with the same settings.
+
+        Raises:
+          MistakeError: There is none, or the one of that name was begun with other settings.
+          StorageError: Storage cannot be read, or a record is damaged.
+        """
+        if name is not None:
+            self._check_same(name, settings)
+            return name
+        found = [
+            (record["created_at_s"], one)
+            for one in self._storage.list_names(STUDIES)
+            if self._storage.exists(self._key(one))
+            and (record := self._read(one))["settings"] == _plain(settings)
+        ]
+        if not found:
+            raise MistakeError(
+                f"no study in {self._storage.uri()} was begun with this command; name it with --study, or "
+                "leave --resume out to begin one"
+            )
+        return max(found)[1]
+
+    def _check_same(self, name: str, settings: Mapping[str, Any]) -> None:
+        if not self._storage.exists(self._key(name)):
+            known = ", ".join(self._storage.list_names(STUDIES)) or "there is none"
+            raise MistakeError(
+                f"no study named {name!r} in {self._storage.uri()} ({known}); leave --resume out to begin it"
+            )
+        before, now = self._read(name)["settings"], _plain(settings)
+        for key in (key for key in {**before, **now} if before.get(key) != now.get(key)):
+            raise MistakeError(
+                f"study {name} was begun with {key} {before.get(key)!r}, and is to go on with "
+                f"{now.get(key)!r}; give the command that began it, with --resume"
+            )
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            record: dict[str, Any] = json.loads(self._storage.read_text(self._key(name)))
+            float(record["created_at_s"]), dict(record["settings"])
+        except (ValueError, KeyError, TypeError) as error:
+            uri = self._storage.uri(self._key(name))
+            raise StorageError(f"{uri} is damaged: {error}; begin another study") from error
+        return record
+
+    @staticmethod
+    def _key(name: str) -> str:
+        return f"{STUDIES}/{name}/{_RECORD}"
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings as they are read back."""
+    plain: dict[str, Any] = json.loads(dump_plain_json(dict(settings)))
+    return plain

@@ -1,0 +1,145 @@
+"""RunTrainable: Tune's view of a trial whose training is a run of raydist. All that is Tune's is here.
+
+A class and not a function, because Tune lets a class end what it has started: of a function it abandons the
+thread and ends the process (FunctionTrainable.cleanup), and Ray then kills the run's tasks while they train.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ray.air.constants import TRAINING_ITERATION
+from ray.tune import PlacementGroupFactory, Trainable
+from ray.tune.result import DONE, RESULT_DUPLICATE
+
+from raydist import api
+from raydist.errors import RaydistError
+from raydist.planning.plan import Plan
+from raydist.runtime.cluster.placement import group_of, use_own_group
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.inheritance import inherit, split_checkpoint_uri
+from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_storage import open_run
+from raydist.tune.trial import TrialReport, TrialRun
+
+_CHECKPOINT = "checkpoint"
+# In a trial's config, beside the params: a field of JobSpec.
+SEED = "raydist seed"
+# What a result has beside the metrics and what Tune adds.
+OWN_KEYS = ("step", "epoch", "run", _CHECKPOINT)
+
+
+def run_name(trial_id: str, *, study: str | None) -> str:
+    """Returns the name of a trial's run: the trial's id, or the study's name with the trial's number."""
+    # Tune's ids are a few hex digits that the trials of an experiment share, and a number from 0.
+    return trial_id if study is None else f"{study}-{trial_id.rpartition('_')[2]}"
+
+
+def has_fixed_room(plan: Plan) -> bool:
+    """Whether each attempt of a run has the same room, so that Tune can reserve it."""
+    return not plan.is_elastic and plan.job.memory_retry is None
+
+
+class RunTrainable(Trainable):
+    """A trial.
+
+    Attributes:
+      packed: The job, without what differs from trial to trial.
+    """
+
+    packed: ClassVar[api.PackedJob]
+
+    @classmethod
+    def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory:
+        return cls._room()
+
+    @classmethod
+    @functools.cache
+    def _room(cls) -> PlacementGroupFactory:
+        """Returns the room of one trial: none for itself, and a bundle for each task of its run."""
+        plan = api.plan_packed(cls.packed)
+        group = group_of(plan)
+        bundles = group.bundles if has_fixed_room(plan) else ()
+        if not bundles:  # the run finds its room itself, and Tune takes no group of nothing
+            return PlacementGroupFactory([{"memory": 1.0}])
+        labels = {"bundle_label_selector": list(group.selectors)} if any(group.selectors) else {}
+        return PlacementGroupFactory([{}, *bundles], group.strategy, **labels)
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Called in the trial's actor, before a checkpoint is loaded."""
+        self._params = {name: value for name, value in config.items() if name != SEED}
+        self._fields = {"seed": config[SEED]} if SEED in config else {}
+        self._trial: TrialRun | None = None
+        self._inherited: str | None = None
+
+    def step(self) -> dict[str, Any]:
+        """Waits for the next report of the run, which the first call starts."""
+        try:
+            if self._trial is None:
+                self._trial = self._start()
+            report = self._trial.next_report()
+            if report is not None:
+                return self._told(report)
+            report = self._trial.end()
+        except RaydistError as error:
+            # Tune prints whatever led here; the sentence says all.
+            raise error.with_traceback(None) from None
+        # Tune has to know the end from a result of its own, which may not count as one.
+        return {RESULT_DUPLICATE: True, DONE: True} if report is None else {**self._told(report), DONE: True}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        """Returns where the run's newest checkpoint is; the run stores it itself."""
+        return {_CHECKPOINT: None if self._trial is None else self._trial.checkpoint}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+        """Takes the checkpoint to continue from. The run finds its own ones by itself."""
+        uri = (checkpoint or {}).get(_CHECKPOINT)
+        if uri is not None and split_checkpoint_uri(uri)[1] != self._run_name:
+            self._inherited = uri
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Called for another trial, or for other params of the same one, in the place of a new actor."""
+        self.cleanup()
+        self.setup(new_config)
+        return True
+
+    def cleanup(self) -> None:
+        """Called when the trial ends, for whatever reason."""
+        if self._trial is not None:
+            self._trial.stop()
+
+    @property
+    def _run_name(self) -> str:
+        return run_name(self.trial_id, study=self.packed.request.job.study)
+
+    def _start(self) -> TrialRun:
+        use_own_group()
+        inherited, self._inherited = self._inherited, None
+        resume = "auto" if inherited is None else True
+        job = self.packed.run_of(
+            self._run_name, params=self._params, resume=resume, detach=False, **self._fields
+        )
+        run = open_run(job.request.job.storage, run=self._run_name)
+        newest = CheckpointStore(run).newest() if inherited is None else inherit(inherited, run=run)
+        records = RunRecordStore(run)
+        # What the run has reported before it goes on: it may have nothing left to train.
+        metrics = dict(records.read().metrics) if inherited is None and records.exists() else {}
+        info = {} if newest is None else newest.info
+        return TrialRun(
+            lambda on_event: api.submit_packed(job, on_event=on_event),
+            checkpoint=None if newest is None else newest.uri,
+            metrics={**metrics, **info.get("metrics", {})},
+            epoch=info.get("epoch"),
+        )
+
+    def _told(self, report: TrialReport) -> dict[str, Any]:
+        own = {TRAINING_ITERATION: report.iteration, "step": report.step, "epoch": report.epoch}
+        return {**report.metrics, **own, "run": self._run_name, _CHECKPOINT: report.checkpoint}
+
+
+def trainable_of(packed: api.PackedJob) -> type[RunTrainable]:
+    """Returns the class for one job; its name is the function's, which Tune names the experiment after."""
+    name = packed.request.job.entry_point.function or "train"
+    return type(name.strip("<>"), (RunTrainable,), {"packed": packed})

@@ -1,0 +1,445 @@
+"""Searches: Tune makes the trials and stops them early, and each one is an ordinary run of a study."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar
+
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.result import AUTO_RESULT_KEYS
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search import BasicVariantGenerator
+
+from raydist import api, errors
+from raydist.errors import ClusterError, MistakeError, RaydistError, SpecError, StorageError
+from raydist.planning.capacity import describe_roles, num_at_once
+from raydist.planning.plan import Plan
+from raydist.runtime.cluster.connection import EmbeddedSize, connect
+from raydist.runtime.host.address import CLIENT_PREFIX
+from raydist.runtime.host.leftovers import new_owner
+from raydist.spec.best import Direction
+from raydist.spec.process import this_process
+from raydist.spec.result import RunError
+from raydist.storage.filesystem import Storage
+from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_storage import RunStorage
+from raydist.storage.studies import StudyStore
+from raydist.tune.run_trainable import OWN_KEYS, SEED, run_name, trainable_of
+from raydist.tune.space import Choice, Dimension, Range, Space
+from raydist.tune.study import Study, TrialRow, missing_metric
+from raydist.watch.messages import DrivenRun
+from raydist.watch.watcher import watched
+
+# More epochs than any trial has: no trial is ended for having trained long enough.
+_MAX_EPOCHS = 1_000_000
+_TUNE_SETTINGS = {
+    # No output of Tune's own, no files for programs that read Tune's, and no refusal of a result that lacks
+    # the metric, which a job may report at its end only.
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    # What a search that is killed has lost of Tune's view of it; its runs lose nothing.
+    "TUNE_GLOBAL_CHECKPOINT_S": "2",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What to search.
+
+    Attributes:
+      packed: The job, with the params that all trials have.
+      num: Trials of random params; 0 for each combination of the values once.
+      metric: None where only seeds are tried.
+      grace: Epochs that each trial gets before a scheduler may stop it.
+      parallel: Trials at a time; None for as many as have a core for each logical CPU.
+      seeds: Seeds that each combination is tried with; 0 for the one of the job.
+      study: None makes a name.
+    """
+
+    packed: api.PackedJob
+    space: Space
+    num: int
+    metric: str | None
+    direction: Direction
+    scheduler: str
+    grace: int
+    parallel: int | None
+    seeds: int
+    study: str | None
+    is_resumed: bool
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What has to be the same for a search to be continued, by the names of the options."""
+        job = self.packed.request.job
+        return {
+            "job": str(job.entry_point),
+            "-p": {key: str(one) for key, one in {**self.space.dimensions, **self.space.fixed}.items()},
+            "--num": self.num,
+            "--metric": self.metric,
+            "--mode": self.direction.value,
+            "--scheduler": self.scheduler,
+            "--grace": self.grace,
+            "--seeds": self.seeds,
+            "--seed": job.seed,
+        }
+
+    @property
+    def num_trials(self) -> int:
+        points = self.num or self.space.num_points or 1
+        return points * max(1, self.seeds)
+
+
+def check_parallel(plan: Plan, asked: int | None) -> int:
+    """Returns how many trials go at a time.
+
+    Raises:
+      ClusterError: Fewer have room than are asked for.
+    """
+    if asked is None:
+        return num_at_once(plan.inventory, plan.all_roles, cpus_per_core=1)
+    at_most = num_at_once(plan.inventory, plan.all_roles)
+    if asked > at_most and not plan.inventory.can_grow:
+        raise ClusterError(
+            f"parallel is {asked}, but {plan.inventory.source} has room for {at_most} "
+            f"{'trial' if at_most == 1 else 'trials'} at a time, each with {describe_roles(plan.all_roles)}; "
+            f"use --parallel {at_most}"
+        )
+    return asked
+
+
+def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[TrialRow], None]) -> Study:
+    """Runs a search to its end, or until Ctrl-C has stopped all its trials.
+
+    Args:
+      tell: Takes sentences about its beginning.
+      show: Takes each trial that has ended.
+
+    Raises:
+      MistakeError: What was asked cannot be done as written, or no trial reports the metric.
+      ClusterError: The cluster cannot give it, or could not be reached or started.
+      StorageError: Storage cannot be written. The study can be continued.
+    """
+    job = search.packed.request.job
+    if job.address is not None and job.address.startswith(CLIENT_PREFIX):
+        raise SpecError(
+            f"address is {job.address}, and Tune needs a host of the cluster; run the search on one"
+        )
+    storage = Storage.open(job.storage)
+    store = StudyStore(storage)
+    plan = api.plan_packed(search.packed)
+    parallel = check_parallel(plan, search.parallel)
+    if search.is_resumed:
+        study = store.find(search.settings, name=search.study)
+    else:
+        study = search.study or job.name
+        store.begin(study, search.settings)
+    packed = search.packed.run_of(job.name, params=search.space.fixed, study=study)
+    tell(f"study {study}")
+    tell(f"{search.num_trials} trials, {parallel} at a time, each with {describe_roles(plan.all_roles)}")
+
+    def size() -> EmbeddedSize:
+        amounts = {name: parallel * amount for name, amount in plan.embedded_resources.items()}
+        return EmbeddedSize(num_cpus=parallel * (plan.embedded_cpus or 1), resources=amounts)
+
+    with contextlib.ExitStack() as stack:
+        watcher = stack.enter_context(watched())
+        connection = stack.enter_context(connect(job.address, embedded=size))
+        session = None if connection.session is None else str(connection.session)
+        watcher.begin(
+            DrivenRun(
+                name=study,
+                storage=job.storage,
+                owner=new_owner(),
+                driver=this_process(),
+                session=session,
+                is_study=True,
+            )
+        )
+        state = _Searching(search, study=study, storage=storage, show=show)
+        with _quiet_tune(), state.current():
+            trials = _fit(search, packed, study, storage, store, parallel)
+        # Ray is still there: a trial that was stopped has stored its last record by now.
+        rows = tuple(state.row_of(trial) for trial in trials)
+    if state.problem is not None:
+        raise state.problem
+    return Study(
+        name=study,
+        storage=job.storage,
+        metric=search.metric,
+        direction=search.direction,
+        trials=rows,
+        num_trials=search.num_trials,
+        is_interrupted=state.is_interrupted,
+    )
+
+
+def _fit(
+    search: Search, packed: api.PackedJob, study: str, storage: Storage, store: StudyStore, parallel: int
+) -> Sequence[Trial]:
+    filesystem, root = storage.arguments["filesystem"], storage.arguments["root"]
+    folder = f"{root}/{store.folder}"
+    trainable = trainable_of(packed)
+    space = param_space(search.space, seeds=search.seeds, first_seed=packed.request.job.seed)
+    path = f"{folder}/{study}"
+    tuner = None
+    if search.is_resumed and tune.Tuner.can_restore(path, storage_filesystem=filesystem):
+        # State that was cut off, as on a full disk, is no loss: the same trials are made again, and those
+        # whose runs have succeeded end at once.
+        with contextlib.suppress(Exception):
+            tuner = tune.Tuner.restore(
+                path, trainable, param_space=space, restart_errored=True, storage_filesystem=filesystem
+            )
+    if tuner is None:
+        tuner = _new_tuner(
+            search, trainable, space, study=study, filesystem=filesystem, folder=folder, parallel=parallel
+        )
+    try:
+        tuner.fit()
+    except Exception:
+        if _Searching.now().problem is None:
+            raise
+    return _Searching.now().trials
+
+
+def _new_tuner(
+    search: Search,
+    trainable: Any,
+    space: Mapping[str, Any],
+    *,
+    study: str,
+    filesystem: Any,
+    folder: str,
+    parallel: int,
+) -> tune.Tuner:
+    seed = search.packed.request.job.seed
+    scheduler = (
+        ASHAScheduler(
+            time_attr="training_iteration",
+            metric=search.metric,
+            mode=search.direction.value,
+            max_t=_MAX_EPOCHS,
+            grace_period=search.grace,
+        )
+        if search.scheduler == "asha"
+        else None
+    )
+    return tune.Tuner(
+        trainable,
+        param_space=dict(space),
+        tune_config=tune.TuneConfig(
+            num_samples=search.num or 1,
+            search_alg=BasicVariantGenerator(
+                max_concurrent=parallel,
+                constant_grid_search=True,  # all seeds of one combination, then the next
+                random_state=seed,
+            ),
+            scheduler=scheduler,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=study,
+            storage_path=folder,
+            storage_filesystem=filesystem,
+            callbacks=[_Watch()],
+            stop=_StopAll(),
+            verbose=0,
+        ),
+    )
+
+
+def param_space(space: Space, *, seeds: int, first_seed: int) -> dict[str, Any]:
+    """Returns a space as Tune has it."""
+    choices: dict[str, Any] = {key: _domain(one) for key, one in space.dimensions.items()}
+    if space.num_points is not None:
+        choices = {
+            key: tune.grid_search(list(one.values))
+            for key, one in space.dimensions.items()
+            if isinstance(one, Choice)
+        }
+    if seeds:
+        choices[SEED] = tune.grid_search([first_seed + number for number in range(seeds)])
+    return choices
+
+
+def _domain(dimension: Dimension) -> Any:
+    match dimension:
+        case Choice(values=values):
+            return tune.choice(list(values))
+        case Range(low=low, high=high, is_log=is_log, is_integer=True):
+            # Tune leaves the upper end out.
+            return (tune.lograndint if is_log else tune.randint)(int(low), int(high) + 1)
+        case Range(low=low, high=high, is_log=is_log):
+            return (tune.loguniform if is_log else tune.uniform)(low, high)
+
+
+class _Searching:
+    """The search of this process. Tune keeps its callbacks on storage, so that they can hold nothing of it.
+
+    Attributes:
+      trials: All trials so far.
+      problem: What ends the search; None while nothing does.
+      is_interrupted: Whether Ctrl-C or SIGTERM has stopped it.
+    """
+
+    _now: ClassVar[_Searching | None] = None
+
+    def __init__(
+        self, search: Search, *, study: str, storage: Storage, show: Callable[[TrialRow], None]
+    ) -> None:
+        self._search = search
+        self._study = study
+        self._storage = storage
+        self._show = show
+        self._has_handler = False
+        self.trials: Sequence[Trial] = ()
+        self.problem: RaydistError | None = None
+        self.is_interrupted = False
+
+    @classmethod
+    def now(cls) -> _Searching:
+        assert cls._now is not None
+        return cls._now
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes it the search of this process meanwhile."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        _Searching._now = self
+        try:
+            yield
+        finally:
+            _Searching._now = None
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def step_begins(self) -> None:
+        """Has Ctrl-C noted. Tune sets a handler of its own when it begins, and takes it back at the first."""
+        if self._has_handler:
+            return
+        self._has_handler = True
+        tunes = signal.getsignal(signal.SIGINT)
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            self.is_interrupted = True
+            if callable(tunes):
+                tunes(signal.SIGINT, frame)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, interrupt)
+
+    def ended(self, trial: Trial, error: BaseException | None = None) -> None:
+        """Takes a trial that has ended."""
+        row = self.row_of(trial, error=error)
+        self._show(row)
+        metric = self._search.metric
+        if isinstance(error, StorageError):
+            self.problem = StorageError(
+                f"{error}; the search has stopped, and goes on with --study {self._study} --resume"
+            )
+        elif error is None and metric is not None and row.value is None:
+            self.problem = MistakeError(missing_metric(metric, row.metrics))
+
+    def row_of(self, trial: Trial, *, error: BaseException | None = None) -> TrialRow:
+        """Returns what is known of a trial: of its training by Tune, of its end by the run's record."""
+        search, last = self._search, trial.last_result or {}
+        run = run_name(trial.trial_id, study=self._study)
+        store = RunRecordStore(RunStorage(self._storage, run=run))
+        record = store.read() if store.exists() else None
+        state = None if record is None else record.state.value
+        metrics = {
+            name: float(value)
+            for name, value in last.items()
+            if name not in AUTO_RESULT_KEYS
+            and name not in OWN_KEYS
+            and isinstance(value, int | float)
+            and not isinstance(value, bool)  # Tune's own
+        }
+        known = trial.metric_analysis.get(search.metric or "", {})
+        failed = None if record is None else record.error
+        if failed is None and error is not None:  # it failed before the run began
+            state, failed = "FAILED", RunError.from_exception(error, attempt=0)
+        return TrialRow(
+            run=run,
+            state=state,
+            params={key: trial.config[key] for key in search.space.dimensions},
+            seed=trial.config.get(SEED),
+            epochs=int(last.get("training_iteration", 0)),
+            steps=int(last.get("step", 0)),
+            value=known.get(search.direction.value),
+            metrics=metrics,
+            error=failed,
+        )
+
+
+class _Watch(tune.Callback):
+    """What Tune tells of its trials."""
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        _Searching.now().step_begins()
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        _Searching.now().trials = tuple(trials)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        _Searching.now().ended(trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        _Searching.now().ended(trial, error_of(_error_text(trial)))
+
+
+class _StopAll(tune.Stopper):
+    """Ends a search that has a problem."""
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return _Searching.now().problem is not None
+
+
+def _error_text(trial: Trial) -> str:
+    """Returns the traceback of what a trial raised, as Tune keeps it on this host; "" without one."""
+    try:
+        return "" if trial.error_file is None else Path(trial.error_file).read_text()
+    except OSError:
+        return ""
+
+
+def error_of(text: str) -> RaydistError:
+    """Returns the error that the last line of a traceback names, which is a sentence of raydist's."""
+    name, _, sentence = (text.strip().splitlines() or [""])[-1].partition(": ")
+    kind = getattr(errors, name.removeprefix("raydist.errors."), None)
+    if isinstance(kind, type) and issubclass(kind, RaydistError):
+        return kind(sentence)
+    said = f": {name}: {sentence}" if name else ""
+    return ClusterError(f"the process of the trial in Ray has died{said}")
+
+
+@contextlib.contextmanager
+def _quiet_tune() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _TUNE_SETTINGS}
+    os.environ.update(_TUNE_SETTINGS)
+    loggers = [logging.getLogger(name) for name in ("ray.tune", "ray.air", "ray.train")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value

@@ -1,0 +1,114 @@
+"""What a search asks of Tune, where nothing is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raydist.errors import ClusterError, MistakeError, RaydistError, StorageError
+from raydist.planning.inventory import Host, Inventory
+from raydist.planning.plan import Plan
+from raydist.runtime.cluster.placement import group_of
+from raydist.spec.job import WorkerRange
+from raydist.tune.run_trainable import SEED, has_fixed_room, run_name
+from raydist.tune.search import check_parallel, error_of, param_space
+from raydist.tune.space import parse_space
+from raydist.tune.trainable import trainable
+from tests.planning.plans import LAPTOP, cluster, plan
+
+PARAMS = {"rate": 1e-3, "units": 64}
+
+
+def two_workers(inventory: Inventory, **fields: Any) -> Plan:
+    return plan(inventory, workers=WorkerRange(minimum=2, maximum=2), **fields)
+
+
+def test_ranges_are_drawn_from_and_both_ends_of_whole_numbers_may_come() -> None:
+    space = param_space(parse_space(["rate=log:1e-4..1e-1", "units=1..3"], PARAMS), seeds=0, first_seed=0)
+    rates = [space["rate"].sample() for _ in range(200)]
+    assert all(1e-4 <= rate <= 1e-1 for rate in rates)
+    # Of a range without a logarithm a tenth would be below a tenth of its end.
+    assert sum(rate < 1e-2 for rate in rates) > 80
+    assert {space["units"].sample() for _ in range(200)} == {1, 2, 3}
+
+
+def test_values_alone_make_a_grid_and_beside_a_range_are_drawn_from() -> None:
+    grid = param_space(parse_space(["units=8,16"], PARAMS), seeds=2, first_seed=5)
+    assert grid == {"units": {"grid_search": [8, 16]}, SEED: {"grid_search": [5, 6]}}
+    drawn = param_space(parse_space(["units=8,16", "rate=0..1"], PARAMS), seeds=0, first_seed=0)
+    assert {drawn["units"].sample() for _ in range(100)} == {8, 16}
+
+
+def test_as_many_trials_go_at_a_time_as_have_room() -> None:
+    found = two_workers(cluster((8, 0)))
+    assert check_parallel(found, None) == 4
+    assert check_parallel(found, 3) == 3
+    with pytest.raises(ClusterError) as caught:
+        check_parallel(found, 5)
+    assert str(caught.value) == (
+        "parallel is 5, but Ray at h0:6379 has room for 4 trials at a time, each with 2 workers "
+        "(1 CPU each); use --parallel 4"
+    )
+
+
+def test_embedded_ray_may_have_more_logical_cpus_than_cores_but_only_if_asked() -> None:
+    found = two_workers(LAPTOP)
+    cores = LAPTOP.hosts[0].num_cpus
+    assert check_parallel(found, None) == max(1, cores // 2)
+    assert check_parallel(found, int(cores) + 1) == cores + 1
+
+
+def test_trial_reserves_a_bundle_for_each_task_unless_their_number_may_change() -> None:
+    found = two_workers(cluster((8, 0)), cpus_per_worker=2.0, evaluator=True)
+    group = group_of(found)
+    assert sorted(map(sorted, map(dict.items, group.bundles))) == [
+        [("CPU", 1.0)],
+        [("CPU", 2.0)],
+        [("CPU", 2.0)],
+    ]
+    assert group.strategy == "PACK"
+    assert has_fixed_room(found)
+    assert not has_fixed_room(plan(cluster((8, 0)), workers=WorkerRange(minimum=1, maximum=2)))
+    large = Inventory(hosts=(Host(name="h0", num_cpus=8, memory_bytes=1 << 33),), source="Ray at h0:6379")
+    assert not has_fixed_room(two_workers(large, memory_retry=1.5, memory_per_worker=1 << 30))
+
+
+@pytest.mark.parametrize(
+    ("trial_id", "study", "name"),
+    [("1a2b3_00004", None, "1a2b3_00004"), ("1a2b3_00004", "rates", "rates-00004")],
+)
+def test_run_is_named_by_the_trial(trial_id: str, study: str | None, name: str) -> None:
+    assert run_name(trial_id, study=study) == name
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "mine"}, "each trial's run is named by the trial's id"),
+        ({"resume": "auto"}, "a trial resumes by itself"),
+        ({"detach": True}, "a trial's run ends with the trial"),
+    ],
+)
+def test_option_that_is_none_of_a_trial_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(MistakeError, match=words):
+        trainable("jobs/digits.py", **options)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            'Traceback:\n  File "x.py", line 3\nraydist.errors.StorageError: no space left at x: free some',
+            StorageError("no space left at x: free some"),
+        ),
+        ("", ClusterError("the process of the trial in Ray has died")),
+        (
+            "ray.exceptions.ActorDiedError: it died",
+            ClusterError("the process of the trial in Ray has died: ray.exceptions.ActorDiedError: it died"),
+        ),
+    ],
+)
+def test_error_of_a_trial_is_what_its_traceback_ends_with(text: str, error: RaydistError) -> None:
+    found = error_of(text)
+    assert (type(found), str(found)) == (type(error), str(error))
