@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
 
 from raydist import data
 from raydist.data.batches import Batches
@@ -206,6 +205,8 @@ def test_workers_can_tell_other_mixtures_apart() -> None:
 
 
 def write_records(path: Path, labels: Sequence[int]) -> Any:
+    import tensorflow as tf
+
     with tf.io.TFRecordWriter(str(path)) as writer:
         for label in labels:
             writer.write(f"{label},{label * 2}".encode())
@@ -239,6 +240,8 @@ def of_every_kind(folder: Path) -> Batches:
 
 
 def test_sources_of_every_kind_make_batches_of_tensors(tmp_path: Path) -> None:
+    import tensorflow as tf
+
     batches = of_every_kind(tmp_path)
     labels = []
     for x, y in batches:
@@ -252,6 +255,8 @@ def test_sources_of_every_kind_make_batches_of_tensors(tmp_path: Path) -> None:
 
 
 def test_tensors_of_two_and_three_pipelines_are_those_of_one(tmp_path: Path) -> None:
+    import tensorflow as tf
+
     batches = of_every_kind(tmp_path)
     whole = [y.numpy().tolist() for _, y in batches.dataset()]
     for num_pipelines in (2, 3):
@@ -299,6 +304,8 @@ def test_examples_that_differ_when_they_are_decoded_are_refused(tmp_path: Path) 
 
 
 def test_sizes_that_vary_are_refused(tmp_path: Path) -> None:
+    import tensorflow as tf
+
     path = tmp_path / "a.tfrecord"
     write_records(path, range(8))
     varying = data.from_tfrecord(path, parse=lambda record: tf.strings.bytes_split(record))

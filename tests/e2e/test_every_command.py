@@ -24,7 +24,19 @@ LIVE, FINISHED, FAILED, DAMAGED = "live", "finished", "failed", "damaged"
 STATES = (LIVE, FINISHED, FAILED, DAMAGED)
 
 # Commands that name no run that is kept.
-WITHOUT_RUN = {"submit", "plan", "scale", "compare", "list", "doctor", "up", "down", "guide", "completion"}
+WITHOUT_RUN = {
+    "submit",
+    "search",
+    "plan",
+    "scale",
+    "compare",
+    "list",
+    "doctor",
+    "up",
+    "down",
+    "guide",
+    "completion",
+}
 # They go on until they are told to stop.
 SERVERS = {"ui", "tensorboard"}
 

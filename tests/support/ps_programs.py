@@ -5,7 +5,7 @@ Import TensorFlow inside only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ NAMES = (
 STEPS, BATCH_SIZE = 40, 8
 
 
-def train(ctx: Any) -> dict[str, Any]:
-    """Trains all programs by `ctx.fit`; returns the weights of each, in the order of its variables."""
+def train(ctx: Any, *, names: Sequence[str]) -> dict[str, Any]:
+    """Trains programs by `ctx.fit`; returns the weights of each, in the order of its variables."""
     import tensorflow as tf
 
     from raydist.training.parameter_server import closure_sizes
@@ -25,7 +25,7 @@ def train(ctx: Any) -> dict[str, Any]:
     # So that closures unroll their steps whatever time those take.
     closure_sizes._SAVED = closure_sizes._SHORT_STEP_S = 1e9
     found: dict[str, Any] = {}
-    for name in NAMES:
+    for name in names:
         tf.keras.utils.set_random_seed(3)
         with ctx.strategy.scope():
             model = _MAKERS[name](tf.keras)
