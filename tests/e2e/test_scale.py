@@ -17,7 +17,7 @@ from tests.e2e.conftest import ROOT, Ended, RunningRay, start_raydist
 
 Raydist = Callable[..., Ended]
 # More epochs than a run has time for: each is stopped.
-_JOB = (str(ROOT / "jobs/digits.py"), "-p", "epochs=100000")
+_JOB = (str(ROOT / "jobs/digits.py"), "--address", "local", "-p", "epochs=100000")
 
 
 def test_digits_with_one_and_two_workers(raydist: Raydist, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_ctrl_c_stops_the_run_that_goes_on(running_ray: RunningRay, tmp_path: Pa
 
 def test_synchronous_and_asynchronous(raydist: Raydist, tmp_path: Path) -> None:
     options = ("--strategies", "multi_worker_mirrored,parameter_server", "--workers", "2", "--steps", "50")
-    job = (str(ROOT / "jobs/sync_vs_async.py"), "-p", "steps=1000000")
+    job = (str(ROOT / "jobs/sync_vs_async.py"), "--address", "local", "-p", "steps=1000000")
     ended = raydist("compare", *job, *options, "--storage", "runs", "--name", "both", "--json")
     assert ended.code == 0, ended.err
     runs = ended.json["runs"]
