@@ -250,7 +250,8 @@ class JobSpec:
         `NAME:min` says which values are better, where the metric's name does not say it.
       export: Whether the model of `ctx.fit` is exported at its end, the best one with `keep_best`.
       partitioner: How parameter_server cuts large variables into shards; None leaves them whole.
-      ps_staleness: How many of its own updates a worker's weights may lack under parameter_server.
+      ps_staleness: How many of a worker's own updates may be missing from the weights that it reads under
+        parameter_server.
       auto_shard: tf.data auto-shard policy for plain pipelines: `off`, `auto`, `file`, `data`.
       collective: Implementation of collectives between workers under multi_worker_mirrored: `auto`, `ring` or
         `nccl`.

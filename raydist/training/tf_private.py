@@ -625,12 +625,15 @@ def num_writes(variable: Any, graph: Any) -> Writes:
 
 
 def parts_of(variable: Any) -> list[Any]:
-    """Returns the resource variables that a variable of TensorFlow or Keras consists of: shards, or one."""
+    """Returns the `tf.Variable`s that a variable of TensorFlow or Keras consists of: shards, one, or none."""
     if isinstance(variable, ShardedVariable):
         return list(variable.variables)
-    if not isinstance(variable, tf.Variable):
-        return parts_of(variable.value)  # of Keras 3
-    return [getattr(variable, "_v", variable)]
+    if isinstance(variable, tf.Variable):
+        return [variable]
+    # A Keras 3 variable wraps the tf.Variable. Among tf_keras's weights are handlers of lookup tables, whose
+    # vocabulary the train function makes again.
+    wrapped = getattr(variable, "value", None)
+    return [wrapped] if isinstance(wrapped, tf.Variable) else []
 
 
 def is_among(variable: Any, others: Sequence[Any]) -> bool:

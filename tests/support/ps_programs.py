@@ -98,6 +98,31 @@ def stale(ctx: Any, *, staleness: int) -> dict[str, Any]:
     return found
 
 
+def conditional(ctx: Any, *, staleness: int) -> dict[str, Any]:
+    """Makes four updates of a weight under a condition; returns it, and what it is without staleness."""
+    import tensorflow as tf
+
+    from raydist.training.cluster.ps_messages import StepReads
+
+    def trained(staleness: int) -> float:
+        weight = tf.Variable(1.0)
+
+        @tf.function(autograph=False)
+        def steps() -> None:
+            reads = StepReads([weight], staleness=staleness)
+            for _ in range(4):
+                with reads.step():
+                    with tf.GradientTape() as tape:
+                        loss = weight**2
+                    gradient = tape.gradient(loss, weight)
+                    tf.cond(loss > 0, lambda g=gradient: weight.assign_sub(0.1 * g), lambda: weight.value())
+
+        steps()
+        return float(weight.numpy())
+
+    return {"stale": trained(staleness), "fresh": trained(0)}
+
+
 def _flat(model: Any) -> np.ndarray:
     return np.concatenate([one.reshape(-1) for one in model.get_weights()])
 

@@ -59,3 +59,8 @@ def test_stale_weights_are_those_of_the_first_step_that_shares_them(keras: str) 
     assert abs(chief.arrays["trained"] - chief.arrays["fresh"]).max() > 1e-3
     # What a step assigns itself it reads anew, also under a tape.
     assert chief.values["passes"] == chief.values["steps"]
+
+
+def test_weights_that_are_updated_under_a_condition_are_read_anew() -> None:
+    [task] = run_function(f"{PROGRAMS}:conditional", Cluster(), staleness=3)
+    assert task.values["stale"] == task.values["fresh"] == pytest.approx(0.8**4)

@@ -35,11 +35,11 @@ def variables_of(name: str, trackable: Any) -> list[Any]:
       UnsupportedError: `trackable` holds none that raydist knows how to find.
     """
     if isinstance(trackable, (tf.Variable, ShardedVariable)):
-        return _parts_of(trackable)
+        return tf_private.parts_of(trackable)
     if isinstance(trackable, (list, tuple)):
         return [variable for one in trackable for variable in variables_of(name, one)]
     if isinstance(trackable, tf.random.Generator) or type(trackable).__name__ == "SeedGenerator":
-        return _parts_of(trackable.state)
+        return tf_private.parts_of(trackable.state)
     found = getattr(trackable, "variables", None)
     found = found() if callable(found) else found
     if found is None:
@@ -50,18 +50,7 @@ def variables_of(name: str, trackable: Any) -> list[Any]:
     rate = getattr(trackable, "learning_rate", None)
     if isinstance(rate, tf.Variable) and not any(rate is variable for variable in found):
         found = [*found, rate]  # tf_keras's optimizers do not list it, and callbacks change it
-    return [part for variable in found for part in _parts_of(variable)]
-
-
-def _parts_of(variable: Any) -> list[Any]:
-    if isinstance(variable, ShardedVariable):
-        return list(variable.variables)
-    if isinstance(variable, tf.Variable):
-        return [variable]
-    # A Keras 3 variable wraps the tf.Variable. Among tf_keras's weights are handlers of lookup tables, whose
-    # vocabulary the train function makes again.
-    wrapped = getattr(variable, "value", None)
-    return [wrapped] if isinstance(wrapped, tf.Variable) else []
+    return [part for variable in found for part in tf_private.parts_of(variable)]
 
 
 Sums = Callable[[Sequence[Any]], Sequence[np.ndarray]]

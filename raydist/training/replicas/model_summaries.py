@@ -91,7 +91,7 @@ def _weights_of(model: Any) -> dict[str, list[Any]]:
     for layer in model.layers:
         for position, weight in enumerate(layer.weights):
             name = str(getattr(weight, "path", None) or weight.name)
-            parts = _parts_of(weight)
+            parts = tf_private.parts_of(weight)
             if not parts or not parts[0].dtype.is_floating:
                 continue  # a counter, a seed, or a table
             stem = _PART.sub("", name).replace(":", "_")
@@ -99,12 +99,3 @@ def _weights_of(model: Any) -> dict[str, list[Any]]:
                 stem = f"{stem}_{position}"  # of another layer with that name
             found.setdefault(stem, []).extend(parts)
     return found
-
-
-def _parts_of(weight: Any) -> list[Any]:
-    if isinstance(weight, tf_private.ShardedVariable):
-        return list(weight.variables)
-    if isinstance(weight, tf.Variable):
-        return [weight]
-    value = getattr(weight, "value", None)  # Keras 3 wraps the tf.Variable
-    return [value] if isinstance(value, tf.Variable) else []
