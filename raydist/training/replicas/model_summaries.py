@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.reporting.reporter import Reporter
