@@ -7,10 +7,10 @@ with `$`: `{"$tuple": […]}`, `{"$array": {"dtype", "shape", "base64"}}`, `{"$f
 
 from __future__ import annotations
 
-import base64
 import binascii
 import math
 import reprlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +161,7 @@ class _Encoder:
     def _array(self, array: np.ndarray[Any, Any], place: str) -> dict[str, Any]:
         self._spend(array.nbytes, array, place)
         little = array.astype(array.dtype.newbyteorder("<"))
-        content = base64.b64encode(little.tobytes()).decode()
+        content = b64encode(little.tobytes()).decode()
         return {_ARRAY: {"dtype": array.dtype.name, "shape": list(array.shape), "base64": content}}
 
 
@@ -210,5 +210,5 @@ def _decode_array(*, dtype: str, shape: list[int], base64: str) -> np.ndarray[An
     if dtype not in _DTYPES:
         raise ValueError(f"dtype is {dtype!r}, none of an array's")
     stored = np.dtype(dtype).newbyteorder("<")
-    flat = np.frombuffer(binascii.a2b_base64(base64, strict_mode=True), stored)
+    flat = np.frombuffer(b64decode(base64, validate=True), stored)
     return flat.astype(dtype).reshape(shape)

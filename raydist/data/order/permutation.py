@@ -99,7 +99,8 @@ def _sum(values: np.ndarray, others: np.ndarray, size: int) -> np.ndarray:
 
 def _hash(values: np.ndarray, key: int, size: int) -> np.ndarray:
     """Returns hashes in Z_size, for a size below 2**32, without a division (Lemire, TOMACS 2019)."""
-    return ((_mixed(values, key) >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)
+    hashes: np.ndarray = ((_mixed(values, key) >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)
+    return hashes
 
 
 def _mixed(values: np.ndarray, key: int) -> np.ndarray:
@@ -107,7 +108,8 @@ def _mixed(values: np.ndarray, key: int) -> np.ndarray:
     hashed = values + np.uint64(key)
     hashed = (hashed ^ (hashed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashed = (hashed ^ (hashed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return hashed ^ (hashed >> np.uint64(31))
+    mixed: np.ndarray = hashed ^ (hashed >> np.uint64(31))
+    return mixed
 
 
 def _round_keys(key: int) -> list[int]:
