@@ -83,6 +83,7 @@ def test_records_and_images_are_decoded(found: dict[str, Any], folder: Path) -> 
     assert found["images"] == [[100, 101], [2, 4, 6, 3], "uint8", ["int64", [0, 1]]]
     assert found["small"] == [[2, 2, 3, 3], [2, 2, 3, 3]]
     assert found["gray"] == [3, 2, 3, 1]
+    assert found["stripes"] == {"antialias=False": True, "antialias=True": True, "differ": True}
     assert found["unequal"] == (
         f"DataError: image {folder}/images/bee/1.png has the shape [5 6 3], and not [4, 6, 3] as the first "
         "one; give from_images(size=(height, width))"

@@ -202,7 +202,32 @@ def records_and_images(folder: str) -> dict[str, Any]:
         "small": [np.shape(_plain(next(iter(small)))[0][1]), small.dataset().element_spec[0].shape.as_list()],
         "unequal": _error_of(unequal),
         "gray": np.shape(_plain(next(iter(resized)))[0][1]),
+        "stripes": resized_stripes(f"{folder}/stripes"),
     }
+
+
+def resized_stripes(folder: str) -> dict[str, bool]:
+    """Returns whether images of one and of another size are resized as Keras and TensorFlow do it."""
+    import tensorflow as tf
+
+    stripes = np.arange(30 * 20 * 3).reshape(30, 20, 3) * 37 % 256
+    images = {"a/0.png": stripes.astype(np.uint8), "b/0.png": stripes[:12, :8].astype(np.uint8)}
+    for name, pixels in images.items():
+        path = Path(folder, name)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(png(pixels))
+    keras = tf.keras.utils.image_dataset_from_directory(
+        folder, image_size=(12, 8), batch_size=2, shuffle=False, verbose=False
+    )
+    filtered = [tf.image.resize(pixels, (12, 8), antialias=True) for pixels in images.values()]
+    expected = {False: next(iter(keras))[0], True: tf.stack(filtered)}
+    found = {}
+    for antialias, wanted in expected.items():
+        source = data.from_images(folder, size=(12, 8), antialias=antialias)
+        [(ours, _)] = source.batches(global_batch_size=2, shuffle=False).dataset()
+        found[f"antialias={antialias}"] = bool(np.array_equal(ours, np.round(wanted)))
+    found["differ"] = not np.array_equal(expected[False], expected[True])
+    return found
 
 
 def uneven_records(folder: str) -> dict[str, Any]:

@@ -237,7 +237,8 @@ class DataFiles:
 
         Small files cost less than through pyarrow, which then finds out what is wrong.
         """
-        path, file = self._local_path(number), self._copies.get(number, self._found(number)[1])
+        storage, found = self._found(number)
+        path, file = self._storage(storage).local_path(found.key), self._copies.get(number, found)
         if path is None:
             return None
         try:
