@@ -28,6 +28,8 @@ from raydist.runtime.host.leftovers import new_owner
 from raydist.spec.best import Direction
 from raydist.spec.process import this_process
 from raydist.spec.result import RunError
+from raydist.spec.run_state import RunState
+from raydist.storage.files.failures import is_full_disk
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage
@@ -170,8 +172,14 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
             trials = _fit(search, packed, study, storage, store, parallel)
         # Ray is still there: a trial that was stopped has stored its last record by now.
         rows = tuple(state.row_of(trial) for trial in trials)
+        left_out = [] if state.is_done else state.left_out()
     if state.problem is not None:
         raise state.problem
+    if left_out:
+        raise ClusterError(
+            f"of the {search.num_trials} trials of study {study} some have not ended: {', '.join(left_out)}; "
+            f"to continue them, add --study {study} --resume"
+        )
     return Study(
         name=study,
         storage=job.storage,
@@ -191,24 +199,22 @@ def _fit(
     trainable = trainable_of(packed)
     space = param_space(search.space, seeds=search.seeds, first_seed=packed.request.job.seed)
     path = f"{folder}/{study}"
-    tuner = None
+    state = _Searching.now()
     if search.is_resumed and tune.Tuner.can_restore(path, storage_filesystem=filesystem):
-        # State that was cut off, as on a full disk, is no loss: the same trials are made again, and those
-        # whose runs have succeeded end at once.
+        # What Tune has stored may be cut off, as on a full disk.
         with contextlib.suppress(Exception):
-            tuner = tune.Tuner.restore(
+            restored = tune.Tuner.restore(
                 path, trainable, param_space=space, restart_errored=True, storage_filesystem=filesystem
             )
-    if tuner is None:
-        tuner = _new_tuner(
-            search, trainable, space, study=study, filesystem=filesystem, folder=folder, parallel=parallel
+            state.fit(restored)
+    if not state.is_done:
+        # The same trials are made again, and those whose runs have succeeded end at once.
+        state.fit(
+            _new_tuner(
+                search, trainable, space, study=study, filesystem=filesystem, folder=folder, parallel=parallel
+            )
         )
-    try:
-        tuner.fit()
-    except Exception:
-        if _Searching.now().problem is None:
-            raise
-    return _Searching.now().trials
+    return state.trials
 
 
 def _new_tuner(
@@ -251,7 +257,6 @@ def _new_tuner(
             storage_path=folder,
             storage_filesystem=filesystem,
             callbacks=[_Watch()],
-            stop=_StopAll(),
             verbose=0,
         ),
     )
@@ -300,7 +305,7 @@ class _Searching:
         self._study = study
         self._storage = storage
         self._show = show
-        self._has_handler = False
+        self._stop: Callable[[], object] | None = None
         self.trials: Sequence[Trial] = ()
         self.problem: RaydistError | None = None
         self.is_interrupted = False
@@ -322,18 +327,58 @@ class _Searching:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def fit(self, tuner: tune.Tuner) -> None:
+        """Runs the trials until they have ended, or something stops the search."""
+        self._stop = None
+        try:
+            tuner.fit()
+        except Exception as error:
+            if self.problem is not None:
+                return
+            full = next((one for one in _causes(error) if is_full_disk(one)), None)
+            if full is None:
+                raise
+            self.problem = StorageError(
+                f"cannot store the state of study {self._study} in {self._storage.uri()}: {full}"
+                f"{self._remedy}"
+            )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do: each trial was made and has ended, or something stops the search."""
+        return self.problem is not None or self.is_interrupted or not self.left_out()
+
+    def left_out(self) -> list[str]:
+        """Returns the runs of trials that Tune takes for ended and that have not, and how many were not made.
+
+        So it is after a full disk, where Tune has stored less than the runs, or the runs less than Tune.
+        """
+        found = []
+        for trial in self.trials:
+            row = self.row_of(trial)
+            has_ended = row.state is not None and RunState(row.state).is_terminal
+            if not has_ended and trial.status != Trial.ERROR:
+                found.append(row.run)
+        num_missing = self._search.num_trials - len(self.trials)
+        return [*found, *([f"{num_missing} more"] if num_missing else [])]
+
     def step_begins(self) -> None:
         """Has Ctrl-C noted. Tune sets a handler of its own when it begins, and takes it back at the first."""
-        if self._has_handler:
+        if self._stop is not None:
             return
-        self._has_handler = True
         tunes = signal.getsignal(signal.SIGINT)
+
+        def stop() -> None:
+            """Ends all trials, which Tune then knows as interrupted; a `tune.Stopper` would complete them."""
+            if callable(tunes):
+                tunes(signal.SIGINT, None)
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             self.is_interrupted = True
-            if callable(tunes):
-                tunes(signal.SIGINT, frame)
+            stop()
             signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+        self._stop = stop
 
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(signal.SIGTERM, interrupt)
@@ -344,11 +389,15 @@ class _Searching:
         self._show(row)
         metric = self._search.metric
         if isinstance(error, StorageError):
-            self.problem = StorageError(
-                f"{error}; the search has stopped, and goes on with --study {self._study} --resume"
-            )
+            self.problem = StorageError(f"{error}{self._remedy}")
         elif error is None and metric is not None and row.value is None:
             self.problem = MistakeError(missing_metric(metric, row.metrics))
+        if self.problem is not None and self._stop is not None:
+            self._stop()
+
+    @property
+    def _remedy(self) -> str:
+        return f"; the search has stopped: to continue it, add --study {self._study} --resume"
 
     def row_of(self, trial: Trial, *, error: BaseException | None = None) -> TrialRow:
         """Returns what is known of a trial: of its training by Tune, of its end by the run's record."""
@@ -398,22 +447,19 @@ class _Watch(tune.Callback):
         _Searching.now().ended(trial, error_of(_error_text(trial)))
 
 
-class _StopAll(tune.Stopper):
-    """Ends a search that has a problem."""
-
-    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        return _Searching.now().problem is not None
-
-
 def _error_text(trial: Trial) -> str:
     """Returns the traceback of what a trial raised, as Tune keeps it on this host; "" without one."""
     try:
         return "" if trial.error_file is None else Path(trial.error_file).read_text()
     except OSError:
         return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and what led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def error_of(text: str) -> RaydistError:

@@ -256,7 +256,11 @@ def train(ctx):
 
 
 def look(event):
+    # No task is started before this returns, so that what is found here was begun by the driver.
     if event["event"] == "ray":
+        began_at_s = time.monotonic()
+        while not (set(servers_here()) - known) and time.monotonic() - began_at_s < 30:
+            time.sleep(0.05)
         ahead.extend(sorted(set(servers_here()) - known))
 
 

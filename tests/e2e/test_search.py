@@ -382,7 +382,6 @@ def test_metric_that_no_trial_reports_ends_the_search(shell: Shell, wait_until: 
     assert len(shell.states()) <= 2
 
 
-@pytest.mark.xfail(reason="--resume may leave out the trial that met the full disk", strict=False)
 def test_search_whose_storage_is_full_says_so_and_goes_on_once_there_is_room(
     shell: Shell, wait_until: WaitUntil
 ) -> None:

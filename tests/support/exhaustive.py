@@ -97,6 +97,11 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "e2e/test_verify.py": {r"^test_run_": "the planted difference, before which all steps are equal"},
     "e2e/test_virtual_replicas.py": {r"legacy": "the same with Keras 3; training/test_virtual_replicas.py"},
     "jobs/test_gallery.py": {r"\[2 devices": WORKERS},
+    "fuzz/test_programs.py": {
+        r"\[(5|6|loop11|2[2-9]|3[0-6]|loop5[2-6])-3\]": "other seeds, and what was wrong once",
+        r"\[(1[5-7]|loop21|6[5-9]|7[0-6]|loop9[2-6])-legacy\]": "other seeds, and what was wrong once",
+        r"^test_parameter_servers.*\[legacy": "the same with Keras 3",
+    },
     "programs/test_equality.py": {
         r"-keras legacy": "the same with Keras 3; tests/compat has four of them with tf_keras",
         r"-keras 3-(3 workers|2 devices)": WORKERS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,28 +14,16 @@ PROGRAMS = "tests.support.ps_programs"
 SLOW = pytest.mark.slow
 
 
-# The default run has these, of Keras 3.
-QUICK = ("dense", "gan")
-
-
 @functools.cache
-def trained(cluster: Cluster, names: tuple[str, ...]) -> TaskProcess:
-    return run_function(f"{PROGRAMS}:train", cluster, names=names, timeout_s=500)[0]
+def trained(cluster: Cluster) -> TaskProcess:
+    return run_function(f"{PROGRAMS}:train", cluster, names=NAMES, timeout_s=500)[0]
 
 
-def cases() -> list[Any]:
-    return [
-        pytest.param(name, keras, marks=() if name in QUICK and keras == "3" else SLOW)
-        for keras in ("3", "legacy")
-        for name in NAMES
-    ]
-
-
-@pytest.mark.parametrize(("name", "keras"), cases())
+@pytest.mark.parametrize("keras", ["3", "legacy"])
+@pytest.mark.parametrize("name", NAMES)
 def test_one_worker_trains_what_one_device_trains(name: str, keras: str) -> None:
-    names = QUICK if name in QUICK else tuple(one for one in NAMES if one not in QUICK)
-    alone = trained(Cluster(keras=keras), names).arrays[name]
-    served = trained(Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras), names).arrays[name]
+    alone = trained(Cluster(keras=keras)).arrays[name]
+    served = trained(Cluster(strategy="parameter_server", workers=1, ps=2, keras=keras)).arrays[name]
     np.testing.assert_allclose(served, alone, rtol=0, atol=2e-5)
 
 
