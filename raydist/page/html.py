@@ -16,7 +16,7 @@ _STATIC = Path(__file__).parent / "static"
 # uPlot 1.6.32, as npm has it. Each script uses what is above it; the last one starts.
 SCRIPTS = (
     *("uplot.js", "values.js", "points.js", "chart.js", "timeline.js", "run.js", "runs.js", "compare.js"),
-    "start.js",
+    *("study.js", "start.js"),
 )
 STYLES = ("uplot.css", "page.css")
 

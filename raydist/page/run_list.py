@@ -1,19 +1,22 @@
-"""The runs of a storage as the list on the page shows them."""
+"""The runs of a storage, and those of a study, as the page lists them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from raydist.errors import StorageError
+from raydist.errors import SpecError, StorageError
 from raydist.page.gathering import Problems
+from raydist.spec.best import Direction, direction_of
 from raydist.spec.plain import as_plain
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_list import DamagedRecord, list_runs
 from raydist.storage.run_record import RunRecord
+from raydist.storage.studies import StudyStore
 
-_FIELDS = ("state", "job", "steps", "best", "duration_s", "strategy", "created_at_s")
+_FIELDS = ("state", "job", "steps", "best", "duration_s", "strategy", "study", "created_at_s")
 
 
 def run_list(storage: Storage, problems: Problems) -> list[dict[str, Any]]:
@@ -28,6 +31,53 @@ def run_list(storage: Storage, problems: Problems) -> list[dict[str, Any]]:
     return lines
 
 
+def study_list(storage: Storage, study: str, problems: Problems) -> dict[str, Any]:
+    """Returns the runs of a study, the best first, each with its value of the metric and its params.
+
+    The metric is the search's. Where runs share a study without one, it is that of each run's best value.
+    Params that are the same in all runs are left out.
+
+    Raises:
+      SpecError: No run belongs to such a study.
+    """
+    records = [
+        record
+        for record in list_runs(storage).runs
+        if isinstance(record, RunRecord) and record.spec.get("study") == study
+    ]
+    if not records:
+        raise SpecError(f"no run in {storage.uri()} belongs to the study {study!r}")
+    metric, direction = None, Direction.LOWEST
+    try:
+        metric, direction = StudyStore(storage).compared_by(study) or (metric, direction)
+    except StorageError as error:
+        problems.add(error)
+    bests = [record.best.name for record in records if record.best is not None]
+    if metric is None and bests:
+        metric, direction = bests[0], direction_of(bests[0]) or direction
+    params = [record.spec.get("params") or {} for record in records]
+    varied = [
+        name
+        for name in dict.fromkeys(name for one in params for name in one)
+        if len({repr(one.get(name)) for one in params}) > 1
+    ]
+    lines = [
+        _line_of(record)
+        | {"params": {name: own.get(name) for name in varied}, "value": _value(record, metric)}
+        for record, own in zip(records, params, strict=True)
+    ]
+    sign = -1 if direction is Direction.HIGHEST else 1
+    lines.sort(key=lambda line: math.inf if line["value"] is None else sign * line["value"])
+    return {"study": study, "metric": metric, "mode": direction.value, "params": varied, "runs": lines}
+
+
+def _value(record: RunRecord, metric: str | None) -> float | None:
+    """Returns a run's best value of the metric, or its newest where the best is of another; None without."""
+    best = record.best
+    value = best.value if best is not None and best.name == metric else record.metrics.get(metric or "")
+    return value if value is not None and math.isfinite(value) else None
+
+
 def _line_of(record: RunRecord) -> dict[str, Any]:
     plain = as_plain(record)
     return _line(
@@ -39,6 +89,7 @@ def _line_of(record: RunRecord) -> dict[str, Any]:
         best=None if record.best is None else {"name": record.best.name, "value": record.best.value},
         duration_s=record.timings.get("total"),
         strategy=record.strategy,
+        study=record.spec.get("study"),
         created_at_s=record.created_at_s,
         params=record.spec.get("params") or {},
     )
@@ -53,6 +104,6 @@ def _metric_order(entry: tuple[str, Any]) -> int:
 def _line(*, run: str, params: Mapping[str, Any] = MappingProxyType({}), **facts: Any) -> dict[str, Any]:
     """Returns the line, with the words that the filter looks in."""
     line: dict[str, Any] = {"run": run, **dict.fromkeys(_FIELDS), "metrics": {}, **facts}
-    words = [run, line["state"], line["job"], line["strategy"]]
+    words = [run, line["state"], line["job"], line["strategy"], line["study"]]
     words += [f"{name}={value}" for name, value in params.items()]
     return {**line, "words": " ".join(str(word) for word in words if word).lower()}

@@ -1,4 +1,4 @@
-"""What `raydist ui` answers, by path: the page, its script and style, the list of runs, one run."""
+"""What `raydist ui` answers, by path: the page, its script and style, the list of runs, a study, one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raydist.errors import MistakeError, RaydistError, SpecError, StorageError
 from raydist.metrics.records import Scope
 from raydist.page.gathering import Problems, gather_curves, gather_facts
 from raydist.page.html import live_html, page_json, script, style
-from raydist.page.run_list import run_list
+from raydist.page.run_list import run_list, study_list
 from raydist.spec.job import check_run_name
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
@@ -75,6 +75,10 @@ class Site:
                 return Response(200, "text/css; charset=utf-8", style().encode())
             case "api/runs":
                 return _json(self._runs())
+            case _ if path.startswith("api/study/"):
+                problems = Problems()
+                study = study_list(self._storage, unquote(path.removeprefix("api/study/")), problems)
+                return _json(page_json({**study, "problems": problems.sentences}))
             case _ if path.startswith("api/run/"):
                 return self._run(unquote(path.removeprefix("api/run/")), parse_qs(query))
             case _:

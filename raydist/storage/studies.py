@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from raydist.errors import MistakeError, SpecError, StorageError
+from raydist.spec.best import Direction
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import STUDIES
 from raydist.storage.plain_json import dump_plain_json
@@ -65,6 +66,21 @@ class StudyStore:
                 "leave --resume out to begin one"
             )
         return max(found)[1]
+
+    def compared_by(self, name: str) -> tuple[str, Direction] | None:
+        """Returns the metric of a search, and which of its values are better.
+
+        None for runs that share the study's name without a search, and for a search that compares nothing.
+
+        Raises:
+          StorageError: Storage cannot be read, or the record is damaged.
+        """
+        if not self._storage.exists(self._key(name)):
+            return None
+        settings = self._read(name)["settings"]
+        metric, mode = settings.get("--metric"), settings.get("--mode")
+        is_known = isinstance(metric, str) and mode in [one.value for one in Direction]
+        return (metric, Direction(mode)) if is_known else None
 
     def _check_same(self, name: str, settings: Mapping[str, Any]) -> None:
         if not self._storage.exists(self._key(name)):

@@ -18,7 +18,14 @@ from raydist.page.html import report_html
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support import browser as browsers
 from tests.support.browser import Browser
-from tests.support.page_runs import BEGUN_S, record_facts, store_metrics, store_record, store_run
+from tests.support.page_runs import (
+    BEGUN_S,
+    record_facts,
+    store_metrics,
+    store_record,
+    store_run,
+    store_study,
+)
 from tests.support.serving import serving
 
 pytestmark = pytest.mark.skipif(
@@ -412,6 +419,24 @@ class TestLivePage:
             ["loss", "0.5", "0.125"],
             ["param", "learning_rate", "0.1", "0.01"],
         ]
+
+    def test_study_has_its_runs_the_best_first_and_their_curves(self, browser: Browser, runs: Path) -> None:
+        store_study(runs)
+        with serving(str(runs)) as server:
+            page = browser.open(server.url, width=1400)
+            page.click("a:text-is('rates') >> nth=0")
+            page.wait_for_selector(".chart canvas", state="attached")
+            assert page.locator("h1").first.inner_text() == "Study rates val_accuracy, highest first"
+            [headers, *rows] = page.locator("table").first.locator("tr").all_inner_texts()
+            assert headers.split() == ["run", "state", "learning_rate", "val_accuracy", "steps", "duration"]
+            assert [row.split()[:5] for row in rows] == [
+                ["1", "rates-1", "SUCCEEDED", "0.01", "0.75"],
+                ["2", "rates-0", "SUCCEEDED", "0.1", "0.5"],
+                ["3", "rates-2", "FAILED", "1", "\N{EN DASH}"],
+            ]
+            assert page.locator(".chip").all_inner_texts()[:3] == ["rates-1", "rates-0", "rates-2"]
+            page.click("a:has-text('rates-0') >> nth=0")
+            page.wait_for_selector("text=worker/1")
 
     def test_page_goes_on_with_its_run_and_keeps_its_zoom(
         self, browser: Browser, url: str, run: RunStorage

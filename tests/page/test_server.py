@@ -18,7 +18,7 @@ from raydist.page.site import Site
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import open_run
 from tests.support.faulty_http import Fault, FaultyProxy
-from tests.support.page_runs import store_metrics, store_record, store_run
+from tests.support.page_runs import store_metrics, store_record, store_run, store_study
 from tests.support.serving import serving
 
 
@@ -53,6 +53,45 @@ def test_list_has_each_run(server: PageServer) -> None:
         0.25,
     )
     assert "learning_rate=0.001" in run["words"]
+
+
+def test_study_has_its_runs_the_best_first(server: PageServer, runs: Path) -> None:
+    store_study(runs)
+    status, answer = get(server, "/secret/api/study/rates")
+    assert (status, answer["metric"], answer["mode"], answer["params"]) == (
+        200,
+        "val_accuracy",
+        "max",
+        ["learning_rate"],
+    )
+    assert [(run["run"], run["value"]) for run in answer["runs"]] == [
+        ("rates-1", 0.75),
+        ("rates-0", 0.5),
+        ("rates-2", None),
+    ]
+
+
+def test_runs_that_share_a_study_without_a_search_are_compared_by_their_best_value(
+    server: PageServer, runs: Path
+) -> None:
+    for number, loss in enumerate((0.5, 0.25)):
+        best = {"name": "val_loss", "value": loss, "step": 9}
+        store_record(open_run(str(runs), run=f"own-{number}"), spec={"study": "own"}, best=best)
+    _, answer = get(server, "/secret/api/study/own")
+    assert (answer["metric"], answer["mode"]) == ("val_loss", "min")
+    assert [run["run"] for run in answer["runs"]] == ["own-1", "own-0"]
+
+
+def test_study_of_no_run_and_a_damaged_one_are_told(server: PageServer, runs: Path) -> None:
+    assert get(server, "/secret/api/study/none") == (
+        404,
+        {"problem": f"no run in {runs} belongs to the study 'none'"},
+    )
+    store_study(runs)
+    (runs / ".studies" / "rates" / "study.json").write_text("{")
+    status, answer = get(server, "/secret/api/study/rates")
+    assert (status, len(answer["runs"]), answer["metric"]) == (200, 3, None)
+    assert "study.json is damaged" in answer["problems"][0]
 
 
 def test_curves_that_the_page_has_are_not_sent_again(server: PageServer) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from raydist.metrics.parquet import MetricsWriter
 from raydist.metrics.records import MetricRow, Scope
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import RunRecordStore
-from raydist.storage.run_storage import RunStorage
+from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter
+from raydist.storage.studies import StudyStore
 from tests.support.records import make_record
 
 BEGUN_S = 1.7e9
@@ -115,6 +118,19 @@ def store_run(
     for step in (100, 200):
         CheckpointStore(storage).commit(
             step=step, attempt=1, files={"state.json": b"{}"}, info={"epoch": step // 100}
+        )
+
+
+def store_study(runs: Path) -> None:
+    """Writes three runs of a search for the highest val_accuracy, of which the last one has failed."""
+    settings = {"--metric": "val_accuracy", "--mode": "max"}
+    StudyStore(Storage.open(str(runs))).begin("rates", settings)
+    for number, (rate, accuracy) in enumerate(((0.1, 0.5), (0.01, 0.75), (1.0, None))):
+        store_run(
+            open_run(str(runs), run=f"rates-{number}"),
+            spec={"params": {"learning_rate": rate, "epochs": 2}, "study": "rates"},
+            metrics={} if accuracy is None else {"val_accuracy": accuracy},
+            state="FAILED" if accuracy is None else "SUCCEEDED",
         )
 
 

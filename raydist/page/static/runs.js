@@ -10,12 +10,13 @@ const COLUMNS = [
   { name: "best", of: (run) => (run.best ? run.best.value : null) },
   { name: "duration", of: (run) => run.duration_s, isNumber: true },
   { name: "strategy", of: (run) => run.strategy || "", isMinor: true },
+  { name: "study", of: (run) => run.study || "", isMinor: true },
   { name: "started", of: (run) => run.created_at_s || 0, isNumber: true },
 ];
 
 class RunsView {
   constructor(page) {
-    Object.assign(this, { page, runs: [], chosen: new Set(), sort: { column: COLUMNS[8], isDown: true } });
+    Object.assign(this, { page, runs: [], chosen: new Set(), sort: { column: COLUMNS[9], isDown: true } });
     this.filter = h("input", { type: "search", placeholder: "filter: name, state, job, lr=0.01", "aria-label": "filter runs", oninput: () => this.show() });
     this.compare = h("button", { type: "button", className: "primary", onclick: () => page.go("compare", [...this.chosen]) });
     this.count = h("span", { className: "hint" });
@@ -45,7 +46,9 @@ class RunsView {
     const shown = this.runs.filter((run) => words.every((word) => run.words.includes(word)))
       .sort((a, b) => (isDown ? -1 : 1) * compareValues(column.of(a), column.of(b)));
     this.count.textContent = `${shown.length} of ${this.runs.length} runs`;
-    this.headers.replaceChildren(h("th", {}), ...COLUMNS.map((one) => h("th", { className: `${one.isNumber ? "number" : ""} ${one.isMinor ? "minor" : ""}` },
+    this.hasStudies = this.runs.some((run) => run.study);
+    const columns = COLUMNS.filter((one) => one.name !== "study" || this.hasStudies);
+    this.headers.replaceChildren(h("th", {}), ...columns.map((one) => h("th", { className: `${one.isNumber ? "number" : ""} ${one.isMinor ? "minor" : ""}` },
       h("button", { type: "button", "aria-pressed": String(one === column), onclick: () => this.sortBy(one) },
         one.name, one === column ? (isDown ? " ↓" : " ↑") : ""))));
     this.body.replaceChildren(...shown.map((run) => this.row(run)));
@@ -72,6 +75,7 @@ class RunsView {
       h("td", { className: "number" }, formatNumber(run.steps)), h("td", { className: "values" }, metrics),
       h("td", { className: "values" }, run.best ? metric(run.best.name, run.best.value) : "–"),
       h("td", { className: "number" }, formatSeconds(run.duration_s)), h("td", { className: "minor text" }, run.strategy || "–"),
+      this.hasStudies ? h("td", { className: "minor text" }, run.study ? h("a", { href: this.page.link("study", [run.study]) }, run.study) : "–") : null,
       h("td", { className: "number" }, formatTime(run.created_at_s)));
   }
 

@@ -23,11 +23,11 @@ class Page {
     const number = ++this.number;
     if (this.view) this.view.close();
     const [kind, names] = parseAddress(location.hash);
-    this.view = shownRun = new ({ run: RunView, compare: CompareView, runs: RunsView })[kind](this);
+    this.view = shownRun = new ({ run: RunView, compare: CompareView, study: StudyView, runs: RunsView })[kind](this);
     const wait = h("p", { className: "hint wait" }, "reading …");
     this.shown.replaceChildren(wait, this.view.element);
     this.view.element.hidden = true;
-    const load = { run: () => this.loadRun(names[0]), compare: () => this.loadCompared(names), runs: () => this.ask("api/runs") }[kind];
+    const load = { run: () => this.loadRun(names[0]), compare: () => this.loadCompared(names), study: () => this.loadStudy(names[0]), runs: () => this.ask("api/runs") }[kind];
     this.curvesSeen = null;
     while (number === this.number) {
       const begunMs = performance.now();
@@ -81,6 +81,13 @@ class Page {
     return data;
   }
 
+  async loadStudy(name) {
+    const study = await this.ask(`api/study/${encodeURIComponent(name)}`);
+    const compared = await this.loadCompared(study.runs.slice(0, MOST_COMPARED).map((run) => run.run));
+    // Further runs may come, so nothing says that it is over.
+    return { ...study, compared, is_over: false };
+  }
+
   async loadCompared(names) {
     const runs = await Promise.all(names.map((name) => this.ask(`api/run/${encodeURIComponent(name)}?compared=1`)));
     return Object.assign(runs, { is_over: runs.every((data) => data.is_over), problems: runs.flatMap((data) => data.problems) });
@@ -90,7 +97,7 @@ class Page {
 function parseAddress(hash) {
   const [kind, names] = hash.slice(1).split("=");
   const known = (names || "").split(",").filter(Boolean).map(decodeURIComponent);
-  return (kind === "run" || kind === "compare") && known.length ? [kind, known] : ["runs", []];
+  return ["run", "compare", "study"].includes(kind) && known.length ? [kind, known] : ["runs", []];
 }
 
 // What is on the page, for whoever looks at it from the console.
