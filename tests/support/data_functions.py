@@ -130,7 +130,7 @@ def trained_by_workers(
 class FailingSource(NumberedSource):
     """Examples that cannot be read, for a reason that is longer than TensorFlow hands on."""
 
-    def read(self, pieces: Sequence[Piece]) -> list[np.ndarray]:
+    def read_into(self, arrays: Sequence[np.ndarray], piece: Piece) -> None:
         raise DataError("the examples cannot be read") from ValueError("why " * 2000)
 
 
