@@ -17,7 +17,7 @@ from raydist.cli import command_line
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
 from raydist.errors import MistakeError, RaydistError
-from raydist.runtime.host.sweeping import sweep_host
+from raydist.runtime.host.session import sweep_host
 from raydist.spec.status import RunState
 
 INTERRUPTED = 130

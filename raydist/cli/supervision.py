@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from raydist.cli.screen import output, run_end
 from raydist.errors import ClusterError, RaydistError
-from raydist.watch.messages import DriverFacts
 from raydist.watch.supervisor import DriverEnd, fork_driver
+from raydist.watch.watcher import DriverFacts
 
 Command = Callable[[Sequence[str]], int]
 

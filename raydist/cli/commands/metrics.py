@@ -16,7 +16,7 @@ from raydist.errors import StorageError
 from raydist.metrics.records import Scope
 
 if TYPE_CHECKING:
-    from raydist.metrics.merge import MetricTable
+    from raydist.metrics.curves import MetricTable
     from raydist.storage.run_storage import RunStorage
 
 _MAX_WIDTH = 120
@@ -41,7 +41,7 @@ def command(run: str, form: str, local: bool, plot: bool, storage: str, is_json:
         other = "--json" if is_json else f"--format {form}"
         raise click.UsageError(f"--plot draws for a terminal, {other} prints for programs; give one of them.")
     from raydist.metrics import formats
-    from raydist.metrics.merge import as_table
+    from raydist.metrics.curves import as_table
     from raydist.metrics.reading import read_columns
 
     opened = open_named(storage, run)

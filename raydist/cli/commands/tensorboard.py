@@ -35,7 +35,7 @@ def command(runs: tuple[str, ...], host: str, port: int | None, storage: str, is
     Example:
       raydist tensorboard @latest
     """
-    from raydist.board.server import running_tensorboard
+    from raydist.board import running_tensorboard
     from raydist.storage.filesystem import Storage
 
     opened = Storage.open(storage)

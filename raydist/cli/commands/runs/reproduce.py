@@ -23,7 +23,7 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.cli.screen.submit_line import submit_line
-from raydist.runtime.host.software.packages import package_versions
+from raydist.runtime.host.software import package_versions
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.entry.definition import read_job
 from raydist.spec.params import ParamTexts
