@@ -148,9 +148,12 @@ ROOMS: dict[str, set[str]] = {
         *("api", "tune.__init__"),
     },
     "cli.job_options": {"errors", "spec", "spec.settings"},
-    "cli.screen": {"errors", "spec", "spec.settings", "storage", "cli.job_options"},
+    "cli.screen": {"errors", "spec", "storage", "cli.job_options"},
     "cli.run_argument": {"errors", "storage", "cli.job_options", "cli.screen"},
-    "cli": {"errors", "spec", "spec.entry", "runtime.host", "watch", "api", "__init__", "cli.screen"},
+    "cli": {
+        *("errors", "spec", "spec.settings", "spec.entry", "storage", "runtime.host", "watch", "api"),
+        *("__init__", "cli.screen"),
+    },
     "cli.commands": {
         *("errors", "known_versions", "spec", "spec.settings", "spec.entry", "planning", "storage"),
         *("metrics", "page", "board", "runtime.host", "runtime.doctor", "runtime.task", "runtime.detach"),

@@ -11,18 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raydist.cli import running
-from raydist.cli.commands.runs.download import check_is_empty
-from raydist.cli.commands.runs.kept_job import (
-    check_roles,
-    kept_code,
-    kept_job,
-    kept_settings,
-    lost_secrets,
-)
+from raydist.cli.commands.download import check_is_empty
 from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.kept_job import check_roles, kept_code, kept_job, kept_settings, lost_secrets, submit_line
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
-from raydist.cli.screen.submit_line import submit_line
 from raydist.runtime.host.software import package_versions
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.entry.definition import read_job

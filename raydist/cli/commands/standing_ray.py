@@ -1,4 +1,4 @@
-"""`raydist up`: a Ray of this machine that stays between runs."""
+"""`raydist up` and `raydist down`: a Ray of this machine that stays between runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raydist.spec.job import KerasFlavour
     help="Which Keras is imported ahead.",
 )
 @json_option
-def command(num_cpus: int | None, keras: str, is_json: bool) -> None:
+def up(num_cpus: int | None, keras: str, is_json: bool) -> None:
     """Start a Ray that stays, with TensorFlow imported.
 
     `raydist submit` finds it on this machine. A run starts there without starting Ray, and without importing
@@ -40,3 +40,16 @@ def command(num_cpus: int | None, keras: str, is_json: bool) -> None:
         "TensorFlow is imported" if problem is None else f"TensorFlow is not imported ahead: {problem}"
     )
     output.show("next: raydist submit JOB, and raydist down once it is not needed any more")
+
+
+@click.command("down", epilog="More: `raydist guide on-a-cluster`.")
+@json_option
+def down(is_json: bool) -> None:
+    """End the Ray that `raydist up` started, with all runs on it."""
+    from raydist.runtime.detach import standing_ray
+
+    ended = standing_ray.stop()
+    if is_json:
+        output.print_json({"address": None if ended is None else ended.address})
+    else:
+        output.show("no Ray of raydist up runs here" if ended is None else f"Ray at {ended.address} is ended")
