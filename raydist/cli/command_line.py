@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 
-from raydist.storage.files.redaction import redact_arguments
+from raydist.spec.secrecy import redact_arguments
 
 # The numbers of arg_start and arg_end in /proc/PID/stat, counted from 1 (proc(5)).
 _ARG_START, _ARG_END = 48, 49

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from raydist.errors import SpecError
-from raydist.spec.duration import parse_duration
 from raydist.spec.job import MODULE_FLAG
+from raydist.spec.quantities import parse_duration
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS, find_option
 

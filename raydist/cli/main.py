@@ -18,7 +18,7 @@ from raydist.cli.screen import output, standard_streams
 from raydist.cli.supervision import run_supervised
 from raydist.errors import MistakeError, RaydistError
 from raydist.runtime.host.sweeping import sweep_host
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 
 INTERRUPTED = 130
 

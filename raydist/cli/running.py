@@ -13,8 +13,8 @@ from raydist.cli.screen import output, run_end, standard_streams
 from raydist.cli.screen.progress import Progress, ProgressView, open_view
 
 if TYPE_CHECKING:
-    from raydist.spec.request import Config
-    from raydist.spec.settings.params import ParamTexts
+    from raydist.spec.entry.request import Config
+    from raydist.spec.params import ParamTexts
 
 
 def run_job(

@@ -41,7 +41,7 @@ from raydist.controller.revival import Revival
 from raydist.controller.task_group import GroupUpdate, Launcher, TaskGroup
 from raydist.errors import RaydistError, StorageError
 from raydist.spec.result import RunResult
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 
 logger = logging.getLogger(__name__)
 

@@ -46,8 +46,7 @@ from raydist.planning.plan import Plan
 from raydist.planning.resources.memory import describe_growth
 from raydist.spec.best import Best
 from raydist.spec.result import RunError
-from raydist.spec.run_state import RunState
-from raydist.spec.status import AttemptEnd, Command, FailureKind, TaskState, TaskStatus
+from raydist.spec.status import AttemptEnd, Command, FailureKind, RunState, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType, chief_of
 from raydist.stragglers.watch import StragglerWatch
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.metrics.merge import MetricTable
-from raydist.spec.text.control import escaped
+from raydist.spec.text import escaped
 
 _BLOCK_LINES = 16_384
 

@@ -16,7 +16,7 @@ from raydist.page.curves import attempt_starts, later_trainings, pack_curves, wi
 from raydist.page.failures import failures_of, with_log_ends
 from raydist.page.timeline import timeline
 from raydist.spec.plain import as_plain
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_record import decode_record, read_record
 from raydist.storage.run_storage import RunStorage

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from raydist.errors import ClusterError
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.resources.host_fit import Room, num_on, room_of, why_not
-from raydist.spec.extra_roles.role import AnyRole, ExtraRole
-from raydist.spec.tasks import ACCELERATOR_TYPE, Resources, Role, TaskType
+from raydist.spec.tasks import ACCELERATOR_TYPE, AnyRole, ExtraRole, Resources, Role, TaskType
 
 LOGICAL_CPUS_PER_CORE = 8  # what an embedded Ray may be started with; more would only thrash
 _MAX_SHOWN = 5

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from raydist.planning.plan import Plan
 from raydist.planning.tf_config import cluster_spec, tf_config
-from raydist.spec.byte_size import size_text
 from raydist.spec.job import Strategy
+from raydist.spec.quantities import size_text
 from raydist.spec.tasks import TaskType
 
 # Linux's MAX_ARG_STRLEN: a longer variable keeps a process from starting others.

@@ -9,8 +9,8 @@ from raydist.errors import ClusterError, UnsupportedError
 from raydist.planning.capacity import describe_roles, fits
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
-from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import Strategy
+from raydist.spec.tasks import AnyRole
 
 # What one of Ray Data's tasks takes unless it is told otherwise. Without it nothing is ever read, and the
 # workers wait for it until --stall-timeout.

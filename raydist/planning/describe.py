@@ -15,9 +15,9 @@ from raydist.planning.plan import Plan
 from raydist.planning.resources.host_fit import num_fitting, why_not
 from raydist.planning.tf_config import cluster_spec, placeholder_addresses, tf_config
 from raydist.spec.job import JobSpec
-from raydist.spec.params.kept import keep_params
+from raydist.spec.params import keep_params
+from raydist.spec.secrecy import REDACTED, without_secrets
 from raydist.spec.settings.options import OPTIONS
-from raydist.spec.settings.secrecy import REDACTED, without_secrets
 from raydist.spec.tasks import ClusterSpec, TaskId
 
 # Each TF_CONFIG has all addresses: those of 1,000 tasks would take 14 MB.

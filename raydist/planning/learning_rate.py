@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from raydist.errors import UnsupportedError
-from raydist.spec.near import suggest
+from raydist.spec.text import suggest
 
 # Which power of the ratio of batch sizes a rule takes: "linear" of Goyal et al., arXiv 1706.02677, and
 # "sqrt" of Krizhevsky, arXiv 1404.5997.

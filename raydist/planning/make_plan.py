@@ -14,10 +14,9 @@ from raydist.planning.resources.embedded import embedded_resources, with_custom_
 from raydist.planning.resources.memory import check_memory_retry
 from raydist.planning.roles import Roles, make_roles
 from raydist.planning.strategy import Origins, check_communication, choose_strategy, without_unused
-from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.settings.resolution import Origin
-from raydist.spec.tasks import TaskType
+from raydist.spec.tasks import AnyRole, TaskType
 
 _WITH_VIRTUAL_REPLICAS = (Strategy.ONE_DEVICE, Strategy.MIRRORED, Strategy.MULTI_WORKER_MIRRORED)
 _DEFAULT_DEVICES = 2  # the fewest with which several replicas really exist

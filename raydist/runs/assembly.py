@@ -27,8 +27,8 @@ from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.job import JobSpec
 from raydist.spec.result import RunResult
 from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.claims.run_folder import RunFolder
 from raydist.storage.evidence import CodeRecord
+from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter
@@ -61,7 +61,7 @@ def make_controller(
     Args:
       code: What `code_archive.pack` returned; None ships nothing. A copy of it is kept.
       traced: Where `code` comes from.
-      driver: Who drives the run, as raydist.spec.process describes it.
+      driver: Who drives the run, as raydist.storage.claims describes it.
       tell: Called with each event, as raydist.controller.report.journal describes them.
       tell_notes: Returns the sentences of `tell` for the run's notes so far.
       ray_s: Seconds that the call had taken already, when Ray was connected.

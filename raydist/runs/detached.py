@@ -25,11 +25,11 @@ from raydist.runtime.cluster.pickling import pickle_by_value
 from raydist.runtime.detach import cluster_leftovers, controller_actor
 from raydist.runtime.host import leftovers
 from raydist.runtime.host.software.versions import describe_difference, installed_versions
-from raydist.spec.process import this_process
 from raydist.spec.result import RunError
-from raydist.spec.run_state import RunState
-from raydist.storage.claims.run_folder import RunFolder
+from raydist.spec.status import RunState
+from raydist.storage.claims import this_process
 from raydist.storage.evidence import CodeRecord
+from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecord
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from raydist.storage.evidence import CodeRecord, Environment
 
 if TYPE_CHECKING:
     from raydist.runtime.task.greeting import Hello
-    from raydist.storage.claims.run_folder import RunFolder
+    from raydist.storage.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 

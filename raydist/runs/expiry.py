@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.duration import write_age
 from raydist.spec.job import JobSpec
-from raydist.storage.claims.run_removal import expired_runs, remove_run
+from raydist.spec.quantities import write_age
 from raydist.storage.filesystem import Storage
+from raydist.storage.run_removal import expired_runs, remove_run
 
 # An object store takes a while for each run. What is left is deleted by the next run.
 _TIMEOUT_S = 60.0

@@ -7,12 +7,10 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from raydist.errors import RaydistError
-from raydist.spec.duration import Duration, parse_duration
-from raydist.spec.extra_roles.role import parse_any_task
+from raydist.spec.quantities import Duration, parse_duration
 from raydist.spec.result import RunResult
-from raydist.spec.tasks import chief_of
-from raydist.spec.text.code_copies import as_submitted
-from raydist.spec.text.html import facts_html
+from raydist.spec.tasks import chief_of, parse_any_task
+from raydist.spec.text import as_submitted, facts_html
 
 if TYPE_CHECKING:
     from raydist.controller.controller import Controller

@@ -7,7 +7,7 @@ from typing import Protocol
 from raydist.controller.clock import Clock
 from raydist.controller.machine import RunMachine
 from raydist.controller.report.gauges import GAUGES, samples
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 
 # Ray takes the values less often.
 PUBLISH_EVERY_S = 5.0

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from raydist.storage.plain_json import dump_plain_json
+from raydist.spec.secrecy import dump_plain_json
 from raydist.storage.run_storage import RunStorage
 
 

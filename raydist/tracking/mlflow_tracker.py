@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from raydist.errors import StorageError
-from raydist.storage.files.redaction import redact
-from raydist.storage.plain_json import dump_plain_json
+from raydist.spec.secrecy import dump_plain_json, redact
 from raydist.storage.run_record import RunRecord
 from raydist.storage.run_storage import RunStorage
 from raydist.tracking.mlflow_client import BATCH, MlflowRun, RunGoneError, TrackingError, import_mlflow

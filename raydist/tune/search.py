@@ -26,10 +26,10 @@ from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.host.address import CLIENT_PREFIX
 from raydist.runtime.host.leftovers import new_owner
 from raydist.spec.best import Direction
-from raydist.spec.process import this_process
 from raydist.spec.result import RunError
-from raydist.spec.run_state import RunState
-from raydist.storage.files.failures import is_full_disk
+from raydist.spec.status import RunState
+from raydist.storage.claims import this_process
+from raydist.storage.failures import is_full_disk
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage

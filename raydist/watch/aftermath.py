@@ -12,8 +12,7 @@ from raydist.errors import ClusterError
 from raydist.runtime.host.leftovers import clear_here
 from raydist.runtime.host.session import end_session
 from raydist.spec.result import RunError, RunResult, TaskRecord
-from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskState
+from raydist.spec.status import RunState, TaskState
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import EventWriter

@@ -16,7 +16,7 @@ class DrivenRun:
     Attributes:
       storage: The storage that holds the runs, absolute.
       owner: Marks what the run's tasks leave on their hosts (runtime.host.leftovers).
-      driver: The process, as raydist.spec.process describes it and run.json contains it.
+      driver: The process, as raydist.storage.claims describes it and run.json contains it.
       session: The embedded Ray's folder; None for a Ray that is not the run's own.
       is_study: Whether it is a search, whose runs others drive, and `name` the study's.
     """

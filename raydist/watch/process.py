@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from raydist.errors import StorageError
-from raydist.spec.text.control import escaped
+from raydist.spec.text import escaped
 from raydist.watch.messages import DriverFacts
 
 # How late the death of a driver is noticed whose other children still hold the pipe.

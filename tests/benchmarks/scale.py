@@ -45,8 +45,7 @@ from raydist.planning.tf_config import make_assignments
 from raydist.runtime.cluster.connection import Connection, connect
 from raydist.runtime.group.launcher import RayLauncher
 from raydist.spec.result import RunResult
-from raydist.spec.run_state import RunState
-from raydist.spec.status import Command, TaskState, TaskStatus
+from raydist.spec.status import Command, RunState, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecord, RunRecordStore
 from raydist.storage.run_storage import open_run

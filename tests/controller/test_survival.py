@@ -29,8 +29,7 @@ from raydist.controller.task_group import GroupUpdate
 from raydist.planning.elastic import resized
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy, WorkerRange
-from raydist.spec.run_state import RunState
-from raydist.spec.status import CodePlace, Command, FailureKind, TaskState, TaskStatus
+from raydist.spec.status import CodePlace, Command, FailureKind, RunState, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 IN_FIT = CodePlace(where="bad.py:9 (train)", is_waiting=True, stack="...")

@@ -12,7 +12,7 @@ from raydist.errors import StorageError
 from raydist.runs.handle import RunHandle
 from raydist.runs.notebook import LiveDisplay, display_in_cell
 from raydist.spec.result import RunError, RunProgress, RunResult
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 from raydist.spec.tasks import TaskId
 from tests.support.fakes import make_plan
 

@@ -19,8 +19,8 @@ from raydist.runtime.host.software.lost_parts import lost_parts
 from raydist.runtime.host.software.packages import has_metrics_agent
 from raydist.runtime.host.software.versions import installed_versions
 from raydist.runtime.task.fork_server import servers_here
-from raydist.spec.byte_size import size_text
-from raydist.spec.request import absolute_storage
+from raydist.spec.entry.request import absolute_storage
+from raydist.spec.quantities import size_text
 from raydist.spec.settings.options import find_option
 
 _CHECKED = "the first task on each host checks what raydist's patches do with it"

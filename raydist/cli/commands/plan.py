@@ -22,10 +22,9 @@ from raydist.planning.describe import (
     placeholder_tf_configs,
 )
 from raydist.spec.job import Strategy
-from raydist.spec.settings.params import ParamTexts
-from raydist.spec.settings.secrecy import without_secrets
+from raydist.spec.params import ParamTexts
+from raydist.spec.secrecy import redact_arguments, without_secrets
 from raydist.spec.tasks import TaskId
-from raydist.storage.files.redaction import redact_arguments
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan

@@ -27,8 +27,8 @@ from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RunCancelledError, TrainingError
 from raydist.runtime.task.code_archive import unpack
 from raydist.spec.job import Strategy, WorkerRange
-from raydist.spec.run_state import RunState
 from raydist.spec.settings.options import find_option
+from raydist.spec.status import RunState
 from raydist.spec.tasks import TaskType
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ import click
 
 from raydist.cli.screen import guide_pages
 from raydist.errors import RaydistError
-from raydist.spec.run_state import RunState
-from raydist.spec.text.control import escaped
-from raydist.storage.files.redaction import redact_text
-from raydist.storage.plain_json import dump_plain_json
+from raydist.spec.secrecy import dump_plain_json, redact_text
+from raydist.spec.status import RunState
+from raydist.spec.text import escaped
 
 # JSON allows them in a string.
 _CONTROL_IN_JSON = re.compile(r"[\x7f-\x9f]")

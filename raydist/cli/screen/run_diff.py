@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raydist.cli.screen.run_view import duration_s, job_text
-from raydist.spec.params.kept import PARAM_TYPES, shown_params
+from raydist.spec.params import PARAM_TYPES, shown_params
 from raydist.spec.plain import as_plain
 
 if TYPE_CHECKING:

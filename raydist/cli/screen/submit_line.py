@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydist.errors import SpecError
-from raydist.spec.duration import write_age
 from raydist.spec.job import MODULE_FLAG
-from raydist.spec.params.kept import number_text
+from raydist.spec.params import number_text
+from raydist.spec.quantities import write_age
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS, PARAMS
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raydist.spec.byte_size import write_bytes
+from raydist.spec.quantities import write_bytes
 from raydist.spec.status import TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
 

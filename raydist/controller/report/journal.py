@@ -19,8 +19,15 @@ from raydist.controller.attempt.replacement import Death, Deaths
 from raydist.controller.attempt.restarts import Restart
 from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunError, Straggler
-from raydist.spec.run_state import RunState
-from raydist.spec.status import BEFORE_SERVICE, Report, TaskFailure, TaskStatus, Training, steps_hint
+from raydist.spec.status import (
+    BEFORE_SERVICE,
+    Report,
+    RunState,
+    TaskFailure,
+    TaskStatus,
+    Training,
+    steps_hint,
+)
 
 PROGRESS = "progress"
 REPORT = "report"

@@ -9,8 +9,7 @@ from typing import Any
 from raydist.controller.attempt.attempt import Attempt
 from raydist.controller.machine import RunMachine
 from raydist.spec.result import RunProgress, RunResult, TaskRecord
-from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskStatus
+from raydist.spec.status import RunState, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
 from raydist.stragglers.step_times import StepTimes
 

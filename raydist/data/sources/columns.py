@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from raydist.data.fields import Field
 from raydist.data.sources.selection import Selection
 from raydist.errors import DataError
-from raydist.spec.near import suggest
+from raydist.spec.text import suggest
 
 # What is transposed at once: it stays in the cache, and yet the interpreter is seldom needed.
 _BLOCK_BYTES = 2e6

@@ -7,9 +7,8 @@ import math
 from collections.abc import Sequence
 
 from raydist.planning.inventory import Inventory
-from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import JobSpec
-from raydist.spec.tasks import ACCELERATOR_TYPE
+from raydist.spec.tasks import ACCELERATOR_TYPE, AnyRole
 
 _PLENTY = 1e9
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from raydist.planning.inventory import Host
 from raydist.planning.resources.labels import fulfils, matches
-from raydist.spec.byte_size import write_bytes
+from raydist.spec.quantities import write_bytes
 from raydist.spec.tasks import ACCELERATOR_TYPE, Resources
 
 _ROUNDING = 1e-9  # 0.1 + 0.1 + 0.1 CPUs fill 0.3

@@ -10,8 +10,8 @@ from raydist.planning.capacity import fits
 from raydist.planning.elastic import resized
 from raydist.planning.inventory import Inventory
 from raydist.planning.plan import Plan
-from raydist.spec.byte_size import write_bytes
 from raydist.spec.job import JobSpec
+from raydist.spec.quantities import write_bytes
 from raydist.spec.tasks import Role, TaskType
 
 

@@ -22,9 +22,8 @@ from raydist.planning.plan import Plan
 from raydist.planning.resources.labels import fulfils
 from raydist.runtime.cluster.inventory import is_node_alive, labels_of_nodes
 from raydist.runtime.cluster.ray_internals import can_select_nodes, free_resources
-from raydist.spec.extra_roles.role import AnyTask
 from raydist.spec.job import JobSpec, Strategy
-from raydist.spec.tasks import Resources, TaskId, TaskType
+from raydist.spec.tasks import AnyTask, Resources, TaskId, TaskType
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 from ray.runtime_env import RuntimeEnv
 
 from raydist.errors import SpecError
-from raydist.spec.environment.variables import at_start
+from raydist.spec.environment import at_start
 from raydist.spec.job import JobSpec
 
 

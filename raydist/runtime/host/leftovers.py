@@ -10,7 +10,7 @@ from pathlib import Path
 from raydist.runtime.host.log_capture import LogTarget
 from raydist.runtime.host.salvage import salvage
 from raydist.runtime.host.scratch import owner_pid, scratch_root
-from raydist.spec.extra_roles.role import parse_any_task
+from raydist.spec.tasks import parse_any_task
 
 
 def new_owner() -> str:

@@ -10,9 +10,8 @@ from pathlib import Path
 from raydist.runtime.host.oom import OomCounter
 from raydist.runtime.host.scratch import spool_path
 from raydist.runtime.host.wait_status import describe_exit
-from raydist.spec.byte_size import write_bytes
-from raydist.spec.text.code_copies import as_submitted
-from raydist.spec.text.control import without_sequences
+from raydist.spec.quantities import write_bytes
+from raydist.spec.text import as_submitted, without_sequences
 
 MAX_LINES = 20
 # More than what Ray and faulthandler print when a process crashes.

@@ -30,10 +30,9 @@ from raydist.runtime.host.task_files import TaskFiles
 from raydist.runtime.task.joined_ray import JoinedRay
 from raydist.runtime.task.runner import TaskRunner, describe_failure, load_runner
 from raydist.runtime.task.stacks import dump_stacks, place_in_code
+from raydist.spec.secrecy import Secrets, secrets_of
 from raydist.spec.status import CodePlace, Command, FailureKind, TaskFailure, TaskStatus
 from raydist.spec.tasks import TaskId
-from raydist.storage.files.job_secrets import secrets_of
-from raydist.storage.files.redaction import Secrets
 from raydist.storage.kept_state import HandedState
 
 STATUS_INTERVAL_S = 0.25

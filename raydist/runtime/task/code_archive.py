@@ -15,7 +15,7 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from raydist.errors import MistakeError, StorageError
 from raydist.runtime.host.task_files import is_bytecode, is_tools_folder
-from raydist.spec.byte_size import size_text
+from raydist.spec.quantities import size_text
 
 IGNORE_FILE = ".raydistignore"
 MAX_BYTES = 100 * 1024 * 1024

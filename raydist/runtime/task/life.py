@@ -33,11 +33,10 @@ from raydist.runtime.task.parcels import Parcels
 from raydist.runtime.task.ports import PortLease
 from raydist.runtime.task.process import ProcessDiedError, TaskProcess
 from raydist.runtime.task.runner import describe_failure
-from raydist.spec.byte_size import write_bytes
+from raydist.spec.quantities import write_bytes
+from raydist.spec.secrecy import Secrets, secrets_of
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
-from raydist.spec.text.code_copies import as_submitted
-from raydist.storage.files.job_secrets import secrets_of
-from raydist.storage.files.redaction import Secrets
+from raydist.spec.text import as_submitted
 from raydist.storage.kept_state import HandedState, StateMemory
 
 # How long a process may take to say how it stands before it is killed.

@@ -17,9 +17,9 @@ from raydist.runtime.host.post_mortem import log_end
 from raydist.runtime.host.scratch import Scratch
 from raydist.runtime.host.wait_status import describe_exit
 from raydist.runtime.task.code_archive import unpack_for_task
-from raydist.spec.extra_roles.role import ExtraRole, ExtraTask
 from raydist.spec.job import JobSpec
-from raydist.storage.files.job_secrets import secrets_of
+from raydist.spec.secrecy import secrets_of
+from raydist.spec.tasks import ExtraRole, ExtraTask
 
 # How long a command may take to end once it got SIGTERM.
 GRACE_S = 5.0

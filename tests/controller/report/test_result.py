@@ -14,8 +14,7 @@ from raydist.controller.task_group import GroupUpdate
 from raydist.spec.job import Strategy
 from raydist.spec.plain import from_plain
 from raydist.spec.result import RunError, RunResult
-from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind, TaskState
+from raydist.spec.status import FailureKind, RunState, TaskState
 from tests.support.fakes import PLACES, make_failure, make_plan, make_status
 
 

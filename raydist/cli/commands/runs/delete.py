@@ -13,12 +13,11 @@ from raydist.cli.job_options import DurationType, json_option, storage_option
 from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output, run_view
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.byte_size import size_text
-from raydist.spec.duration import parse_age
+from raydist.spec.quantities import parse_age, size_text
 
 if TYPE_CHECKING:
-    from raydist.storage.claims.run_removal import Usage
     from raydist.storage.run_record import RunRecord
+    from raydist.storage.run_removal import Usage
     from raydist.storage.run_storage import RunStorage
 
 _COLUMNS = ("run", "state", "written", "files", "size")
@@ -57,7 +56,7 @@ def command(
       raydist delete cifar-20261121 mnist-old
       raydist delete --older-than 30d
     """
-    from raydist.storage.claims.run_removal import remove_run
+    from raydist.storage.run_removal import remove_run
 
     if bool(runs) == (older_than_s is not None):
         raise click.UsageError("Name runs, or give --older-than AGE.")
@@ -80,8 +79,8 @@ def command(
 
 def _named(uri: str, runs: tuple[str, ...]) -> list[_Chosen]:
     """Returns the runs of these names, each once; refuses all where one goes on."""
-    from raydist.storage.claims.run_removal import check_is_over
     from raydist.storage.run_record import read_record
+    from raydist.storage.run_removal import check_is_over
 
     opened = {found.run: found for found in (open_named(uri, run) for run in runs)}
     chosen = []
@@ -97,8 +96,8 @@ def _named(uri: str, runs: tuple[str, ...]) -> list[_Chosen]:
 
 def _older(uri: str, age_s: float, kept: list[dict[str, str]]) -> list[_Chosen]:
     """Returns the runs that were written last so long ago; adds to `kept` those of which that is unknown."""
-    from raydist.storage.claims.run_removal import expired_runs
     from raydist.storage.filesystem import Storage
+    from raydist.storage.run_removal import expired_runs
 
     expired = expired_runs(Storage.open(uri), before_s=time.time() - age_s)
     kept += [{"run": run, "reason": reason} for run, reason in expired.kept.items()]
@@ -112,7 +111,7 @@ def _older(uri: str, age_s: float, kept: list[dict[str, str]]) -> list[_Chosen]:
 
 
 def _choose(storage: RunStorage, record: RunRecord | None) -> _Chosen:
-    from raydist.storage.claims.run_removal import total, usage_of
+    from raydist.storage.run_removal import total, usage_of
 
     return _Chosen(storage=storage, record=record, usage=total(usage_of(storage)))
 

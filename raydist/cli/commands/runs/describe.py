@@ -12,9 +12,9 @@ from raydist.cli.commands.runs.status import is_driven, read_incidents
 from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, run_view
-from raydist.spec.byte_size import size_text
-from raydist.spec.params.kept import PARAM_TYPES, PARAMS
+from raydist.spec.params import PARAM_TYPES, PARAMS
 from raydist.spec.plain import as_plain
+from raydist.spec.quantities import size_text
 
 # They have lines of their own.
 _NOT_OPTIONS = (PARAMS, PARAM_TYPES, "entry_point")
@@ -34,8 +34,8 @@ def command(run: str, storage: str, is_json: bool) -> None:
     stored.
     """
     from raydist.storage.checkpoints import CheckpointStore
-    from raydist.storage.claims.run_removal import usage_of
     from raydist.storage.run_record import read_record
+    from raydist.storage.run_removal import usage_of
 
     opened = open_named(storage, run)
     record = read_record(opened)

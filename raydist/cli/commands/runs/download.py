@@ -12,7 +12,7 @@ from raydist.cli.run_argument import note_damage, open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import CheckpointError, MistakeError
 from raydist.runtime.task.code_archive import unpack
-from raydist.spec.byte_size import size_text
+from raydist.spec.quantities import size_text
 from raydist.storage.evidence import read_kept_code
 
 if TYPE_CHECKING:

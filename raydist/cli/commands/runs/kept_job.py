@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raydist.errors import MistakeError
-from raydist.spec.duration import write_age
+from raydist.spec.environment import variable_names
 from raydist.spec.job import MODULE_FLAG
-from raydist.spec.params.kept import kept_params
-from raydist.spec.settings.environment import variable_names
+from raydist.spec.params import kept_params
+from raydist.spec.quantities import write_age
+from raydist.spec.secrecy import REDACTED, holds_redacted
 from raydist.spec.settings.options import OPTIONS, PARAMS
-from raydist.spec.settings.secrecy import REDACTED
 from raydist.storage.evidence import read_kept_code
-from raydist.storage.files.redaction import holds_redacted
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord

@@ -13,14 +13,14 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import duration
 from raydist.errors import MistakeError
-from raydist.spec.near import suggest
-from raydist.spec.params.kept import shown_params
+from raydist.spec.params import shown_params
 from raydist.spec.plain import as_plain
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
+from raydist.spec.text import suggest
 
 if TYPE_CHECKING:
-    from raydist.storage.run_list import DamagedRecord, Listing
     from raydist.storage.run_record import RunRecord
+    from raydist.storage.run_removal import DamagedRecord, Listing
 
 _LIMIT = 50
 # What is printed of a run, as it is for one whose record is damaged.
@@ -83,7 +83,7 @@ def command(
 ) -> None:
     """List runs, the newest first."""
     from raydist.storage.filesystem import Storage
-    from raydist.storage.run_list import list_runs
+    from raydist.storage.run_removal import list_runs
 
     opened = Storage.open(storage)
     listing = list_runs(opened, limit=limit or None, matches=_matcher(states, job, study))

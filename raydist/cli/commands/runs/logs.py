@@ -16,11 +16,9 @@ from raydist.cli.run_argument import note_damage, open_named, run_argument, wait
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.log_noise import NoiseFilter
 from raydist.errors import MistakeError, SpecError, StorageError
-from raydist.spec.duration import parse_duration
-from raydist.spec.extra_roles.role import AnyTask, parse_any_task
-from raydist.spec.tasks import TaskId, TaskType
-from raydist.spec.text.code_copies import as_submitted
-from raydist.spec.text.control import coloured_line, without_sequences
+from raydist.spec.quantities import parse_duration
+from raydist.spec.tasks import AnyTask, TaskId, TaskType, parse_any_task
+from raydist.spec.text import as_submitted, coloured_line, without_sequences
 
 if TYPE_CHECKING:
     from raydist.storage.run_storage import RunStorage

@@ -25,9 +25,9 @@ from raydist.cli.screen import output
 from raydist.cli.screen.submit_line import submit_line
 from raydist.runtime.host.software.packages import package_versions
 from raydist.runtime.task.code_archive import unpack
-from raydist.spec.entry.job_file import read_job
-from raydist.spec.settings.params import ParamTexts
-from raydist.storage.files.redaction import redact
+from raydist.spec.entry.definition import read_job
+from raydist.spec.params import ParamTexts
+from raydist.spec.secrecy import redact
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord

@@ -13,10 +13,10 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument, wait_option
 from raydist.cli.screen import output, run_view
 from raydist.cli.screen.progress import PlainView
+from raydist.cli.screen.run_view import Incident, incidents_of
 from raydist.errors import StorageError
-from raydist.spec.incidents import Incident, incidents_of
 from raydist.spec.plain import as_plain
-from raydist.spec.text.control import escaped
+from raydist.spec.text import escaped
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
@@ -71,7 +71,7 @@ def read_incidents(storage: RunStorage) -> tuple[Sequence[Incident], str | None]
 
 def is_driven(storage: RunStorage, record: RunRecord) -> bool | None:
     """Returns whether some process drives the run; None where its claim cannot be read."""
-    from raydist.storage.claims.claims import ClaimStore
+    from raydist.storage.claims import ClaimStore
 
     if record.state.is_terminal:
         return False

@@ -23,7 +23,7 @@ from raydist.cli.screen.grouped_help import RunCommand
 from raydist.errors import MistakeError
 from raydist.runs.strategies_compared import StrategyRun, compared, staleness
 from raydist.spec.job import Strategy
-from raydist.spec.settings.params import ParamTexts
+from raydist.spec.params import ParamTexts
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan

@@ -23,7 +23,7 @@ from raydist.errors import MistakeError
 from raydist.runs.scaling import Measurement, verdict
 from raydist.runs.scaling_picture import picture
 from raydist.spec.job import Strategy
-from raydist.spec.settings.params import ParamTexts
+from raydist.spec.params import ParamTexts
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan

@@ -21,15 +21,15 @@ from raydist.planning.batch_sizes import batch_sizes_of
 from raydist.runs.scaling import Measurement, TaskReadings, measured
 from raydist.runs.strategies_compared import LossCurve
 from raydist.spec.result import CANCELLED_EXIT_CODE
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 from raydist.spec.tasks import TaskType
 
 if TYPE_CHECKING:
     from raydist import RunHandle
     from raydist.metrics.series import Series
     from raydist.planning.plan import Plan
+    from raydist.spec.params import ParamTexts
     from raydist.spec.result import RunResult
-    from raydist.spec.settings.params import ParamTexts
     from raydist.storage.run_storage import RunStorage
 
 # Options of a run that these commands set themselves.
