@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 
 from raydist.data.failures import data_error_in
 from raydist.data.order.windows import Piece
-from raydist.data.sources.columns import Layout, width_of
+from raydist.data.sources.arrow import Layout, Selection, width_of
 from raydist.data.sources.files import DataFiles, first_line
 from raydist.data.sources.images import ImageSource
-from raydist.data.sources.selection import Selection
 from raydist.data.sources.tfrecord import from_tfrecord
 from raydist.errors import DataError
 from raydist.inference.parts import Part

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
+from raydist.cli.job_options import (
+    RunCommand,
+    given_options,
+    job_options,
+    json_option,
+    module_option,
+    target_of,
+)
 from raydist.cli.screen import output
-from raydist.cli.screen.grouped_help import RunCommand
 from raydist.planning.batch_sizes import batch_sizes_of
-from raydist.planning.cluster_cost import cluster_cost
 from raydist.planning.describe import (
+    cluster_cost,
     describe_hosts,
     describe_plan,
     lists_tasks,

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from raydist.cli import running
-from raydist.cli.commands.runs.kept_job import (
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.kept_job import (
     check_roles,
     kept_code,
     kept_job,
     kept_settings,
     lost_secrets,
 )
-from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RunCancelledError, TrainingError

@@ -17,9 +17,15 @@ from raydist.cli.commands.studies.short_runs import (
     steps_option,
     write_file,
 )
-from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
+from raydist.cli.job_options import (
+    RunCommand,
+    given_options,
+    job_options,
+    json_option,
+    module_option,
+    target_of,
+)
 from raydist.cli.screen import output
-from raydist.cli.screen.grouped_help import RunCommand
 from raydist.errors import MistakeError
 from raydist.runs.strategies_compared import StrategyRun, compared, staleness
 from raydist.spec.job import Strategy

@@ -26,7 +26,7 @@ from raydist.spec.tasks import TaskType
 
 if TYPE_CHECKING:
     from raydist import RunHandle
-    from raydist.metrics.series import Series
+    from raydist.metrics.curves import Series
     from raydist.planning.plan import Plan
     from raydist.spec.params import ParamTexts
     from raydist.spec.result import RunResult
@@ -173,8 +173,8 @@ def _stopped_after(handle: RunHandle, *, num_steps: int) -> RunResult:
 
 def _readings(run: RunStorage, curve: LossCurve) -> dict[str, TaskReadings]:
     """Returns what each task stored; of parameter servers, where none does, the steps that the chief told."""
+    from raydist.metrics.curves import series_of
     from raydist.metrics.reading import read_columns
-    from raydist.metrics.series import series_of
 
     found: dict[str, dict[str, Series]] = {}
     for one in series_of(read_columns(run, scope=Scope.LOCAL), scope=Scope.LOCAL):
