@@ -63,8 +63,8 @@ def read_signature(saved_model: bytes) -> Signature | None:
                     inputs=tuple(_input(name, _fields(inputs[name])) for name in sorted(inputs)),
                     outputs=tuple(_map(found.get(2, ()))),
                 )
-    except (IndexError, KeyError, UnicodeDecodeError):  # damaged, or a type or rank that is not known
-        return None
+    except (IndexError, KeyError, TypeError, UnicodeDecodeError):
+        pass  # it is damaged, or has a type or rank that is not known here
     return None
 
 
@@ -102,6 +102,8 @@ def _each_field(message: memoryview) -> Iterator[tuple[int, Any]]:
                 yield key >> 3, value
             case 2:  # a text or a message
                 size, place = _varint(message, place)
+                if place + size > len(message):
+                    raise IndexError("the message ends within a field")
                 yield key >> 3, message[place : place + size]
                 place += size
             case kind:  # numbers of 64 or 32 bits, of which nothing here is read

@@ -321,8 +321,8 @@ def test_exported_formats_have_the_outputs_of_the_run_s_model(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("numbers", "--to", "onx"), "onx is no format; did you mean onnx?"),
-        (("numbers", "--to", ","), "name some of saved_model, onnx"),
+        (("numbers", "--to", "onx"), "--to names 'onx'; did you mean onnx?"),
+        (("numbers", "--to", ","), "--to names ','; write one of saved_model, onnx"),
         (("empty", "--to", "keras"), "run empty has no exported model"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

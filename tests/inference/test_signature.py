@@ -19,6 +19,7 @@ from raydist.errors import DataError
 from raydist.inference.predict import Prediction
 from raydist.inference.signature import ModelInput, Signature, read_signature
 from raydist.storage.run_storage import open_run
+from tests.support.image_files import png
 
 # Exports models of many kinds, and prints what TensorFlow says that they take and return.
 EXPORT = """
@@ -56,6 +57,8 @@ for name, module in (("module", Module()), ("other", Other())):
     tf.saved_model.save(module, str(folder / name), signatures={"serving_default": module.call})
 module = Module()
 tf.saved_model.save(module, str(folder / "none"), signatures={"other": module.call})
+with tf.io.TFRecordWriter(str(folder / "a.tfrecord")) as writer:
+    writer.write(b"a record")
 told = {}
 for name in ("dense", "two", "module"):
     served = ServedModel(folder / name)
@@ -103,9 +106,12 @@ def test_type_that_numpy_columns_lack_and_no_signature_are_unknown(
 
 def test_damaged_file_is_unknown(exported: tuple[Path, dict[str, Any]]) -> None:
     whole = (exported[0] / "dense/saved_model.pb").read_bytes()
-    assert read_signature(whole) is not None
-    for size in (0, 1, 2, 100, len(whole) // 2):
-        assert read_signature(whole[:size]) is None
+    found = read_signature(whole)
+    assert found is not None
+    # Cut off between fields of the file itself, it has the signature or has it not.
+    told = {read_signature(whole[:size]) for size in range(0, len(whole), 7)}
+    assert told <= {None, found}
+    assert None in told
 
 
 def table() -> pa.Table:
@@ -152,5 +158,19 @@ def predicting(model: Path, folder: Path, **options: Any) -> Prediction:
     export = folder / "runs/r/export"
     shutil.copytree(model, export / "saved_model")
     run = open_run(str(folder / "runs"), run="r")
-    data, out = str(folder / "a.pq"), str(folder / "out")
-    return Prediction(run=run, data=data, out=out, address="127.0.0.1:1", **options)
+    given = {"data": str(folder / "a.pq"), "out": str(folder / "out"), **options}
+    return Prediction(run=run, address="127.0.0.1:1", **given)
+
+
+def test_images_and_records_for_another_kind_of_model_are_told_before_ray_is_asked(
+    exported: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "a.png").write_bytes(png(np.zeros((4, 4, 3), np.uint8)))
+    for model, data, sentence in (
+        ("dense", tmp_path / "a.png", "the model has x float32[4], and no single input of pictures"),
+        ("two", exported[0] / "a.tfrecord", "input image float32[None, 5, 3] of the model has no fixed size"),
+    ):
+        prediction = predicting(exported[0] / model, tmp_path / model, data=str(data))
+        with pytest.raises(DataError, match=re.escape(sentence)):
+            prediction.execute()
+        assert not (tmp_path / model / "out").exists()

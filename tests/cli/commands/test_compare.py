@@ -20,9 +20,9 @@ from tests.cli.conftest import Run
     ("strategies", "sentence"),
     [
         ("mirrored,parameter_servers", "did you mean parameter_server?"),
-        ("fast", "write some of one_device, mirrored"),
-        ("auto", "'auto', which is no strategy"),
-        ("", "'', which is no strategy"),
+        ("fast", "'fast'; write one of one_device, mirrored"),
+        ("auto", "'auto'; write one of one_device"),
+        ("", "--strategies names ''; write one of one_device"),
     ],
 )
 def test_unknown_strategies_are_exit_2(

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from raydist.cli.commands.studies.short_runs import (
-    Case,
-    Comparison,
-    JobRuns,
-    ShortRun,
-    run_each,
-    study_options,
-)
-from raydist.cli.job_options import RunCommand
-from raydist.errors import MistakeError
+from raydist.cli.commands.studies.comparison import Comparison, run_each, study_options
+from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
+from raydist.cli.job_options import RunCommand, chosen_names
 from raydist.runs.strategies_compared import StrategyRun, compared, staleness
 from raydist.spec.job import Strategy
 
@@ -63,23 +55,13 @@ def command(
       raydist compare jobs/sync_vs_async.py --strategies mirrored,parameter_server
     """
     runs = JobRuns.of(job, is_module=is_module, config=config, param_texts=param_texts, options=options)
-    cases = [_case(runs, one) for one in strategies_of(strategies)]
+    names = chosen_names(strategies, _NAMES, option="--strategies")
+    cases = [_case(runs, Strategy(name)) for name in names]
 
     def compare(found: Sequence[ShortRun]) -> Comparison:
         return _comparison(job, found)
 
     return run_each(runs, cases, compare, num_steps=steps, csv_path=csv_path, is_json=is_json)
-
-
-def strategies_of(text: str) -> list[Strategy]:
-    """Returns the strategies that `a,b` names, each once; raises MistakeError for others."""
-    names = list(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in _NAMES:
-            near = difflib.get_close_matches(name, _NAMES, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"write some of {', '.join(_NAMES)}"
-            raise MistakeError(f"--strategies names {name!r}, which is no strategy; {remedy}")
-    return [Strategy(name) for name in names]
 
 
 def _case(runs: JobRuns, strategy: Strategy) -> Case:

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import click
 
-from raydist.cli.commands.studies.short_runs import (
-    Case,
+from raydist.cli.commands.studies.comparison import (
     Comparison,
-    JobRuns,
-    ShortRun,
     check_writable,
     run_each,
     study_options,
     write_file,
 )
+from raydist.cli.commands.studies.short_runs import Case, JobRuns, ShortRun
 from raydist.cli.job_options import RunCommand
 from raydist.errors import MistakeError
 from raydist.runs.scaling import Measurement, verdict
