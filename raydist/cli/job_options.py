@@ -8,11 +8,12 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
-from raydist.errors import SpecError
+from raydist.errors import MistakeError, SpecError
 from raydist.spec.job import MODULE_FLAG
 from raydist.spec.quantities import parse_duration
 from raydist.spec.settings.option import Option, OptionKind
 from raydist.spec.settings.options import OPTIONS, find_option
+from raydist.spec.text import suggest
 
 ARGS = find_option("args")  # see grouped_help.RunCommand
 _STORAGE = find_option("storage")
@@ -236,3 +237,16 @@ class RunCommand(click.Command):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def names_in(text: str) -> list[str]:
+    """Returns the names that `a, b` has."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def chosen_names(text: str, known: Sequence[str], *, option: str) -> list[str]:
+    """Returns the names that an option's text has, each once; raises MistakeError for unknown ones."""
+    names = list(dict.fromkeys(names_in(text))) or [text]
+    if unknown := [name for name in names if name not in known]:
+        raise MistakeError(f"{option} names {unknown[0]!r}; {suggest(unknown[0], known)}")
+    return names

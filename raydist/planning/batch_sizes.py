@@ -12,7 +12,7 @@ from raydist.errors import UnsupportedError
 from raydist.planning.plan import Plan
 from raydist.spec.job import Strategy
 from raydist.spec.tasks import TaskId, TaskType
-from raydist.spec.text import suggest
+from raydist.spec.text import counted, suggest
 
 # Which power of the ratio of batch sizes a rule takes: "linear" of Goyal et al., arXiv 1706.02677, and
 # "sqrt" of Krizhevsky, arXiv 1404.5997.
@@ -152,4 +152,4 @@ def _rate(learning_rate: Any, base_batch_size: Any, batch_size: int) -> ScaledRa
 
 
 def _examples(count: int) -> str:
-    return f"{count} example{'' if count == 1 else 's'}"
+    return counted(count, "example")

@@ -11,6 +11,7 @@ from raydist.errors import ClusterError
 from raydist.planning.inventory import Host, Inventory
 from raydist.spec.quantities import write_bytes
 from raydist.spec.tasks import ACCELERATOR_TYPE, AnyRole, ExtraRole, Resources, Role, TaskType
+from raydist.spec.text import counted
 
 _IN = re.compile(r"(?P<negation>!?)in\((?P<values>[^()]*)\)")
 
@@ -81,7 +82,7 @@ def describe_amount(name: str, amount: float) -> str:
         case "memory":
             return f"{write_bytes(int(amount))} of memory"
         case "CPU" | "GPU":
-            return f"{amount:g} {name}{'' if amount == 1 else 's'}"
+            return counted(float(amount), name)
         case "TPU":
             return f"{amount:g} TPU chips"
         case _ if name.startswith(ACCELERATOR_TYPE):

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raydist.storage.checkpoints import CheckpointStore
+from raydist.storage.run_storage import open_run
 from tests.e2e.conftest import BIN, ROOT
 from tests.support.disks import mounted_disk
 from tests.support.processes import PATIENCE
@@ -137,6 +139,30 @@ def nothing_is_left(shell: Shell, wait_until: WaitUntil) -> None:
     assert left == {}
 
 
+# The same runs without a search, one after another in one Ray.
+ALONE = """
+import json
+import sys
+
+import ray
+import raydist
+
+ray.init(address="local", num_cpus=2, log_to_driver=False, logging_level="ERROR")
+for run, rate in json.loads(sys.argv[1]).items():
+    params = {"learning_rate": rate, "pause_s": 0.0}
+    raydist.run("digits.py", name=f"{run}-alone", params=params, seed=3)
+ray.shutdown()
+"""
+
+
+def digest_of_weights(storage: Path, run: str) -> str:
+    """Returns the digest of a run's newest checkpoint: of all weights and the optimizer's variables."""
+    newest = CheckpointStore(open_run(str(storage), run=run)).newest()
+    assert newest is not None
+    digest: str = newest.info["digest"]
+    return digest
+
+
 def test_search_of_12_trials_is_interrupted_resumed_and_leaves_nothing(
     shell: Shell, wait_until: WaitUntil
 ) -> None:
@@ -177,15 +203,14 @@ def test_search_of_12_trials_is_interrupted_resumed_and_leaves_nothing(
     values = [trial["value"] for trial in trials]
     assert values == sorted(values, reverse=True)
 
-    whole = next(trial for trial in trials if trial["state"] == "SUCCEEDED")
-    rate = repr(whole["params"]["learning_rate"])
-    alone = shell.raydist(
-        *("submit", "digits.py", "--address", "local", "--name", "alone", "--json", "--seed", "3"),
-        *("-p", f"learning_rate={rate}"),
-    )
-    code, out, err = shell.finish(alone)
+    whole = {trial["run"]: trial for trial in trials if trial["state"] == "SUCCEEDED"}
+    rates = {run: trial["params"]["learning_rate"] for run, trial in whole.items()}
+    code, _, err = shell.finish(shell.start(sys.executable, "-c", ALONE, json.dumps(rates)))
     assert code == 0, err
-    assert json.loads(out)["metrics"] == pytest.approx(whole["metrics"], abs=0)
+    for run, trial in whole.items():
+        alone = record_of(shell.storage, f"{run}-alone")
+        assert alone["metrics"] == pytest.approx(trial["metrics"], abs=0)
+        assert digest_of_weights(shell.storage, run) == digest_of_weights(shell.storage, f"{run}-alone")
 
     code, out, _ = shell.finish(shell.raydist("list", "--study", "s", "--json", "--limit", "0"))
     assert {run["run"] for run in json.loads(out)["runs"]} == {trial["run"] for trial in trials}

@@ -144,7 +144,7 @@ def training_digits() -> tuple[np.ndarray, np.ndarray]:
 
 def test_every_job_of_the_gallery_is_tested() -> None:
     helpers = {"cifar_images", "mnist_images"}
-    elsewhere = {"cifar", "cifar_data", "digits", "imdb", "recommender", "checkpoint_and_export"}
+    elsewhere = {"cifar", "cifar_data", "digits", "imdb", "recommender", "checkpoint_and_export", "serving"}
     assert {path.stem for path in JOBS.glob("*.py")} == {*SUITS, *elsewhere, *helpers}
     assert {job for jobs in QUICK.values() for job in jobs} == set(SUITS)
 

@@ -7,7 +7,7 @@ the other Keras or at another moment, or something that rarely changes and takes
 
 `--runslow`, and with it CI, adds all others but those that exhaustive.py lists, each with what covers it.
 `--exhaustive` runs each case, and `--exhaustive-shard 2/10` one part of ten of what it adds.
-`--runslow-shard 2/4` runs one part of four of what `--runslow` adds, in whole files.
+`--runslow-shard 2/8` runs one part of eight of what `--runslow` adds, in whole files.
 """
 
 from __future__ import annotations

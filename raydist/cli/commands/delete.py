@@ -14,6 +14,7 @@ from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output, run_view
 from raydist.errors import MistakeError, StorageError
 from raydist.spec.quantities import parse_age, size_text
+from raydist.spec.text import counted
 
 if TYPE_CHECKING:
     from raydist.storage.run_record import RunRecord
@@ -123,7 +124,7 @@ def _ask(chosen: list[_Chosen], num_bytes: int, *, is_json: bool) -> None:
 
 
 def _count(chosen: list[_Chosen]) -> str:
-    return f"{len(chosen)} run{'' if len(chosen) == 1 else 's'}"
+    return counted(len(chosen), "run")
 
 
 def _show(chosen: list[_Chosen], kept: list[dict[str, str]]) -> None:

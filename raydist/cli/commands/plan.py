@@ -31,6 +31,7 @@ from raydist.spec.job import Strategy
 from raydist.spec.params import ParamTexts
 from raydist.spec.secrecy import redact_arguments, without_secrets
 from raydist.spec.tasks import TaskId
+from raydist.spec.text import counted
 
 if TYPE_CHECKING:
     from raydist.planning.plan import Plan
@@ -155,7 +156,7 @@ def _host_lines(plan: Plan) -> list[str]:
 
 def _inventory(plan: Plan) -> str:
     inventory = plan.inventory
-    hosts = f"{len(inventory.hosts)} host{'' if len(inventory.hosts) == 1 else 's'}"
+    hosts = counted(len(inventory.hosts), "host")
     has = f"{inventory.source}: {hosts}, {inventory.num_cpus:g} CPUs, {inventory.num_gpus} GPUs"
     return (
         has
