@@ -1,1 +1,1 @@
-"""Runs in other tools' lists of experiments."""
+"""Runs in other tools' lists of experiments: MLflow. It reads a run's record and metrics from storage."""

@@ -1,1 +1,1 @@
-"""What commands print, and where to."""
+"""How commands print: tables, progress, run records, guide pages. It computes nothing about a run."""

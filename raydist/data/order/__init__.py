@@ -1,1 +1,1 @@
-"""One global order of examples: NumPy alone."""
+"""The global order of examples, computed with NumPy alone. It knows positions, not files."""

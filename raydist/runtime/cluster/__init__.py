@@ -1,1 +1,1 @@
-"""Ray itself: connecting to it, what it has, what it can do."""
+"""Ray itself: connecting to it, what its hosts have, and where tasks are placed. Tasks are in `group`."""

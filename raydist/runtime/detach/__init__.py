@@ -1,1 +1,1 @@
-"""A run's controller as an actor of its own in Ray."""
+"""What outlives the driver: a run's controller as an actor, a Ray that stays, leftovers of dead ones."""

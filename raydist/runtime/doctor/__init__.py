@@ -1,1 +1,1 @@
-"""What `raydist doctor --address` finds on the hosts of a Ray."""
+"""What `raydist doctor --address` finds on the hosts of a Ray. The command prints it."""

@@ -1,1 +1,1 @@
-"""The tasks of an attempt, started, watched, replaced and stopped together."""
+"""The tasks of an attempt, started, watched, replaced and stopped together. `task` has a single one."""

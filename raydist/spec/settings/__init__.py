@@ -1,1 +1,1 @@
-"""What a job is set with: the decorator, a config file, options, params, and which comes first."""
+"""The options of a job: how they are declared, written and read, and which place overrides which."""

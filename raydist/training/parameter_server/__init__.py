@@ -1,0 +1,1 @@
+"""Training under ParameterServerStrategy: the chief schedules closures, the workers run them."""
