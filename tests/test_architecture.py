@@ -165,8 +165,8 @@ ROOMS: dict[str, set[str]] = {
     },
     # Runs as trials of Ray Tune.
     "tune": {
-        *("errors", "spec", "spec.settings", "spec.request", "planning", "storage", "watch"),
-        *("runtime.host", "runtime.cluster", "api"),
+        *("errors", "spec", "spec.settings", "spec.request", "planning", "storage", "storage.files"),
+        *("watch", "runtime.host", "runtime.cluster", "api"),
     },
     "tune.__init__": {"tune"},
     "__init__": {

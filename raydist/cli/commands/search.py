@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import click
 
-from raydist.cli.job_options import given_options, job_options, json_option, module_option, target_of
+from raydist.cli.job_options import (
+    count_option,
+    given_options,
+    job_options,
+    json_option,
+    module_option,
+    target_of,
+)
 from raydist.cli.screen import output, standard_streams
 from raydist.cli.screen.grouped_help import GROUPS, RunCommand
 from raydist.errors import RaydistError, SpecError
@@ -39,7 +46,7 @@ class _SearchCommand(RunCommand):
 @click.command("search", cls=_SearchCommand, epilog="More: `raydist guide search`.")
 @click.argument("job", metavar="JOB")
 @module_option
-@click.option("--num", metavar="N", type=click.IntRange(min=1), help="Trials with random params.")
+@count_option("--num", "Trials with random params.")
 @click.option("--metric", metavar="NAME", help="Metric by which trials are compared, such as val_accuracy.")
 @click.option(
     "--mode",
@@ -53,25 +60,12 @@ class _SearchCommand(RunCommand):
     show_default=True,
     help="What stops trials early: asha stops those that are behind the others after as many epochs.",
 )
-@click.option(
-    "--grace",
-    metavar="EPOCHS",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Epochs that each trial gets before asha may stop it.",
-)
-@click.option(
-    "--parallel",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Trials at a time; as many as have a core for each logical CPU when omitted.",
-)
-@click.option(
+@count_option("--grace", "Epochs that each trial gets before asha may stop it.", metavar="EPOCHS", default=1)
+@count_option("--parallel", "Trials at a time; as many as have a core for each logical CPU when omitted.")
+@count_option(
     "--seeds",
-    metavar="N",
-    type=click.IntRange(min=2),
-    help="Train each combination with N seeds, from --seed on, and show mean and spread of each metric.",
+    "Train each combination with N seeds, from --seed on, and show mean and spread of each metric.",
+    minimum=2,
 )
 @click.option(
     "--resume",
@@ -264,8 +258,11 @@ def _spread_table(study: Study) -> tuple[list[str], list[list[Any]]]:
 def _exit_code(study: Study) -> int:
     if study.is_interrupted:
         return INTERRUPTED
-    failure = study.failure
-    if failure is None:
+    if not study.failed:
         return 0
-    error: RaydistError = failure.raised_as(failure.message)
+    first = study.failed[0]
+    assert first.error is not None
+    count = f"{len(study.failed)} of {len(study.trials)} trials failed, first {first.run}"
+    again = f"the same command with --study {study.name} --resume runs what failed again"
+    error: RaydistError = first.error.raised_as(f"{count}: {first.error.message}; {again}")
     return output.print_raydist_error(error, is_json=False) or 1

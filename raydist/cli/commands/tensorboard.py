@@ -8,7 +8,7 @@ import threading
 
 import click
 
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import count_option, json_option, storage_option
 from raydist.cli.run_argument import complete_run, open_named
 from raydist.cli.screen import output
 from raydist.cli.screen.listening import warn_of_readers
@@ -17,11 +17,11 @@ from raydist.cli.screen.listening import warn_of_readers
 @click.command("tensorboard", epilog="More: `raydist guide tensorboard`.")
 @click.argument("runs", metavar="[RUN…]", nargs=-1, shell_complete=complete_run)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
+@count_option(
     "--port",
-    metavar="N",
-    type=click.IntRange(min=1, max=65535),
-    help="The port; 6006 when omitted, or a free one if that is taken.",
+    "The port; 6006 when omitted, or a free one if that is taken.",
+    minimum=1,
+    maximum=65535,
 )
 @storage_option
 @json_option

@@ -9,7 +9,7 @@ import threading
 import click
 
 from raydist import __version__
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import count_option, json_option, storage_option
 from raydist.cli.screen import output
 from raydist.cli.screen.listening import warn_of_readers
 from raydist.page.access import new_token
@@ -17,11 +17,11 @@ from raydist.page.access import new_token
 
 @click.command("ui", epilog="More: `raydist guide page`.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
+@count_option(
     "--port",
-    metavar="N",
-    type=click.IntRange(min=0, max=65535),
-    help="The port; 7788 when omitted, or a free one if that is taken.",
+    "The port; 7788 when omitted, or a free one if that is taken.",
+    minimum=0,
+    maximum=65535,
 )
 @click.option("--no-token", is_flag=True, help="Allow anyone who can reach the port.")
 @storage_option

@@ -21,7 +21,7 @@ from raydist.cli.commands.runs.kept_job import (
     kept_settings,
     lost_secrets,
 )
-from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.job_options import count_option, json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RunCancelledError, TrainingError
@@ -53,26 +53,14 @@ _WITHOUT: dict[str, Any] = {
 
 @click.command("verify", epilog="More: `raydist guide strategies`.")
 @run_argument
-@click.option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(min=1),
-    required=True,
-    help="Workers of the second repetition; the first one has as many as the run.",
+@count_option(
+    "--workers", "Workers of the second repetition; the first one has as many as the run.", is_required=True
 )
-@click.option(
-    "--steps",
-    metavar="STEPS",
-    type=click.IntRange(min=1),
-    default=50,
-    show_default=True,
-    help="Steps to repeat.",
-)
-@click.option(
+@count_option("--steps", "Steps to repeat.", metavar="STEPS", default=50)
+@count_option(
     "--from-step",
+    "Begin after the run's checkpoint of this step; at the run's beginning when omitted.",
     metavar="STEP",
-    type=click.IntRange(min=1),
-    help="Begin after the run's checkpoint of this step; at the run's beginning when omitted.",
 )
 @click.option("--address", metavar=_ADDRESS.metavar, help=_ADDRESS.help)
 @storage_option

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import click
-
 from raydist.cli import running
+from raydist.cli.job_options import count_option
 from raydist.cli.screen import output, standard_streams
 from raydist.errors import MistakeError, RaydistError, RunCancelledError
 from raydist.metrics.records import Scope
@@ -44,13 +43,11 @@ _WITHOUT: dict[str, Any] = {
     **{"resume": False, "detach": False, "export": False},
 }
 
-steps_option = click.option(
+steps_option = count_option(
     "--steps",
+    "Steps after which each run is stopped, once it has trained for 10 s.",
     metavar="STEPS",
-    type=click.IntRange(min=1),
     default=200,
-    show_default=True,
-    help="Steps after which each run is stopped, once it has trained for 10 s.",
 )
 
 
