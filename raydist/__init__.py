@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from raydist.runs.handle import RunHandle as RunHandle
     from raydist.spec.job import JobSpec as JobSpec
     from raydist.spec.result import RunResult as RunResult
-    from raydist.spec.run_state import RunState as RunState
     from raydist.spec.settings.decorator import Job as Job, job as job
+    from raydist.spec.status import RunState as RunState
     from raydist.train_context import TrainContext as TrainContext, context as context
 
     __version__: str
@@ -83,7 +83,7 @@ _MODULES = {
     "Plan": "raydist.planning.plan",
     "RunHandle": "raydist.runs.handle",
     "RunResult": "raydist.spec.result",
-    "RunState": "raydist.spec.run_state",
+    "RunState": "raydist.spec.status",
     "TrainContext": "raydist.train_context",
     "attach": "raydist.api",
     "context": "raydist.train_context",

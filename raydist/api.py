@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raydist.errors import MistakeError, RaydistError, SpecError, StorageError
-from raydist.planning.data_room import with_data_room
+from raydist.planning.fitting import with_data_room
 from raydist.planning.inventory import SIMULATED, simulated_inventory
 from raydist.planning.make_plan import make_plan
 from raydist.planning.plan import Plan
@@ -27,21 +27,19 @@ from raydist.runs.notebook import display_in_cell, hide_advice
 from raydist.runtime.cluster.connection import EmbeddedSize, connect
 from raydist.runtime.cluster.datasets import check_datasets, check_resumed, serialize
 from raydist.runtime.host.address import LOCAL, running_address
-from raydist.runtime.host.leftovers import new_owner
+from raydist.runtime.host.salvage import new_owner
 from raydist.runtime.task.code_archive import pack, size_note
 from raydist.runtime.task.fork_client import started_ahead, started_beside
+from raydist.spec.entry.request import Config, JobLike, Request, read_request
 from raydist.spec.job import JobSpec
-from raydist.spec.process import this_process
-from raydist.spec.request import Config, JobLike, Request, read_request
+from raydist.spec.params import check_params, merge_params
 from raydist.spec.result import RunResult
-from raydist.spec.run_state import RunState
+from raydist.spec.secrecy import redact
+from raydist.spec.settings.decorator import RunOptions, shows_options
 from raydist.spec.settings.options import find_option
-from raydist.spec.settings.params import check_params, merge_params
-from raydist.spec.settings.run_options import RunOptions, shows_options
+from raydist.spec.status import RunState
 from raydist.storage.evidence import CodeRecord
-from raydist.storage.files.redaction import redact
-from raydist.watch.messages import DrivenRun
-from raydist.watch.watcher import watched
+from raydist.watch.watcher import DrivenRun, watched
 
 if sys.version_info >= (3, 11):
     from typing import Unpack
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
     from raydist.controller.controller import Controller
     from raydist.planning.inventory import Inventory
     from raydist.runtime.cluster.connection import Connection
-    from raydist.storage.claims.run_folder import RunFolder
+    from raydist.storage.run_folder import RunFolder
 
 EventHook = Callable[[Mapping[str, Any]], None]
 
@@ -347,6 +345,7 @@ def _prepare(
     from raydist.runs.assembly import make_controller
     from raydist.runtime.detach.cluster_leftovers import swept_beside
     from raydist.runtime.detach.controller_actor import refuse_if_running
+    from raydist.storage.claims import this_process
 
     if not connection.is_embedded:
         stack.enter_context(swept_beside())
@@ -390,7 +389,7 @@ def _succeeded_before(request: Request, on_event: EventHook | None) -> RunResult
     job = request.job
     if job.resume != "auto":
         return None
-    from raydist.storage.claims.run_folder import RunFolder
+    from raydist.storage.run_folder import RunFolder
 
     result = RunFolder.of(job).succeeded()
     if result is None:
@@ -405,7 +404,7 @@ def _succeeded_before(request: Request, on_event: EventHook | None) -> RunResult
 
 def _open_folder(request: Request) -> RunFolder:
     """Opens the run's folder, which nobody may hold now."""
-    from raydist.storage.claims.run_folder import RunFolder
+    from raydist.storage.run_folder import RunFolder
 
     if request.job.mlflow is not None:
         from raydist.tracking.mlflow_client import check_tracking_uri
@@ -532,6 +531,6 @@ def _tell_nobody(event: Mapping[str, Any]) -> None: ...
 
 
 def _pickle(function: object) -> bytes:
-    from raydist.runtime.cluster.pickling import pickle_by_value
+    from raydist.runtime.cluster.runtime_env import pickle_by_value
 
     return pickle_by_value(function)

@@ -27,16 +27,14 @@ from raydist.errors import (
 )
 from raydist.known_versions import KNOWN
 from raydist.planning.assignment import TaskAssignment
-from raydist.spec.entry import script
-from raydist.spec.entry.entry_point import load_function
+from raydist.spec.entry import entry_point
+from raydist.spec.entry.entry_point import load_function, run_script
 from raydist.spec.entry.keras2_names import advice_on
-from raydist.spec.entry.script import run_script
 from raydist.spec.job import KerasFlavour
+from raydist.spec.secrecy import Secrets, secrets_of
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskState, TaskStatus
 from raydist.spec.tasks import TaskId
-from raydist.spec.text.control import without_colours
-from raydist.storage.files.job_secrets import secrets_of
-from raydist.storage.files.redaction import Secrets
+from raydist.spec.text import without_colours
 from raydist.training.cluster.gpus import check_gpus
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
 from raydist.training.reporting.advice import with_advice
@@ -279,4 +277,4 @@ def _users_traceback(error: BaseException) -> str:
 
 def _leads_to_code(frame: TracebackType) -> bool:
     filename = frame.tb_frame.f_code.co_filename
-    return filename in (__file__, script.__file__) or filename == "<frozen runpy>"
+    return filename in (__file__, entry_point.__file__) or filename == "<frozen runpy>"

@@ -13,8 +13,7 @@ import raydist
 from raydist.runs.handle import RunHandle, ThreadedRun
 from raydist.spec.job import Strategy
 from raydist.spec.result import RunError, RunResult, TaskRecord
-from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskState
+from raydist.spec.status import RunState, TaskState
 from raydist.spec.tasks import TaskId
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from raydist.cli.screen import output, run_end, standard_streams
+from raydist.cli.screen import output, run_view, standard_streams
 from raydist.cli.screen.progress import Progress, ProgressView, open_view
 
 if TYPE_CHECKING:
-    from raydist.spec.request import Config
-    from raydist.spec.settings.params import ParamTexts
+    from raydist.spec.entry.request import Config
+    from raydist.spec.params import ParamTexts
 
 
 def run_job(
@@ -44,9 +44,9 @@ def run_job(
     if is_json:
         output.print_json(result.as_dict())
     if result.state.is_terminal:
-        run_end.print_end(result, said=shown.said, stream=screen)
+        run_view.print_end(result, said=shown.said, stream=screen)
     else:
-        run_end.print_acceptance(result, stream=screen)
+        run_view.print_acceptance(result, stream=screen)
     return result.exit_code
 
 

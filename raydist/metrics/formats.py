@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raydist.metrics.merge import MetricTable
-from raydist.spec.text.control import escaped
+from raydist.metrics.curves import MetricTable
+from raydist.spec.text import escaped
 
 _BLOCK_LINES = 16_384
 

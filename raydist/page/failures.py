@@ -7,8 +7,7 @@ from typing import Any
 
 from raydist.errors import SpecError, StorageError
 from raydist.spec.tasks import TaskId
-from raydist.spec.text.code_copies import as_submitted
-from raydist.spec.text.control import without_sequences
+from raydist.spec.text import as_submitted, without_sequences
 from raydist.storage.logs import read_log
 from raydist.storage.run_storage import RunStorage
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raydist.storage.plain_json import dump_plain_json
+from raydist.spec.secrecy import dump_plain_json
 
 _STATIC = Path(__file__).parent / "static"
 # uPlot 1.6.32, as npm has it. Each script uses what is above it; the last one starts.

@@ -12,8 +12,8 @@ from raydist.page.gathering import Problems
 from raydist.spec.best import Direction, direction_of
 from raydist.spec.plain import as_plain
 from raydist.storage.filesystem import Storage
-from raydist.storage.run_list import DamagedRecord, list_runs
 from raydist.storage.run_record import RunRecord
+from raydist.storage.run_removal import DamagedRecord, list_runs
 from raydist.storage.studies import StudyStore
 
 _FIELDS = ("state", "job", "steps", "best", "duration_s", "strategy", "study", "created_at_s")

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskState
+from raydist.spec.status import RunState, TaskState
 
 Event = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from raydist.errors import SpecError
-from raydist.spec.byte_size import parse_bytes
+from raydist.spec.quantities import parse_bytes
 
 SIMULATED = "simulated:"
 SIMULATED_EXAMPLE = "simulated:hosts=1250,cpus=8,gpus=8,memory=64GiB"

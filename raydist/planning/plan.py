@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from raydist.planning.inventory import Inventory
-from raydist.spec.extra_roles.role import AnyRole
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
-from raydist.spec.tasks import Resources, Role, TaskId, TaskType
-from raydist.spec.text.html import facts_html
+from raydist.spec.tasks import AnyRole, Resources, Role, TaskId, TaskType
+from raydist.spec.text import facts_html
 
 
 @dataclass(frozen=True, kw_only=True)

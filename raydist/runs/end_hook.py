@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from raydist.spec.job import JobSpec
 from raydist.spec.result import RunResult
-from raydist.storage.plain_json import dump_plain_json
+from raydist.spec.secrecy import dump_plain_json
 
 TIMEOUT_S = 60.0
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from raydist.errors import StorageError
 from raydist.runtime.host.git import GitQuestion
-from raydist.runtime.task.kept_code import omitted_from_copy, without
+from raydist.runtime.task.code_archive import omitted_from_copy, without
 from raydist.spec.job import JobSpec
 from raydist.spec.tasks import TaskType
 from raydist.storage.evidence import CodeRecord, Environment
 
 if TYPE_CHECKING:
     from raydist.runtime.task.greeting import Hello
-    from raydist.storage.claims.run_folder import RunFolder
+    from raydist.storage.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 
 from raydist.errors import MistakeError, StorageError
-from raydist.spec.duration import write_age
 from raydist.spec.job import JobSpec
-from raydist.storage.claims.run_removal import expired_runs, remove_run
+from raydist.spec.quantities import write_age
+from raydist.spec.text import counted
 from raydist.storage.filesystem import Storage
+from raydist.storage.run_removal import expired_runs, remove_run
 
 # An object store takes a while for each run. What is left is deleted by the next run.
 _TIMEOUT_S = 60.0
@@ -69,4 +70,4 @@ def _deleted(names: list[str]) -> str:
     if not names:
         return "no run was deleted"
     shown = ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
-    return f"{len(names)} run{'' if len(names) == 1 else 's'} deleted that had ended ({shown})"
+    return f"{counted(len(names), 'run')} deleted that had ended ({shown})"

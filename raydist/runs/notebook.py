@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from raydist.spec.result import RunResult
-from raydist.spec.text.html import facts_html, metrics_text
+from raydist.spec.text import facts_html, metrics_text
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.job import Strategy
 from raydist.spec.result import TaskRecord
 from raydist.spec.tasks import TaskId, TaskType, chief_of
-from raydist.storage.profiles import mail
-from raydist.storage.profiles.mail import ProfileAnswer, ProfileRequest
+from raydist.storage import profile_mail
+from raydist.storage.profile_mail import ProfileAnswer, ProfileRequest
 from raydist.storage.run_record import RunRecord, read_record
 from raydist.storage.run_storage import RunStorage
 
@@ -55,13 +55,13 @@ def profile_task(storage: RunStorage, task: TaskId | None, *, steps: int, timeou
     if entry.pid is None or entry.state.is_terminal:
         raise ClusterError(f"{entry.task} of run {record.run} has no process now; ask again once it has")
     request = ProfileRequest(steps=steps, timeout_s=timeout_s)
-    name = mail.write_request(storage, entry.task, request)
+    name = profile_mail.write_request(storage, entry.task, request)
     try:
         address = record.spec.get("address")
         signal_task(entry.pid, signal.SIGUSR2, host=entry.host or "", address=address)
         answer = _wait(storage, entry, name, request)
     finally:
-        mail.delete_mail(storage, entry.task, name)
+        profile_mail.delete_mail(storage, entry.task, name)
     if answer.error is not None:
         raise ClusterError(f"{entry.task} of run {record.run} {answer.error}")
     return Profile(task=entry.task, answer=answer)
@@ -91,7 +91,7 @@ def _wait(storage: RunStorage, entry: TaskRecord, name: str, request: ProfileReq
     begun_s = looked_s = time.monotonic()
     while True:
         time.sleep(_POLL_S)
-        if (answer := mail.read_answer(storage, entry.task, name)) is not None:
+        if (answer := profile_mail.read_answer(storage, entry.task, name)) is not None:
             return answer
         now_s = time.monotonic()
         if now_s - begun_s > request.timeout_s:
@@ -105,7 +105,7 @@ def _wait(storage: RunStorage, entry: TaskRecord, name: str, request: ProfileReq
             looked_s = now_s
             if (ended := _end_of(storage, entry)) is not None:
                 # The task may have answered just before.
-                answer = mail.read_answer(storage, entry.task, name)
+                answer = profile_mail.read_answer(storage, entry.task, name)
                 if answer is None:
                     raise ended
                 return answer

@@ -11,7 +11,7 @@ from raydist.errors import ClusterError, MistakeError
 from raydist.runtime.cluster.signals import signal_task
 from raydist.spec.result import TaskRecord
 from raydist.spec.tasks import TaskId
-from raydist.spec.text.code_copies import as_submitted
+from raydist.spec.text import as_submitted
 from raydist.storage.logs import read_log
 from raydist.storage.run_record import RunRecord, read_record
 from raydist.storage.run_storage import RunStorage

@@ -1,4 +1,8 @@
-"""Pure data: what a run is, before anything is decided or started."""
+"""What a job and its run are, as plain data, and the words in which people write them.
+
+`settings` reads options and params, `entry` finds the train function. Nothing here decides, starts a run, or
+reads storage.
+"""
 
 from raydist.spec.job import (
     CheckpointEvery as CheckpointEvery,
@@ -11,10 +15,10 @@ from raydist.spec.job import (
     WorkerRange as WorkerRange,
 )
 from raydist.spec.partitioner import Partitioner as Partitioner
-from raydist.spec.run_state import RunState as RunState
 from raydist.spec.status import (
     Command as Command,
     FailureKind as FailureKind,
+    RunState as RunState,
     TaskFailure as TaskFailure,
     TaskState as TaskState,
     TaskStatus as TaskStatus,

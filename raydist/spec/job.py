@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
 from raydist.errors import SpecError
-from raydist.spec.duration import parse_duration
-from raydist.spec.extra_roles.role import ExtraRoles
 from raydist.spec.partitioner import Partitioner
+from raydist.spec.quantities import parse_duration
+from raydist.spec.tasks import ExtraRoles
 
 MODULE_FLAG = "-m "  # what names a module to run as a script begins with
 MAX_NAME_LENGTH = 100

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from raydist.errors import SpecError
-from raydist.spec.byte_size import parse_bytes
-from raydist.spec.near import suggest
+from raydist.spec.quantities import parse_bytes
+from raydist.spec.text import suggest
 
 FORMS = "min_size:BYTES, max_shards:N, min_size:BYTES,max_shards:N or fixed_shards:N"
 """What can be written, for messages."""

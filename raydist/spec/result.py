@@ -13,10 +13,9 @@ from typing import Annotated, Any, TypeAlias
 from raydist import errors
 from raydist.spec.best import Best
 from raydist.spec.plain import NOT_KEPT, as_plain, nan_where_null
-from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskState
+from raydist.spec.status import RunState, TaskState
 from raydist.spec.tasks import TaskId
-from raydist.spec.text.html import facts_html, metrics_text
+from raydist.spec.text import facts_html, metrics_text
 from raydist.spec.value import check_value, decode_value
 
 CANCELLED_EXIT_CODE = 130

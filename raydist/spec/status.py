@@ -1,4 +1,4 @@
-"""What a task reports to the controller, and what the controller asks of it."""
+"""Where a run stands, what its tasks report to the controller, and what the controller asks of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,30 @@ from typing import Any
 from raydist.spec.best import Best
 from raydist.spec.plain import NOT_KEPT
 from raydist.spec.tasks import TaskId
+
+
+class RunState(str, enum.Enum):
+    """Where a run stands. Each member equals its name as text, which `--json` and run.json have.
+
+    Example:
+        while not handle.status().state.is_terminal:
+            time.sleep(10)
+    """
+
+    STARTING = "STARTING"  # an attempt's tasks are not all training yet
+    RUNNING = "RUNNING"  # every task trains, or has ended
+    STOPPING = "STOPPING"  # the attempt is over: hearing why, then ending its processes
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"  # stopped by Ctrl-C or `raydist stop`
+
+    __str__ = str.__str__  # as of an enum.StrEnum, which came with Python 3.11
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the run has ended, so that its state changes no more."""
+        return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
+
 
 # How notes about NaN and infinite values begin, by which whoever shows a run tells them from others.
 NOT_FINITE = "not finite"

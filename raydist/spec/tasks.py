@@ -1,15 +1,20 @@
-"""Tasks, the roles they form, and what they ask of a host."""
+"""Tasks, the roles they form, and what they ask of a host.
+
+A role of TensorFlow's cluster has TaskIds. An extra role runs a command beside the training: ExtraTasks.
+"""
 
 from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from raydist.errors import SpecError
-from raydist.spec.byte_size import write_bytes
+from raydist.spec.quantities import write_bytes
+from raydist.spec.text import counted
 
 # What Ray's resource for a kind of GPU begins with; a host with an A100 has 1 of `accelerator_type:A100`.
 ACCELERATOR_TYPE = "accelerator_type:"
@@ -110,9 +115,9 @@ class Resources:
 
     def __str__(self) -> str:
         """Returns `1 CPU, 2 GPUs`: the CPUs, and what else is asked for."""
-        shown = [f"{self.num_cpus:g} CPU{'' if self.num_cpus == 1 else 's'}"]
+        shown = [counted(float(self.num_cpus), "CPU")]
         if self.num_gpus:
-            shown.append(f"{self.num_gpus} GPU{'' if self.num_gpus == 1 else 's'}")
+            shown.append(counted(self.num_gpus, "GPU"))
         if self.num_tpus:
             shown.append(f"{self.num_tpus:g} TPU chips")
         if self.memory_bytes:
@@ -171,3 +176,89 @@ class ClusterSpec:
 
     def as_dict(self) -> dict[str, list[str]]:
         return {task_type.value: list(addresses) for task_type, addresses in self.jobs}
+
+
+MAX_TASKS = 1_000  # of one extra role
+NAME_PATTERN = re.compile(r"[a-z](?:[a-z0-9-]{0,38}[a-z0-9])?")
+_TASK_PATTERN = re.compile(rf"({NAME_PATTERN.pattern})/([0-9]{{1,6}})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtraTask:
+    """One process of an extra role, written `features/0`; it is in no TF_CONFIG."""
+
+    role: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.index}"
+
+    @property
+    def path_name(self) -> str:
+        """The task in path names: `features-0`."""
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtraRole:
+    """A command that runs beside the training, `num_tasks` times.
+
+    Attributes:
+      command: The program and its arguments; no shell reads them.
+      resources: What each task reserves on its host.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    num_tasks: int = 1
+    resources: Resources = field(default_factory=Resources)
+
+    def __post_init__(self) -> None:
+        if self.name in {member.value for member in TaskType}:
+            raise SpecError(f"roles has {self.name}, which is a task type of raydist; choose another name")
+        if not NAME_PATTERN.fullmatch(self.name):
+            raise SpecError(
+                f"roles has {self.name!r}; write a name of lower-case letters, digits and '-' that begins "
+                "with a letter, at most 40 characters, such as features"
+            )
+        if not self.command:
+            raise SpecError(f"roles.{self.name}.command is empty; write a program and its arguments")
+        if not 1 <= self.num_tasks <= MAX_TASKS:
+            raise SpecError(f"roles.{self.name}.count is {self.num_tasks}; write 1 to {MAX_TASKS}")
+
+    def __str__(self) -> str:
+        """Returns `2 features (1 CPU each)`."""
+        each = " each" if self.num_tasks > 1 else ""
+        return f"{self.num_tasks} {self.name} ({self.resources}{each})"
+
+    @property
+    def tasks(self) -> tuple[ExtraTask, ...]:
+        return tuple(ExtraTask(role=self.name, index=index) for index in range(self.num_tasks))
+
+    @property
+    def hosts_variable(self) -> str:
+        """The environment variable with the addresses of its hosts, which each task of TensorFlow has."""
+        return f"RAYDIST_HOSTS_{self.name.replace('-', '_').upper()}"
+
+    def as_written(self) -> dict[str, Any]:
+        """Returns the role as a config file has it."""
+        return {
+            "command": list(self.command),
+            "count": self.num_tasks,
+            "cpus": self.resources.num_cpus,
+            "memory": self.resources.memory_bytes or None,
+            "resources": dict(self.resources.custom),
+        }
+
+
+AnyTask: TypeAlias = TaskId | ExtraTask
+AnyRole: TypeAlias = Role | ExtraRole
+ExtraRoles: TypeAlias = Mapping[str, ExtraRole]
+
+
+def parse_any_task(text: str) -> AnyTask:
+    """Returns the task that `worker/0` or `features/0` names; raises SpecError for anything else."""
+    match = _TASK_PATTERN.fullmatch(text)
+    if match is None or match[1] in {member.value for member in TaskType}:
+        return TaskId.parse(text)
+    return ExtraTask(role=match[1], index=int(match[2]))

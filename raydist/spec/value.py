@@ -14,8 +14,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from raydist.spec.byte_size import write_bytes
-from raydist.spec.params.kept import number_text, parse_number
+from raydist.spec.params import number_text, parse_number
+from raydist.spec.quantities import write_bytes
 
 if TYPE_CHECKING:
     import numpy as np

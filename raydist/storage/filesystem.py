@@ -22,11 +22,17 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raydist.errors import StorageError
-from raydist.storage.files.failures import is_transient, storage_error, storage_errors
-from raydist.storage.files.local_files import create_whole, write_aside
-from raydist.storage.files.redaction import redact
-from raydist.storage.files.retry import PATIENCE_S, SHORT_PATIENCE_S, Retry
-from raydist.storage.files.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
+from raydist.spec.secrecy import redact
+from raydist.storage.failures import (
+    PATIENCE_S,
+    SHORT_PATIENCE_S,
+    Retry,
+    is_transient,
+    storage_error,
+    storage_errors,
+)
+from raydist.storage.local_files import create_whole, write_aside
+from raydist.storage.s3 import HASTY, PATIENT, RequestLimits, allow_requests, with_limits
 
 if sys.version_info >= (3, 11):
     from typing import Self

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from raydist.errors import SpecError
-from raydist.spec.extra_roles.role import AnyTask, parse_any_task
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import AnyTask, TaskId, parse_any_task
 
 _CHECKPOINT_PATTERN = re.compile(r"step-(\d+)-a(\d+)")
 _COMMIT_MARKER = "_COMMITTED"

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from raydist.spec.extra_roles.role import AnyTask
-from raydist.storage.files.failures import storage_errors
+from raydist.spec.tasks import AnyTask
+from raydist.storage.failures import storage_errors
 from raydist.storage.filesystem import Storage
 from raydist.storage.log_times import ArrivalTimes, encode_marks
 from raydist.storage.run_storage import RunStorage

@@ -13,10 +13,9 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 from raydist.errors import MistakeError, StorageError
 from raydist.spec.plain import as_plain, from_plain
 from raydist.spec.result import Pid, RunResult
-from raydist.spec.run_state import RunState
-from raydist.spec.status import AttemptEnd
+from raydist.spec.secrecy import dump_plain_json
+from raydist.spec.status import AttemptEnd, RunState
 from raydist.storage.evidence import CodeRecord, Environment, Versions
-from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.run_names import no_such_run
 from raydist.storage.run_storage import RunStorage
 
@@ -80,7 +79,7 @@ class RunRecord(RunResult):
       failures: What ended the attempts that --max-failures counts.
       created_at_s: Unix time of the run's first record, as is `updated_at_s` of this one; both are set by
         RunRecordStore.
-      driver: Which process drives the run, as raydist.spec.process describes it.
+      driver: Which process drives the run, as raydist.storage.claims describes it.
       datasets: Names of the datasets that a resume has to give again.
       code: The code that travelled with the run; None where none did. Like the next two, it is as of the last
         submit or resume, and None or empty for a run of an older raydist.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from raydist.errors import StorageError
+from raydist.spec.secrecy import dump_plain_json
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import RunLayout
-from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.run_storage import RunStorage
 
 SEGMENT_MAX_AGE_S = 5.0

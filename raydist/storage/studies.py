@@ -9,9 +9,9 @@ from typing import Any
 
 from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.spec.best import Direction
+from raydist.spec.secrecy import dump_plain_json
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import STUDIES
-from raydist.storage.plain_json import dump_plain_json
 
 _RECORD = "study.json"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from raydist.spec.extra_roles.role import AnyTask
+from raydist.spec.tasks import AnyTask
 from raydist.storage.log_times import Marks, arrival_of, decode_marks
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import segment_numbers

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from raydist.errors import MistakeError
-from raydist.spec.run_state import RunState
-from raydist.storage.files.redaction import redact, redact_text
+from raydist.spec.secrecy import redact, redact_text
+from raydist.spec.status import RunState
 from raydist.tracking.values import Value
 
 Result = TypeVar("Result")

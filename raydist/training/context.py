@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from raydist.errors import UnsupportedError
-from raydist.planning.learning_rate import ScaledRate
-from raydist.spec.near import suggest
+from raydist.planning.batch_sizes import ScaledRate
 from raydist.spec.tasks import TaskType
+from raydist.spec.text import suggest
 from raydist.train_context import TrainContext
 from raydist.training.cluster import data_service
 from raydist.training.cluster.script_strategy import ScriptStrategy

@@ -23,8 +23,7 @@ from raydist.spec.best import is_of_validation
 from raydist.spec.job import JobSpec, KerasFlavour, Strategy
 from raydist.spec.status import SHOW_PROGRESS
 from raydist.spec.tasks import TaskType
-from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.evaluations import EvaluationStore
+from raydist.storage.checkpoints import CheckpointStore, EvaluationStore
 from raydist.storage.kept_state import HandedState
 from raydist.storage.run_storage import open_run
 from raydist.training import tf_private

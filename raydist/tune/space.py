@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from raydist.errors import SpecError
-from raydist.spec.params.kept import parse_number
-from raydist.spec.settings.params import ParamTexts, merge_params
+from raydist.spec.params import ParamTexts, merge_params, parse_number
 
 _LOG = "log:"
 _TO = ".."

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.spec.best import Direction
-from raydist.spec.near import suggest
 from raydist.spec.result import RunError
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
+from raydist.spec.text import suggest
 
 
 @dataclass(frozen=True, kw_only=True)

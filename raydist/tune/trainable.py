@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from raydist import api
 from raydist.errors import MistakeError, SpecError
 from raydist.planning.capacity import num_at_once
-from raydist.spec.request import Config, JobLike
-from raydist.spec.settings.run_options import RunOptions, shows_options
+from raydist.spec.entry.request import Config, JobLike
+from raydist.spec.settings.decorator import RunOptions, shows_options
 
 if sys.version_info >= (3, 11):
     from typing import Unpack

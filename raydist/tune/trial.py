@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from raydist.errors import RaydistError
 from raydist.spec.result import RunResult
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 
 Event = Mapping[str, Any]
 

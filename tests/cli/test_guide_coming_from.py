@@ -13,8 +13,7 @@ import yaml
 from raydist import api
 from raydist.planning.inventory import Host, Inventory
 from raydist.planning.plan import Plan
-from raydist.spec.byte_size import parse_bytes
-from raydist.spec.duration import parse_duration
+from raydist.spec.quantities import parse_bytes, parse_duration
 from raydist.spec.tasks import TaskType
 from tests.cli.conftest import Run
 from tests.support.guide import FOLDER, blocks

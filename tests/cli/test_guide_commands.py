@@ -15,9 +15,9 @@ from raydist import errors
 from raydist.cli import main
 from raydist.cli.screen import guide_pages
 from raydist.runtime.task.code_archive import pack
-from raydist.spec.extra_roles.role import ExtraTask
+from raydist.spec.tasks import ExtraTask
 from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.claims.run_folder import RunFolder
+from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_storage import open_run
 from tests.cli.conftest import Run
 from tests.support.guide import (

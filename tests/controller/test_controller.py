@@ -14,8 +14,7 @@ from raydist.errors import ClusterError, RaydistError, StorageError
 from raydist.planning.plan import Plan
 from raydist.spec.job import EntryPoint, Strategy, WorkerRange
 from raydist.spec.result import RunResult
-from raydist.spec.run_state import RunState
-from raydist.spec.status import Command, FailureKind, TaskState
+from raydist.spec.status import Command, FailureKind, RunState, TaskState
 from raydist.storage.checkpoints import CheckpointStore
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.fakes import (

@@ -20,8 +20,7 @@ from raydist.controller.machine import InvalidTransitionError, RunMachine
 from raydist.controller.task_group import GroupUpdate
 from raydist.errors import ClusterError, StorageError, TaskFailedError
 from raydist.spec.job import Strategy
-from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind, TaskState, TaskStatus
+from raydist.spec.status import FailureKind, RunState, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status
 
 

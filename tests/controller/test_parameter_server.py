@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.controller.attempt.replacement import MAX_QUICK_DEATHS
 from raydist.controller.events import (
     AwaitCheckpoint,
     AwaitCollateral,
@@ -21,10 +20,10 @@ from raydist.controller.events import (
     StopGroup,
 )
 from raydist.controller.machine import RunMachine
+from raydist.controller.replacement import MAX_QUICK_DEATHS
 from raydist.controller.task_group import GroupUpdate
 from raydist.spec.job import Strategy
-from raydist.spec.run_state import RunState
-from raydist.spec.status import Command, FailureKind, TaskState, TaskStatus
+from raydist.spec.status import Command, FailureKind, RunState, TaskState, TaskStatus
 from tests.support.fakes import make_failure, make_plan, make_status, task
 
 STARTING, RUNNING, FINISHED = TaskState.STARTING, TaskState.RUNNING, TaskState.FINISHED

@@ -11,14 +11,13 @@ import pytest
 
 from raydist.controller.controller import Controller
 from raydist.controller.machine import RunMachine
-from raydist.controller.revival import Revival
+from raydist.controller.reached import Revival
 from raydist.errors import ClusterError
 from raydist.planning.plan import Plan
 from raydist.spec.plain import as_plain, from_plain
 from raydist.spec.result import RunResult
-from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind
-from raydist.storage.plain_json import dump_plain_json
+from raydist.spec.secrecy import dump_plain_json
+from raydist.spec.status import FailureKind, RunState
 from raydist.storage.run_record import RunRecord
 from tests.support.fakes import PLACES, FakeClock, FakeLauncher, FakeTaskGroup, Moment, make_plan
 

@@ -10,10 +10,9 @@ import pytest
 from raydist.controller.controller import record_every_s
 from raydist.controller.events import GroupStopped, StopGroup
 from raydist.controller.machine import RunMachine
-from raydist.controller.report.result import result_of
-from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind, TaskState, TaskStatus
-from raydist.storage.claims.claim import LIVES_WITHIN_S
+from raydist.controller.result import result_of
+from raydist.spec.status import FailureKind, RunState, TaskState, TaskStatus
+from raydist.storage.claims import LIVES_WITHIN_S
 from tests.support.counting import num_calls
 from tests.support.fakes import PLACES, make_failure
 from tests.support.large_runs import TASKS_PER_HOST, large_machine, statuses_at, take, updated

@@ -17,7 +17,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from raydist.cli import job_options, main
-from raydist.spec.settings.typed import typed_values
+from raydist.spec.settings.resolution import typed_values
 from tests.support.guide import arguments_in
 
 ROOT = Path(__file__).parents[2] / "cluster_configs"

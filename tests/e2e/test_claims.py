@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from raydist.spec.process import this_process
-from raydist.storage.claims.claims import ClaimStore
+from raydist.storage.claims import ClaimStore, this_process
 from raydist.storage.run_storage import open_run
 from raydist.storage.segments import read_events
 from tests.conftest import WaitUntil

@@ -5,8 +5,8 @@ import json
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.spec.job import CheckpointEvery, EntryPoint, JobSpec, PortRange, Strategy, WorkerRange
 from raydist.spec.partitioner import Partitioner
+from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.settings.options import OPTIONS
-from raydist.storage.plain_json import dump_plain_json
 from tests.planning.plans import LAPTOP, plan, workers
 
 

@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from raydist.errors import ClusterError
+from raydist.planning.assignment import command_environment
 from raydist.planning.describe import describe_plan
-from raydist.planning.elastic import fitted
-from raydist.planning.environment import command_environment
-from raydist.spec.extra_roles.role import ExtraRole
-from raydist.spec.tasks import Resources
+from raydist.planning.fitting import fitted
+from raydist.spec.tasks import ExtraRole, Resources
 from tests.planning.plans import LAPTOP, cluster, plan, workers
 
 SERVER = ExtraRole(name="features", command=("serve",), num_tasks=2, resources=Resources(num_cpus=2))

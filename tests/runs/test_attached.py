@@ -11,7 +11,7 @@ import pytest
 
 import raydist
 from raydist.runtime.cluster.connection import Connection
-from raydist.spec.process import this_process
+from raydist.storage.claims import this_process
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
 from tests.support.records import make_record

@@ -26,10 +26,8 @@ from raydist.planning.plan import Plan
 from raydist.runs.attached import AttachedRun
 from raydist.runtime.cluster.connection import Connection
 from raydist.spec.plain import as_plain
-from raydist.spec.process import this_process
-from raydist.spec.run_state import RunState
-from raydist.storage.claims.claim import Claim
-from raydist.storage.claims.claims import ClaimStore
+from raydist.spec.status import RunState
+from raydist.storage.claims import Claim, ClaimStore, this_process
 from raydist.storage.evidence import CodeRecord
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import read_record
@@ -331,7 +329,7 @@ def test_large_function_outlives_its_submitter(
 
 def launch_of(plan: Plan, *, code: bytes = b"zip") -> bytes:
     from raydist.runs.detached import Launch
-    from raydist.runtime.host.software.versions import installed_versions
+    from raydist.runtime.host.software import installed_versions
 
     return pickle.dumps(
         Launch(

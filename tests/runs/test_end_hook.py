@@ -12,7 +12,7 @@ import pytest
 
 from raydist.runs.end_hook import run_command
 from raydist.spec.result import RunResult
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 from tests.conftest import WaitUntil
 
 RESULT = RunResult(

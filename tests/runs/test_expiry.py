@@ -10,9 +10,7 @@ import pytest
 
 import raydist
 from raydist.runs.expiry import delete_expired
-from raydist.spec.process import this_process
-from raydist.storage.claims.claim import Claim, hold, let_go
-from raydist.storage.claims.claims import ClaimStore
+from raydist.storage.claims import Claim, ClaimStore, hold, let_go, this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_names import run_names
 from raydist.storage.run_record import RunRecordStore

@@ -15,7 +15,7 @@ import pytest
 from raydist.errors import ClusterError, MistakeError, RaydistError
 from raydist.runs.profile import profile_task
 from raydist.spec.tasks import TaskId
-from raydist.storage.profiles import mail
+from raydist.storage import profile_mail
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.conftest import WaitUntil
@@ -25,16 +25,17 @@ from tests.support.records import make_record
 TASK = """
 import signal, sys, threading
 from raydist.spec.tasks import TaskId
-from raydist.storage.profiles import mail
+from raydist.storage import profile_mail
 from raydist.storage.run_storage import open_run
 storage, task, asked = open_run(sys.argv[1], run="r"), TaskId.parse("worker/0"), threading.Event()
 signal.signal(signal.SIGUSR2, lambda *_: asked.set())
 print("ready", flush=True)
 while asked.wait():
     asked.clear()
-    for name, request in mail.read_requests(storage, task).items():
+    for name, request in profile_mail.read_requests(storage, task).items():
         if request.steps < 100:
-            mail.write_answer(storage, task, name, mail.ProfileAnswer(first_step=1, last_step=request.steps))
+            answer = profile_mail.ProfileAnswer(first_step=1, last_step=request.steps)
+            profile_mail.write_answer(storage, task, name, answer)
 """
 
 
@@ -94,7 +95,7 @@ def test_task_that_dies_meanwhile_is_told(storage: RunStorage, wait_until: WaitU
         write(storage, "worker/0", pid=task.pid)
         thread = threading.Thread(target=ask)
         thread.start()
-        wait_until(lambda: bool(mail.read_requests(storage, TaskId.parse("worker/0"))), timeout_s=30)
+        wait_until(lambda: bool(profile_mail.read_requests(storage, TaskId.parse("worker/0"))), timeout_s=30)
         write(storage, "worker/0", pid=task.pid, state="FAILED")
         thread.join(timeout=60)
     assert [type(error) for error in errors] == [MistakeError]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raydist.spec.incidents import incidents_of
+from raydist.cli.screen.run_view import incidents_of
 
 CAUSE = "worker/1 had to leave (SIGTERM): training was restarted"
 

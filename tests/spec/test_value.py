@@ -13,8 +13,8 @@ import pytest
 
 from raydist.errors import StorageError
 from raydist.spec.plain import as_plain
+from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.value import MAX_BYTES, NotKeptError, decode_value, encode_value
-from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.run_record import RunRecordStore, decode_record, read_record
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.records import make_record

@@ -7,9 +7,9 @@ import pytest
 from raydist.errors import MistakeError, SpecError
 from raydist.storage.filesystem import Storage
 from raydist.storage.layout import INDEX
-from raydist.storage.run_list import list_runs
 from raydist.storage.run_names import find_run, names_by_age
 from raydist.storage.run_record import RunRecordStore
+from raydist.storage.run_removal import list_runs
 from raydist.storage.run_storage import RunStorage
 from tests.support.records import make_record
 

@@ -9,11 +9,11 @@ import pytest
 
 from raydist.errors import MistakeError, StorageError
 from raydist.spec.plain import as_plain
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 from raydist.storage.filesystem import Storage
-from raydist.storage.run_list import DamagedRecord, list_runs
 from raydist.storage.run_names import run_names
 from raydist.storage.run_record import RunRecord, RunRecordStore, read_record
+from raydist.storage.run_removal import DamagedRecord, list_runs
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.faulty_http import HttpRequest, faulty_proxy
 from tests.support.records import make_record

@@ -6,7 +6,7 @@ import pytest
 
 from raydist.errors import MistakeError, SpecError, StorageError
 from raydist.storage.filesystem import Storage
-from raydist.storage.run_list import list_runs
+from raydist.storage.run_removal import list_runs
 from raydist.storage.studies import StudyStore
 
 SETTINGS = {"job": "f.py:train", "--num": 3, "-p": {"rate": "0..1"}}

@@ -13,7 +13,7 @@ from raydist.spec.job import EntryPoint, JobSpec, Resume
 _CLAIMANT = """
 import sys
 from raydist.errors import RaydistError
-from raydist.storage.claims.run_folder import RunFolder
+from raydist.storage.run_folder import RunFolder
 from tests.support.claimants import job_for
 
 print("up", flush=True)

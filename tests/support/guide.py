@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from raydist.cli import job_options, main
-from raydist.spec.settings.typed import typed_values
+from raydist.spec.settings.resolution import typed_values
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "raydist" / "guide"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raydist.spec.tasks import TaskId
-from raydist.storage.profiles.mail import ProfileRequest, write_request
+from raydist.storage.profile_mail import ProfileRequest, write_request
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.train_functions import dense_model, examples
 

@@ -29,7 +29,7 @@ import tensorflow as tf
 
 import raydist
 from raydist.runs.handle import RunHandle
-from raydist.spec.request import read_request
+from raydist.spec.entry.request import read_request
 from raydist.spec.tasks import TaskId
 
 ROOT = Path(__file__).parents[2]

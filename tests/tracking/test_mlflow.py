@@ -21,8 +21,7 @@ from raydist import api
 from raydist.errors import MistakeError, SpecError
 from raydist.metrics.records import Scope
 from raydist.spec.result import TaskRecord
-from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskState
+from raydist.spec.status import RunState, TaskState
 from raydist.spec.tasks import TaskId
 from raydist.storage.evidence import CodeRecord
 from raydist.storage.run_record import RunRecord

@@ -9,8 +9,7 @@ import pytest
 
 from raydist.spec.tasks import TaskId
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint
-from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.evaluations import EvaluationStore
+from raydist.storage.checkpoints import CheckpointStore, EvaluationStore
 from raydist.storage.run_storage import open_run
 
 CHIEF, EVALUATOR = TaskId.parse("worker/0"), TaskId.parse("evaluator/0")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from raydist.spec.tasks import TaskId
-from raydist.storage.profiles import mail
-from raydist.storage.profiles.mail import ProfileAnswer, ProfileRequest
+from raydist.storage import profile_mail
+from raydist.storage.profile_mail import ProfileAnswer, ProfileRequest
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.late import LateModule
 from tests.support.processes import DISTRIBUTED, Cluster, run_function
@@ -55,7 +55,9 @@ class Task:
         )
 
     def ask(self, steps: int = 3, *, timeout_s: float = 60) -> str:
-        name = mail.write_request(self.storage, TASK, ProfileRequest(steps=steps, timeout_s=timeout_s))
+        name = profile_mail.write_request(
+            self.storage, TASK, ProfileRequest(steps=steps, timeout_s=timeout_s)
+        )
         self.is_asked.set()
         self.profiler.tick()
         return name
@@ -68,7 +70,7 @@ class Task:
 
     def answer(self, name: str) -> ProfileAnswer | None:
         self.profiler.tick()
-        return mail.read_answer(self.storage, TASK, name)
+        return profile_mail.read_answer(self.storage, TASK, name)
 
     def files(self) -> list[str]:
         return [file.key for file in self.storage.list_files(self.storage.tensorboard)]
@@ -103,7 +105,7 @@ def test_profile_has_the_steps_after_the_request(storage: RunStorage) -> None:
     [profile] = task.files()
     assert profile.startswith("digits-1/tensorboard/worker-0/plugins/profile/")
     assert answer.profile == storage.uri(profile.rpartition("/")[0])
-    mail.delete_mail(storage, TASK, name)
+    profile_mail.delete_mail(storage, TASK, name)
     assert storage.list_files(storage.profile_mail) == []
     assert not is_profiling()
 
@@ -145,7 +147,7 @@ def test_request_that_nobody_waits_for_any_more_is_forgotten(folder: RunStorage)
     assert task.files() == []
     abandoned = task.ask(steps=1)
     task.train(5, 6)
-    mail.delete_mail(folder, TASK, abandoned)
+    profile_mail.delete_mail(folder, TASK, abandoned)
     assert task.answer(abandoned) is None  # the profile is kept, but there is nobody to tell
     assert len(task.files()) == 1
     [left] = folder.list_files(folder.profile_mail)  # of the one that was killed before it deleted it
@@ -157,7 +159,7 @@ def test_profile_that_takes_too_long_makes_way_for_the_next_one(folder: RunStora
     name = task.ask(steps=1000, timeout_s=3.5)
     task.train(1, 2, 3)
     assert is_profiling()
-    mail.delete_mail(folder, TASK, name)  # as the command does when its time is up
+    profile_mail.delete_mail(folder, TASK, name)  # as the command does when its time is up
     task.train(4, 5, 6)
     assert not is_profiling()
     later = task.ask(steps=1)
@@ -265,7 +267,7 @@ def test_profiled_training_ends_with_the_same_weights(tmp_path: Path, cluster: C
         [run] = (tmp_path / "profiled").iterdir()
         storage, task_id = open_run(str(run.parent), run=run.name), TaskId.parse(task.name)
         [name] = {name.partition(".")[0] for name in storage.list_names(storage.task_profile_mail(task_id))}
-        answer = mail.read_answer(storage, task_id, name)
+        answer = profile_mail.read_answer(storage, task_id, name)
         assert answer is not None
         assert answer.error is None
         assert answer.last_step - answer.first_step + 1 >= 5

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from raydist.spec.secrecy import Secrets
 from raydist.spec.tasks import TaskId
-from raydist.storage.files.redaction import Secrets
 from raydist.training.reporting.progress import TaskProgress
 
 SECRETS = Secrets.of({"api_key": "hush-hush"})

@@ -11,7 +11,7 @@ import pytest
 
 from raydist.errors import TaskFailedError
 from raydist.spec.result import RunResult
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 from raydist.tune.trial import TrialRun
 
 

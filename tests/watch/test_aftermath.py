@@ -17,13 +17,13 @@ import pytest
 
 from raydist.runtime.host.scratch import scratch_root
 from raydist.spec.plain import as_plain
-from raydist.spec.process import this_process
+from raydist.storage.claims import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_record import RunRecordStore, read_record
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import read_events
 from raydist.watch.aftermath import describe_death, settle
-from raydist.watch.messages import DrivenRun, DriverFacts, begun, exiting, over
+from raydist.watch.watcher import DrivenRun, DriverFacts, begun, exiting, over
 from tests.conftest import WaitUntil
 from tests.support.records import make_record
 
@@ -203,11 +203,11 @@ def test_what_is_told_survives_the_pipe_and_a_line_that_was_cut_off(driven: Writ
 _SCRIPT = """
 import os, sys
 from pathlib import Path
-from raydist.spec.process import this_process
+from raydist.storage.claims import this_process
 from raydist.storage.filesystem import Storage
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.run_record import RunRecordStore
-from raydist.watch.messages import DrivenRun
+from raydist.watch.watcher import DrivenRun
 from raydist.watch.watcher import watched
 from tests.support.records import make_record
 

@@ -8,7 +8,7 @@ from raydist.cli.job_options import json_option, storage_option
 from raydist.cli.run_argument import open_named, run_argument
 from raydist.cli.screen import output
 from raydist.errors import MistakeError
-from raydist.spec.near import suggest
+from raydist.spec.text import suggest
 
 _FORMATS = ("saved_model", "onnx", "litert", "keras")
 _COLUMNS = ("format", "difference", "uri")

@@ -9,7 +9,7 @@ import click
 
 from raydist.cli.screen import output
 from raydist.cli.screen.guide_pages import TOPICS, page, title
-from raydist.spec.near import suggest
+from raydist.spec.text import suggest
 
 _LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<target>[^)\s]+)\)")
 _IMAGE = re.compile(r"^!\[[^\]]*\]\([^)\s]+\)\n+", re.MULTILINE)

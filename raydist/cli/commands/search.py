@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 import click
 
 from raydist.cli.job_options import (
+    GROUPS,
+    RunCommand,
     count_option,
     given_options,
     job_options,
@@ -20,9 +22,9 @@ from raydist.cli.job_options import (
     target_of,
 )
 from raydist.cli.screen import output, standard_streams
-from raydist.cli.screen.grouped_help import GROUPS, RunCommand
 from raydist.errors import RaydistError, SpecError
 from raydist.spec.best import Direction, direction_of
+from raydist.spec.text import counted
 from raydist.tune.space import Space, parse_space
 from raydist.tune.trainable import check_installed
 
@@ -262,7 +264,7 @@ def _exit_code(study: Study) -> int:
         return 0
     first = study.failed[0]
     assert first.error is not None
-    count = f"{len(study.failed)} of {len(study.trials)} trials failed, first {first.run}"
+    count = f"{len(study.failed)} of {counted(len(study.trials), 'trial')} failed, first {first.run}"
     again = f"the same command with --study {study.name} --resume runs what failed again"
     error: RaydistError = first.error.raised_as(f"{count}: {first.error.message}; {again}")
     return output.print_raydist_error(error, is_json=False) or 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from raydist.cli.screen import output
-from raydist.spec.text.control import escaped
+from raydist.spec.text import escaped
 
 if TYPE_CHECKING:
     import rich.live

@@ -1,25 +1,79 @@
-"""How a run's record is shown to a person."""
+"""How a run's record is shown to a person: how far it is, and how it ended."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
+from raydist.cli.job_options import default_storage
 from raydist.cli.screen import guide_pages, output
 from raydist.cli.screen.progress import Progress, duration, metrics_line, rate
 from raydist.spec.best import Best
 from raydist.spec.plain import as_plain
 from raydist.spec.result import RunError, RunProgress, RunResult, Straggler, StragglerCause
-from raydist.spec.run_state import RunState
-from raydist.spec.status import NOT_FINITE, SHOW_PROGRESS, steps_hint
+from raydist.spec.status import NOT_FINITE, SHOW_PROGRESS, RunState, steps_hint
 
 if TYPE_CHECKING:
-    from raydist.spec.incidents import Incident
     from raydist.storage.run_record import RunRecord
+
+_TOLD = ("task_back", "task_given_up", "restarting", "restarted", "attempt")
+_RESUMED = "the run was resumed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """One interruption of a run.
+
+    Attributes:
+      event: `task_back` or `task_given_up` for a task that died while its attempt went on; `restarting`, then
+        `restarted`, for a planned new attempt; `attempt` for one that was lost or has another size;
+        `resumed` for a run that was resumed by hand.
+      at_s: Unix time, seconds.
+      attempt: The attempt that was interrupted, for `restarted` the one after; None for `resumed`.
+      message: The cause, and what was done.
+    """
+
+    event: str
+    at_s: float
+    attempt: int | None
+    message: str
+
+
+def incidents_of(events: Iterable[Mapping[str, Any]]) -> list[Incident]:
+    """Returns the interruptions that the events tell of, in their order.
+
+    An event of another shape, which an older raydist or damage may have left, is skipped.
+    """
+    found: list[Incident] = []
+    is_planned = False
+    for event in events:
+        match event:
+            case {"event": str(name), "at_s": int() | float() as at_s, **rest}:
+                pass
+            case _:
+                continue
+        if name == "planned":
+            if is_planned:
+                found.append(Incident(event="resumed", at_s=at_s, attempt=None, message=_RESUMED))
+            is_planned = True
+            continue
+        match rest:
+            case {"attempt": int(attempt), "message": str(message)} if name in _TOLD:
+                if name == "restarted":  # says what `restarting` said, and what it cost
+                    found = [one for one in found if not _is_begun_by(one, message)]
+                found.append(Incident(event=name, at_s=at_s, attempt=attempt, message=message))
+    return found
+
+
+def _is_begun_by(incident: Incident, message: str) -> bool:
+    return incident.event == "restarting" and message.startswith(incident.message)
+
 
 _TASK_COLUMNS = (
     *("task", "state", "steps", "lag", "steps/s", "input wait", "collective wait"),
@@ -226,3 +280,53 @@ def age_line(record: RunRecord) -> str | None:
 def local_time(unix_s: float | None) -> str:
     """Returns `2026-11-21 09:30:12` in this machine's time zone."""
     return "-" if unix_s is None else f"{datetime.fromtimestamp(unix_s):%Y-%m-%d %H:%M:%S}"
+
+
+def print_end(result: RunResult, *, said: Collection[str], stream: TextIO) -> None:
+    """Prints how a run ended.
+
+    Args:
+      said: The notes that were printed while it went on.
+    """
+    for note in result.notes:
+        if note not in said:
+            output.show(f"note: {note}", stream=stream)
+    if result.traceback:
+        output.show(f"\n{result.traceback.rstrip()}\n", stream=stream)
+    if result.error is not None and result.error.log_end:
+        lines = "\n".join(f"  {line}" for line in result.error.log_end.splitlines())
+        output.show(f"\nthe end of {result.error.task}'s log:\n{lines}\n", stream=stream)
+    if result.error is not None:
+        print_error(result.error, stream=stream)
+    total_s = result.timings.get("total") or 0.0
+    attempts = "" if result.attempts == 1 else f", {result.attempts} attempts"
+    reached = how_far(result.state, result.steps)
+    output.show(f"{reached}, {duration(total_s)}{attempts}", stream=stream)
+    facts = {
+        "metrics": metrics_line(result.metrics),
+        "checkpoint": result.checkpoint,
+        "storage": result.storage,
+    }
+    for name, value in facts.items():
+        if value:
+            output.show(f"  {name.ljust(10)}  {value}", stream=stream)
+    third = "metrics" if result.exit_code == 0 else "resume"
+    output.show(f"next: {_next_commands(result, 'status', 'logs', third)}", stream=stream)
+
+
+def print_acceptance(result: RunResult, *, stream: TextIO) -> None:
+    """Prints where a detached run is found from now on."""
+    output.show(f"run {result.run} continues in the cluster, independently of this shell", stream=stream)
+    output.show(f"  storage     {result.storage}", stream=stream)
+    output.show(f"next: {_next_commands(result, 'status', 'logs -f', 'stop')}", stream=stream)
+
+
+def _next_commands(result: RunResult, *commands: str) -> str:
+    return "  ".join(f"raydist {command} {_named(result)}" for command in commands)
+
+
+def _named(result: RunResult) -> str:
+    """Returns what another command is to be given to find this run from this folder."""
+    root = result.storage.removesuffix(f"/{result.run}")
+    is_default = os.path.abspath(default_storage()) == root
+    return result.run if is_default else f"{result.run} --storage {shlex.quote(root)}"

@@ -16,10 +16,10 @@ from isal import isal_zlib
 from raydist.data.shared import divided
 from raydist.data.sources.ahead import in_order
 from raydist.errors import DataError, StorageError
-from raydist.storage.files.failures import is_transient
-from raydist.storage.files.redaction import redact
-from raydist.storage.files.s3 import MAX_REQUESTS
+from raydist.spec.secrecy import redact
+from raydist.storage.failures import is_transient
 from raydist.storage.filesystem import FoundFile, Storage
+from raydist.storage.s3 import MAX_REQUESTS
 
 _SECOND_NS = 10**9
 _UNKNOWN_NS = -1

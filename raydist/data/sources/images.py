@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from raydist.data.examples import Field
 from raydist.data.failures import asserted
-from raydist.data.fields import Field
 from raydist.data.sources.ahead import in_order
 from raydist.data.sources.files import DataFiles, Uri
 from raydist.data.sources.source import TakenSource
 from raydist.errors import DataError
-from raydist.storage.files.s3 import MAX_REQUESTS
+from raydist.storage.s3 import MAX_REQUESTS
 
 _MAGIC = {b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM"}
 _READ_THREADS = 8

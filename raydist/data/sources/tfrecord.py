@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
+from raydist.data.examples import Field
 from raydist.data.failures import asserted
-from raydist.data.fields import Field
 from raydist.data.order.windows import Piece
 from raydist.data.sources.files import DataFiles, Uris
 from raydist.data.sources.source import GroupedSource
 from raydist.errors import DataError
-from raydist.storage.files.local_files import write_aside
+from raydist.storage.local_files import write_aside
 
 # A record: its length (uint64), a checksum of that (uint32), the content, and a checksum of it (uint32);
 # tensorflow/core/lib/io/record_writer.h.

@@ -25,9 +25,8 @@ from raydist.runtime.host.salvage import wait_until_gone
 from raydist.runtime.task.actor import CONCURRENCY, TaskActor
 from raydist.runtime.task.greeting import Hello, TaskSetup
 from raydist.runtime.task.role_actor import RoleSetup
-from raydist.spec.extra_roles.role import AnyTask
 from raydist.spec.status import Command, TaskStatus
-from raydist.spec.tasks import Resources, TaskId, TaskType
+from raydist.spec.tasks import AnyTask, Resources, TaskId, TaskType
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from raydist.runtime.task.role_actor import (
     RoleSetup,
     describe_command,
 )
-from raydist.spec.extra_roles.role import AnyTask, ExtraTask
-from raydist.spec.tasks import Resources
+from raydist.spec.tasks import AnyTask, ExtraTask, Resources
 
 logger = logging.getLogger(__name__)
 

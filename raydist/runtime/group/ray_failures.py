@@ -8,13 +8,12 @@ import time
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
 from raydist.errors import ClusterError, RaydistError, StorageError
-from raydist.runtime.cluster.reach import Loss
+from raydist.runtime.cluster.reachability import Loss
 from raydist.runtime.host.post_mortem import MORE_MEMORY
 from raydist.runtime.task.greeting import Hello
-from raydist.spec.byte_size import write_bytes
-from raydist.spec.extra_roles.role import AnyTask
+from raydist.spec.quantities import write_bytes
 from raydist.spec.status import FailureKind, TaskFailure
-from raydist.spec.tasks import TaskId
+from raydist.spec.tasks import AnyTask, TaskId
 
 _IP_PATTERN = re.compile(r"\bip(?:=|: )([0-9A-Fa-f.:]+)")
 _NOT_INSTALLED_PATTERN = re.compile(r"No module named '(raydist[.\w]*)'")

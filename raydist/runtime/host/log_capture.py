@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from raydist.errors import StorageError
 from raydist.runtime.host.scratch import spool_path
-from raydist.spec.extra_roles.role import AnyTask
+from raydist.spec.tasks import AnyTask
 from raydist.storage.log_times import ArrivalTimes
 
 if TYPE_CHECKING:

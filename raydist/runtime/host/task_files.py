@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raydist.errors import StorageError
 from raydist.runtime.host.log_capture import LogTarget
-from raydist.spec.byte_size import size_text
+from raydist.spec.quantities import size_text
 from raydist.storage.layout import RunLayout
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from raydist.errors import RaydistError
 from raydist.planning.assignment import TaskAssignment
 from raydist.runtime.task.ports import PortLease
 from raydist.spec.job import JobSpec, RunOn, Strategy
+from raydist.spec.secrecy import Secrets
 from raydist.spec.status import Command, FailureKind, TaskFailure, TaskStatus
 from raydist.spec.tasks import TaskId, TaskType
-from raydist.storage.files.redaction import Secrets
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from raydist.spec.status import CodePlace
-from raydist.spec.text.code_copies import as_submitted
+from raydist.spec.text import as_submitted
 
 # What calls the user's code, and where a task is that waits for others.
 _ENGINES = ("tensorflow", "keras", "tf_keras", "ray", "raydist")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from raydist.errors import JobFileError
-from raydist.spec.entry.call_check import problem_of_function
 from raydist.spec.entry.entry_point import load_object
+from raydist.spec.entry.job_source import problem_of_function
 from raydist.spec.job import EntryPoint
-from raydist.spec.params.kept import PARAM_TYPES, PARAMS, keep_params, kept_params
+from raydist.spec.params import PARAM_TYPES, PARAMS, keep_params, kept_params
 from raydist.spec.settings.decorator import Job
 
 _TIME_LIMIT_S = 300.0  # a job file may import TensorFlow, which takes long on a busy machine

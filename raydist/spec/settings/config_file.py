@@ -8,10 +8,9 @@ from typing import Any
 import yaml
 
 from raydist.errors import SpecError
-from raydist.spec.definition import TypedOptions
 from raydist.spec.settings.options import PARAMS
-from raydist.spec.settings.typed import typed_values
-from raydist.spec.settings.yaml12 import Yaml12Loader
+from raydist.spec.settings.resolution import TypedOptions, typed_values
+from raydist.spec.yaml12 import Yaml12Loader
 
 
 def read_config(path: Path) -> TypedOptions:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from raydist.errors import SpecError
-from raydist.spec.duration import write_duration
 from raydist.spec.job import JobSpec, check_field
+from raydist.spec.quantities import write_duration
 from raydist.spec.settings import values
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from raydist.errors import SpecError
 from raydist.spec.best import check_keep_best
 from raydist.spec.job import CheckpointEvery, KerasFlavour, PortRange, RunOn, Strategy, WorkerRange
-from raydist.spec.near import suggest
 from raydist.spec.partitioner import FORMS, Partitioner
 from raydist.spec.settings import values
-from raydist.spec.settings.extra_roles import roles
 from raydist.spec.settings.option import Option, OptionKind
+from raydist.spec.settings.values import roles
+from raydist.spec.text import suggest
 
 # Those that a resource can be asked for.
 _ROLES = ("worker", "ps", "chief", "evaluator", "data_worker")

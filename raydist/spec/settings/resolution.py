@@ -1,4 +1,7 @@
-"""Layers of settings, each above the one before, and which one each value of a JobSpec came from."""
+"""Layers of settings, each above the one before: typed where they are read, then resolved to a JobSpec.
+
+A layer is the decorator of a job, a cluster config, the command line, or the keywords of Python code.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,77 @@ import enum
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from raydist.errors import SpecError
-from raydist.spec.definition import JobDefinition, TypedOptions
-from raydist.spec.job import JobSpec, RunOn
-from raydist.spec.settings.options import OPTIONS, PARAMS
-from raydist.spec.settings.params import merge_params
+from raydist.spec.job import EntryPoint, JobSpec, RunOn
+from raydist.spec.params import check_params, merge_params
+from raydist.spec.settings.options import OPTIONS, PARAMS, find_option
+
+
+class TypedOptions(dict[str, Any]):
+    """Options and `params` of one place, typed. `typed_values` makes them, and returns them as they are.
+
+    To type them twice would be wrong: `keep_runs="30d"` becomes a number of seconds, which is no `keep_runs`.
+
+    Attributes:
+      written: What they were typed from.
+    """
+
+    def __init__(self, typed: Mapping[str, Any], *, written: Mapping[str, Any] | None = None) -> None:
+        super().__init__(typed)
+        self.written = dict(typed if written is None else written)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDefinition:
+    """What a job file, or a function, says about itself.
+
+    Attributes:
+      name: Short name, from which the default run name is made.
+      entry_point: The train function.
+      working_dir: Folder that travels with the run; None ships nothing.
+      defaults: The decorator's arguments, typed, `params` included.
+      legacy_keras_reason: Why the job's source needs tf_keras as `tf.keras`; None where it does not.
+      where: Where the defaults are written, for messages: `jobs/cifar.py, line 12`.
+    """
+
+    name: str
+    entry_point: EntryPoint
+    working_dir: Path | None = None
+    defaults: TypedOptions = field(default_factory=lambda: TypedOptions({}))
+    legacy_keras_reason: str | None = None
+    where: str = "the job"
+
+
+def typed_values(
+    written: Mapping[str, Any], *, where: str = "", lines: Mapping[str, str] | None = None
+) -> TypedOptions:
+    """Returns options and `params` typed.
+
+    Args:
+      written: What a person or a program gives, or TypedOptions. ParamTexts are left to `merge_params`,
+        which knows their types.
+      where: Where they are written, for messages; `lines` tells it for single names.
+
+    Raises:
+      SpecError: An unknown name, or a value that cannot be read.
+    """
+    if isinstance(written, TypedOptions):
+        return written
+    typed: dict[str, Any] = {}
+    for name, value in written.items():
+        at = (lines or {}).get(name, where)
+        typed[name] = (
+            check_params(value, where=at)
+            if name == PARAMS
+            else find_option(name, where=at).parse(value, where=at)
+        )
+    return TypedOptions(typed, written=written)
+
 
 _MAX_JOB_NAME_LENGTH = 60  # leaves room for time and suffix in a run's name
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from raydist.spec import best
 from raydist.storage.checkpoint_marker import Checkpoint
-from raydist.storage.evaluations import Evaluations
+from raydist.storage.checkpoints import Evaluations
 
 # How many checkpoints are kept for an evaluator that is slower than the training.
 MAX_AWAITED = 5

@@ -15,8 +15,7 @@ import numpy as np
 from raydist.errors import CheckpointError
 from raydist.spec.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
-from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.evaluations import Evaluations, EvaluationStore
+from raydist.storage.checkpoints import CheckpointStore, Evaluations, EvaluationStore
 from raydist.training.checkpointing import learning_rates, variables
 from raydist.training.checkpointing.best_checkpoints import (
     age,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from raydist.spec.byte_size import write_bytes
+from raydist.spec.quantities import write_bytes
 from raydist.storage.kept_state import StateWriter
 from raydist.training.checkpointing.uploads import Uploads
 from raydist.training.checkpointing.variables import Snapshots, Sums

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raydist.spec.text.control import without_colours
+from raydist.spec.text import without_colours
 
 _OF_AUTOGRAPH = "in user code:"
 _OF_KERAS = "Exception encountered when calling"

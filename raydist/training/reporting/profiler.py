@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from raydist.errors import StorageError
 from raydist.spec.tasks import TaskId
-from raydist.storage.profiles import mail
-from raydist.storage.profiles.mail import ProfileAnswer, ProfileRequest
+from raydist.storage import profile_mail
+from raydist.storage.profile_mail import ProfileAnswer, ProfileRequest
 from raydist.storage.run_storage import RunStorage
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Profiler:
         self.tick()
 
     def _take_requests(self) -> None:
-        for name, request in mail.read_requests(self._storage, self._task).items():
+        for name, request in profile_mail.read_requests(self._storage, self._task).items():
             if name in self._seen:
                 continue
             self._seen.add(name)
@@ -226,7 +226,7 @@ class Profiler:
             name, answer, folder = self._taken[0]
             if folder is not None:
                 answer = self._stored(answer, folder)
-            mail.write_answer(self._storage, self._task, name, answer)
+            profile_mail.write_answer(self._storage, self._task, name, answer)
             with self._lock:
                 self._taken.pop(0)
             if folder is not None:

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from raydist.spec.best import Best, best_of
-from raydist.spec.byte_size import write_bytes
+from raydist.spec.quantities import write_bytes
+from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.status import Report, TaskFailure, TaskPace, TaskState, TaskStatus, Training
 from raydist.spec.tasks import TaskId
-from raydist.spec.text.control import without_colours
+from raydist.spec.text import without_colours
 from raydist.spec.value import MAX_BYTES, NotKeptError, encode_value
-from raydist.storage.plain_json import dump_plain_json
 
 # A train function may call `fit` for each of thousands of epochs. The status holds so many, and a curve
 # shows no more of them either.

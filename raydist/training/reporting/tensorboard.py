@@ -12,9 +12,9 @@ import numpy as np
 
 from raydist.errors import StorageError
 from raydist.planning.assignment import TaskAssignment
-from raydist.spec.params.kept import keep_params
+from raydist.spec.params import keep_params
+from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.tasks import TaskType
-from raydist.storage.plain_json import dump_plain_json
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import SegmentWriter, next_seq
 from raydist.training.reporting import event_protos

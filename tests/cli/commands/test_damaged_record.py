@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 import raydist as package
-from raydist.controller.revival import Revival
+from raydist.controller.reached import Revival
 from raydist.errors import StorageError
 from raydist.planning.describe import describe_job, describe_plan
 from raydist.spec.best import Best
 from raydist.spec.plain import as_plain
 from raydist.spec.result import Evaluation, RunError, RunProgress, RunResult, TaskRecord
-from raydist.spec.run_state import RunState
-from raydist.spec.status import FailureKind, GroupLoss, TaskState
+from raydist.spec.status import FailureKind, GroupLoss, RunState, TaskState
 from raydist.storage.run_record import RunRecord, RunRecordStore, read_record
 from raydist.storage.run_storage import open_run
 from tests.cli.conftest import Run

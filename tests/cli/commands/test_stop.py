@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from raydist.spec import process
+from raydist.storage import claims
 from tests.cli.conftest import Run
 
 # Stands for a driver: records its end as a controller does, when it is interrupted.
 DRIVER = """
 import sys, time
-from raydist.spec.process import this_process
+from raydist.storage.claims import this_process
 from raydist.storage.run_storage import open_run
 from raydist.storage.run_record import RunRecordStore
 from tests.support.records import make_record
@@ -87,14 +87,14 @@ def test_stop_of_a_run_that_has_ended_tells_how(raydist: Run) -> None:
     ],
 )
 def test_stop_touches_no_other_process(raydist: Run, changes: dict[str, Any] | None, sentence: str) -> None:
-    store(None if changes is None else {**process.this_process(), **changes})
+    store(None if changes is None else {**claims.this_process(), **changes})
     code, out, err = raydist("stop", "digits-1")
     assert (code, out) == (2, "")
     assert sentence in err
 
 
 def test_process_is_known_by_pid_and_start() -> None:
-    this = process.this_process()
-    assert process.is_this_host(this)
-    assert process.is_alive(this)
-    assert not process.is_alive({**this, "pid": 2**22 + 1})
+    this = claims.this_process()
+    assert claims.is_this_host(this)
+    assert claims.is_alive(this)
+    assert not claims.is_alive({**this, "pid": 2**22 + 1})

@@ -14,8 +14,7 @@ from raydist import api
 from raydist.planning.describe import describe_job
 from raydist.spec.job import WorkerRange
 from raydist.spec.result import RunError, RunResult, TaskRecord
-from raydist.spec.run_state import RunState
-from raydist.spec.status import TaskState
+from raydist.spec.status import RunState, TaskState
 from raydist.spec.tasks import TaskId
 from tests.cli.conftest import Run
 

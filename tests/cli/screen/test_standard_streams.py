@@ -18,7 +18,7 @@ import sys
 from raydist import api
 from raydist.cli import main
 from raydist.spec.result import RunResult
-from raydist.spec.run_state import RunState
+from raydist.spec.status import RunState
 
 state = RunState[sys.argv.pop()]
 

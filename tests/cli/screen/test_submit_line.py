@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from raydist.cli.screen.submit_line import submit_line
+from raydist.cli.kept_job import submit_line
+from raydist.spec.params import ParamTexts, merge_params
 from raydist.spec.settings.options import find_option
-from raydist.spec.settings.params import ParamTexts, merge_params
 
 
 @pytest.mark.parametrize("seconds", [2_592_000.0, 43_200.0, 0.5, 1_234_567.0])

@@ -15,7 +15,7 @@ from raydist.planning.plan import Plan
 from raydist.runtime.host.scratch import scratch_root
 from raydist.runtime.task.code_archive import pack
 from raydist.spec import Resources, TaskState
-from raydist.spec.extra_roles.role import ExtraRole, parse_any_task
+from raydist.spec.tasks import ExtraRole, parse_any_task
 from raydist.storage.filesystem import Storage
 from raydist.storage.logs import list_log_tasks, read_log
 from raydist.storage.run_storage import RunStorage

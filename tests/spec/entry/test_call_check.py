@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from raydist.errors import JobFileError
-from raydist.spec.definition import JobDefinition
-from raydist.spec.entry.call_check import problem_of_function, problem_of_source
-from raydist.spec.entry.job_object import define_from_object
+from raydist.spec.entry.definition import define_from_object
+from raydist.spec.entry.job_source import problem_of_function, problem_of_source
+from raydist.spec.settings.resolution import JobDefinition
 from tests.spec.entry.test_job_file import Read, error_of, read
 
 __all__ = ["read"]  # the fixture

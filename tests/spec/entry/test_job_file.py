@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from raydist.errors import JobFileError, RaydistError, SpecError
-from raydist.spec.definition import JobDefinition
-from raydist.spec.entry.job_file import read_job
+from raydist.spec.entry.definition import read_job
 from raydist.spec.entry.job_probe import probe_defaults
 from raydist.spec.job import CheckpointEvery, EntryPoint, RunOn, Strategy, WorkerRange
+from raydist.spec.settings.resolution import JobDefinition
 
 Read = Callable[..., JobDefinition]
 RAISES = "raise RuntimeError('the job file was run')\n"

@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from raydist.errors import JobFileError, SpecError
-from raydist.spec.definition import JobDefinition
-from raydist.spec.entry.job_file import read_job
+from raydist.spec.entry.definition import read_job
+from raydist.spec.entry.entry_point import ScriptExit, run_script
 from raydist.spec.entry.notebook import read_cells
-from raydist.spec.entry.script import ScriptExit, run_script
 from raydist.spec.job import EntryPoint
-from raydist.spec.settings.resolution import resolve
-from raydist.spec.settings.typed import typed_values
+from raydist.spec.settings.resolution import JobDefinition, resolve, typed_values
 
 MAIN = "from absl import app\ndef main(_): ...\nif __name__ == '__main__':\n    app.run(main)\n"
 

@@ -8,7 +8,7 @@ from raydist.errors import SpecError
 from raydist.spec.job import PortRange, Strategy, WorkerRange
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.settings.config_file import read_config
-from raydist.spec.settings.yaml12 import parse_yaml
+from raydist.spec.yaml12 import parse_yaml
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from raydist.errors import SpecError
-from raydist.spec.settings.environment import environment_of, variable_names
-from raydist.spec.settings.typed import typed_values
+from raydist.spec.environment import environment_of, variable_names
+from raydist.spec.settings.resolution import typed_values
 
 
 def layered(*layers: dict[str, Any], environ: dict[str, str] | None = None) -> Any:

@@ -8,11 +8,10 @@ import pytest
 from raydist.errors import SpecError
 from raydist.planning.describe import describe_job
 from raydist.spec import EntryPoint, JobSpec, Resources
-from raydist.spec.extra_roles.role import ExtraRole, ExtraTask, parse_any_task
+from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.settings.config_file import read_config
 from raydist.spec.settings.options import find_option
-from raydist.spec.tasks import TaskId, TaskType
-from raydist.storage.plain_json import dump_plain_json
+from raydist.spec.tasks import ExtraRole, ExtraTask, TaskId, TaskType, parse_any_task
 
 FEATURES = ExtraRole(
     name="features",

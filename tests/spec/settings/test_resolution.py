@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 
 from raydist.errors import SpecError
-from raydist.spec.definition import JobDefinition
 from raydist.spec.job import EntryPoint, JobSpec, WorkerRange, check_run_name
-from raydist.spec.settings.params import ParamTexts
-from raydist.spec.settings.resolution import Origin, ResolvedJob, default_run_name, resolve
-from raydist.spec.settings.typed import typed_values
+from raydist.spec.params import ParamTexts
+from raydist.spec.settings.resolution import (
+    JobDefinition,
+    Origin,
+    ResolvedJob,
+    default_run_name,
+    resolve,
+    typed_values,
+)
 
 NOW = datetime(2026, 11, 21, 9, 30, 12)
 PARAMS = {"lr": 1e-3, "epochs": 3, "data": "auto", "shuffle": True, "layers": [1, 2], "extra": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.spec.settings.secrecy import holds_secret, is_secret_name, is_secret_variable, without_secrets
+from raydist.spec.secrecy import holds_secret, is_secret_name, is_secret_variable, without_secrets
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
 

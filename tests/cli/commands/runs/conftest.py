@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from raydist.spec.process import this_process
 from raydist.storage.checkpoints import CheckpointStore
-from raydist.storage.claims.claim import Claim, hold, let_go
-from raydist.storage.claims.claims import ClaimStore
+from raydist.storage.claims import Claim, ClaimStore, hold, let_go, this_process
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raydist.runtime.task.code_archive import pack
-from raydist.storage.claims.run_folder import RunFolder
+from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import open_run
 from tests.cli.conftest import Run

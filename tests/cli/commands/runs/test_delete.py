@@ -118,8 +118,8 @@ def test_removal_that_was_cut_off_can_be_repeated(raydist: Run, four_runs: Runs)
 def test_run_that_is_resumed_while_it_is_asked_stays(raydist: Run, four_runs: Runs) -> None:
     """The state is looked at again right before the removal."""
     from raydist.errors import MistakeError
-    from raydist.storage.claims.run_removal import remove_run
     from raydist.storage.run_record import read_record
+    from raydist.storage.run_removal import remove_run
 
     record = read_record(four_runs["live"])
     with pytest.raises(MistakeError, match="is still running"):

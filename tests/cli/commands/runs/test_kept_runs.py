@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.spec.params.kept import keep_params
+from raydist.spec.params import keep_params
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.cli.conftest import Run

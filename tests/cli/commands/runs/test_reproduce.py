@@ -15,8 +15,8 @@ from raydist import api
 from raydist.cli import main
 from raydist.planning.describe import describe_job
 from raydist.runtime.task.code_archive import pack
-from raydist.spec.settings.params import ParamTexts
-from raydist.storage.claims.run_folder import RunFolder
+from raydist.spec.params import ParamTexts
+from raydist.storage.run_folder import RunFolder
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from tests.support.records import make_record

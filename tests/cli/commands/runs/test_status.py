@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raydist.spec.process import this_process
+from raydist.storage.claims import this_process
 from raydist.storage.run_record import RunRecordStore
 from raydist.storage.run_storage import RunStorage, open_run
 from raydist.storage.segments import EventWriter

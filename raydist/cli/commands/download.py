@@ -1,0 +1,155 @@
+"""`raydist download RUN output|checkpoint|export|code [DIR]`: copies files of a run to this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from raydist.cli.job_options import json_option, storage_option
+from raydist.cli.run_argument import note_damage, open_named, run_argument
+from raydist.cli.screen import output
+from raydist.errors import CheckpointError, MistakeError
+from raydist.runtime.task.code_archive import unpack
+from raydist.spec.quantities import size_text
+from raydist.storage.evidence import read_kept_code
+
+if TYPE_CHECKING:
+    from raydist.storage.checkpoint_marker import Checkpoint
+    from raydist.storage.checkpoints import CheckpointStore
+    from raydist.storage.run_record import RunRecord
+    from raydist.storage.run_storage import RunStorage
+
+_KINDS = ("output", "checkpoint", "export", "code")
+
+
+@click.command("download", epilog="More: `raydist guide storage`.")
+@run_argument
+@click.argument("what", metavar="|".join(_KINDS), type=click.Choice(_KINDS))
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--step", metavar="N", type=int, help="The checkpoint of this step; the newest whole one when omitted."
+)
+@storage_option
+@json_option
+def command(
+    run: str, what: str, directory: Path | None, step: int | None, storage: str, is_json: bool
+) -> None:
+    """Copy the output, a checkpoint, the export or the code of a run.
+
+    DIR must not exist, or be empty; without it the folder RUN-output is made here, or RUN-export and so on. A
+    checkpoint is compared with its checksums on the way.
+
+    \b
+    Example:
+      raydist download @latest export model/
+    """
+    from raydist.storage.run_record import read_record
+
+    opened = open_named(storage, run)
+    if step is not None and what != "checkpoint":
+        raise MistakeError(f"--step names a checkpoint; a run has one {what}")
+    directory = directory or Path(f"{opened.run}-{what}")
+    check_is_empty(directory)
+    if what != "code":
+        note_damage(opened)
+    notes: list[str] = []
+    if what == "export":
+        copied = _copy_export(opened, directory)
+    elif what == "output":
+        copied = _copy_output(opened, directory)
+    elif what == "code":
+        copied = _copy_code(opened, read_record(opened), directory)
+    else:
+        copied, notes = _copy_checkpoint(opened, directory, step=step)
+    told = {"run": opened.run, "what": what, "directory": str(directory.resolve()), **copied, "notes": notes}
+    if is_json:
+        output.print_json(told)
+        return
+    for note in notes:
+        output.show(f"note: {note}")
+    of_step = f" of step {copied['step']}" if copied.get("step") is not None else ""
+    output.show(
+        f"{what}{of_step} of run {opened.run}: {copied['num_files']} files, {size_text(copied['bytes'])}, "
+        f"in {directory}"
+    )
+
+
+def check_is_empty(directory: Path) -> None:
+    """Raises MistakeError unless the folder is empty or does not exist."""
+    try:
+        is_free = not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+    except OSError as error:
+        raise MistakeError(f"cannot look into {directory}: {error.strerror}") from error
+    if not is_free:
+        raise MistakeError(f"{directory} is not an empty folder; name one that is, or that does not exist")
+
+
+def _copy_checkpoint(
+    storage: RunStorage, directory: Path, *, step: int | None
+) -> tuple[dict[str, int], list[str]]:
+    from raydist.storage.checkpoints import CheckpointStore
+
+    store = CheckpointStore(storage)
+    if step is not None:
+        checkpoint = _of_step(store, storage, step)
+        store.fetch(checkpoint, directory)
+        return _told(checkpoint), []
+    point = store.latest_whole(fetch_to=directory)
+    notes = [f"{one.uri} is damaged, and was passed over: {one.reason}" for one in point.damaged]
+    if point.checkpoint is None:
+        if notes:
+            raise CheckpointError(f"no checkpoint of run {storage.run} is whole: {notes[0]}")
+        raise MistakeError(f"run {storage.run} has no committed checkpoint")
+    return _told(point.checkpoint), notes
+
+
+def _of_step(store: CheckpointStore, storage: RunStorage, step: int) -> Checkpoint:
+    committed = store.committed()
+    for checkpoint in committed:
+        if checkpoint.step == step:
+            return checkpoint
+    known = ", ".join(str(checkpoint.step) for checkpoint in committed) or "none"
+    raise MistakeError(f"run {storage.run} has no checkpoint of step {step}; it has {known}")
+
+
+def _told(checkpoint: Checkpoint) -> dict[str, int]:
+    sizes = [file.size_bytes for file in checkpoint.files]
+    return {
+        "step": checkpoint.step,
+        "attempt": checkpoint.attempt,
+        "num_files": len(sizes),
+        "bytes": sum(sizes),
+    }
+
+
+def _copy_code(storage: RunStorage, record: RunRecord, directory: Path) -> dict[str, int]:
+    unpack(read_kept_code(storage, record.code), directory)
+    sizes = [file.stat().st_size for file in directory.rglob("*") if file.is_file()]
+    return {"num_files": len(sizes), "bytes": sum(sizes)}
+
+
+def _copy_export(storage: RunStorage, directory: Path) -> dict[str, int]:
+    return _copy_folder(
+        storage,
+        storage.export,
+        directory,
+        missing="no exported model; ctx.fit exports it at its end, unless --no-export is given",
+    )
+
+
+def _copy_output(storage: RunStorage, directory: Path) -> dict[str, int]:
+    return _copy_folder(
+        storage,
+        storage.output,
+        directory,
+        missing="no output; a job writes it into ctx.output_dir, or into its working folder",
+    )
+
+
+def _copy_folder(storage: RunStorage, key: str, directory: Path, *, missing: str) -> dict[str, int]:
+    files = storage.download_folder(key, directory)
+    if not files:
+        raise MistakeError(f"run {storage.run} has {missing}")
+    return {"num_files": len(files), "bytes": sum(file.size_bytes for file in files)}

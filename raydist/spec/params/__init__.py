@@ -1,1 +1,0 @@
-"""Params of a job as a record of a run keeps them."""

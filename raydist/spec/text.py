@@ -1,0 +1,103 @@
+"""Text for people: counts, spelling suggestions, text made safe for a terminal, and small tables of HTML.
+
+A name, a note or a log may contain control sequences, which could change a terminal's title, clear it, or
+overwrite what raydist printed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import html
+import re
+from collections.abc import Iterable, Mapping
+
+
+def counted(number: float, noun: str) -> str:
+    """Returns `1 worker`, or `2 workers`."""
+    shown = f"{number:g}" if isinstance(number, float) else str(number)
+    return f"{shown} {noun}{'' if number == 1 else 's'}"
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Returns `did you mean mirrored?` when a name is near, else `write one of a, b, c`."""
+    known = list(names)
+    by_folded = {each.casefold(): each for each in known}
+    near = difflib.get_close_matches(name.casefold(), by_folded, n=3, cutoff=0.7)
+    if near:
+        return f"did you mean {' or '.join(by_folded[each] for each in near)}?"
+    return f"write one of {', '.join(known)}" if known else "there are none"
+
+
+# In a task's scratch folder, `raydist-0/RUN-0-worker-1-56b0cf96-0`, below any temporary folder.
+_SCRATCH = r"raydist-\d+/[^/\s'\"]+-\d+-[\w-]+-\d+-[0-9a-f]{8}-\d+"
+_WORD = r"[^/\s'\"]+"
+# A folder's name may have spaces, and then ends as names do, not as a sentence before a path: `3/4 (`.
+_FOLDER = rf"/{_WORD}(?:(?: {_WORD}){{1,8}}(?<=[\w.-]))?"
+_COPY = re.compile(rf"(?:{_FOLDER})+/{_SCRATCH}/code/(?=[^\s'\"])")
+
+
+def as_submitted(text: str) -> str:
+    """Returns `text` with the job's files as seen from the folder that was submitted: `prog.py:53`.
+
+    The same sentence then comes from every task.
+    """
+    return _COPY.sub("", text) if "/code/" in text else text
+
+
+_COLOUR = r"\x1b\[[0-9;:]*m"
+_RESET = "\x1b[0m"
+# ECMA-48: CSI with its parameters, the strings (OSC, DCS, SOS, PM, APC) with their text, any other escape,
+# and single controls but for tab and line feed.
+_SEQUENCE = (
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COLOURS = re.compile(_COLOUR)
+_SEQUENCES = re.compile(_SEQUENCE)
+_COLOURS_OR_SEQUENCES = re.compile(f"(?P<colour>{_COLOUR})|{_SEQUENCE}")
+
+
+def escaped(text: str) -> str:
+    r"""Returns `text` with each control character but tab and line feed written out, as `\x1b`."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def without_colours(text: str) -> str:
+    """Returns `text` without the colours and styles that libraries, such as Keras, put into messages."""
+    return _COLOURS.sub("", text)
+
+
+def without_sequences(text: str) -> str:
+    """Returns `text` without any control sequence."""
+    return "\n".join(_SEQUENCES.sub("", _last_drawn(line)) for line in text.split("\n"))
+
+
+def coloured_line(line: str) -> str:
+    """Returns a line of a log with its colours, which end with it, and without any other control sequence."""
+    kept = _COLOURS_OR_SEQUENCES.sub(lambda found: found["colour"] or "", _last_drawn(line))
+    colours = _COLOURS.findall(kept)
+    return kept if not colours or colours[-1] in (_RESET, "\x1b[m") else kept + _RESET
+
+
+def _last_drawn(line: str) -> str:
+    """Returns what a terminal shows of a line that was written over, as progress bars do."""
+    return next((part for part in reversed(line.split("\r")) if part), "")
+
+
+def facts_html(title: str, facts: Iterable[tuple[str, object]]) -> str:
+    """Returns a table of names and values, escaped; a value that is None or empty has no row."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"
+        for name, value in facts
+        if value not in (None, "", (), {})
+    )
+    return f"<div><b>{html.escape(title)}</b><table>{rows}</table></div>"
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Returns `loss 0.3112, accuracy 0.89`."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())

@@ -1,1 +1,0 @@
-"""Text that users, their libraries and other hosts wrote, as it is shown."""

@@ -1,1 +1,0 @@
-"""Which process drives a run."""

@@ -1,1 +1,0 @@
-"""Below Storage: whole files, S3's limits, patience, and errors without credentials."""

@@ -1,1 +1,0 @@
-"""What `raydist profile` and a task tell each other through storage."""

@@ -1,0 +1,285 @@
+"""RunFolder: a run's folder on storage, claimed by the process that is going to drive the run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from raydist.errors import ClusterError, SpecError, StorageError
+from raydist.spec.best import Best
+from raydist.spec.job import JobSpec, Resume
+from raydist.spec.result import RunResult
+from raydist.spec.status import RunState
+from raydist.spec.tasks import TaskId
+from raydist.storage.claims import (
+    LIVES_WITHIN_S,
+    Claim,
+    ClaimStore,
+    hold,
+    is_driven,
+    is_of,
+    let_go,
+    number_of,
+    this_process,
+)
+from raydist.storage.layout import CLAIMS
+from raydist.storage.run_record import RunRecord, RunRecordStore
+from raydist.storage.run_storage import RunStorage, open_run
+from raydist.storage.segments import EventWriter
+
+logger = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """Where one run is kept.
+
+    Attributes:
+      uri: The folder.
+      record: Replaces run.json.
+      claim_number: Number of the claim that this process holds, or held; None before.
+      first_attempt: Number of the first attempt, which is not 0 for a run that is resumed.
+      best: The best value of a run that is resumed.
+      datasets: Names of the datasets that a run which is resumed was given.
+      was_detached: Whether the run that is resumed was driven by a controller in a Ray.
+      evidence: Environment and versions of a run that is resumed.
+    """
+
+    def __init__(self, storage: RunStorage, *, resume: Resume, now: Callable[[], float] = time.time) -> None:
+        self._storage = storage
+        self._claims = ClaimStore(storage)
+        self._resume = resume
+        self._now = now
+        self.uri = storage.uri(storage.run)
+        self.record = RunRecordStore(storage)
+        self._held: Claim | None = None
+        self._written_s = 0.0
+        self._is_overtaken = False
+        self.claim_number: int | None = None
+        self.first_attempt = 0
+        self.best: Best | None = None
+        self.datasets: tuple[str, ...] = ()
+        self.was_detached = False
+        self.evidence: Mapping[str, Any] = {}
+
+    @classmethod
+    def of(cls, job: JobSpec, *, now: Callable[[], float] = time.time) -> RunFolder:
+        """Returns the folder of a run, and looks at nothing."""
+        return cls(open_run(job.storage, run=job.name), resume=job.resume, now=now)
+
+    @classmethod
+    def open(cls, job: JobSpec, *, now: Callable[[], float] = time.time) -> RunFolder:
+        """Returns the folder of a run where this host can write it, with what a resume takes over.
+
+        Raises:
+          MistakeError: There is no run to resume, and `auto` was not asked; the message gives the near names.
+          StorageError: Storage cannot be written.
+        """
+        folder = cls.of(job, now=now)
+        folder._storage.check_writable()
+        folder._take_over_record()
+        return folder
+
+    def succeeded(self) -> RunResult | None:
+        """Returns the result of the run of that name if it has succeeded and nobody drives it; else None.
+
+        Raises:
+          StorageError: What is stored cannot be read, or says nothing sensible about it.
+        """
+        newest = self._claims.newest()
+        record = self.record.read() if self.record.exists() else None
+        if record is None or is_driven(newest, record, now_s=self._now()):
+            return None
+        return record.result() if record.state is RunState.SUCCEEDED else None
+
+    def check_is_free(self) -> int:
+        """Returns the number of the next claim, where nobody holds the newest one any more.
+
+        Raises:
+          SpecError: The name is taken by another run, or somebody drives the run; the message says who.
+          StorageError: What is stored cannot be read, or says nothing sensible about it.
+        """
+        newest = self._claims.newest()
+        record = self._read_record()  # after the claims: its writer may just have made one
+        if is_driven(newest, record, now_s=self._now()):
+            raise SpecError(self._goes_on(newest, record) if self._resume else self._is_taken(newest, record))
+        if self._is_in_the_way(record):
+            raise SpecError(self._exists())
+        return 1 + max(-1 if newest is None else newest.number, -1 if record is None else number_of(record))
+
+    def claim(self, *, holder: Mapping[str, Any] | None = None, id_: str | None = None) -> None:
+        """Makes this process the one that drives the run. It holds the claim until its run has ended.
+
+        Args:
+          holder: What the others are told; this process unless given.
+          id_: By which a later incarnation of a controller knows the claim for its own; see `reclaim`.
+
+        Raises:
+          SpecError: As `check_is_free` has it.
+          StorageError: As `check_is_free` has it, or the claim cannot be written.
+        """
+        holder, id_ = holder or this_process(), id_ or uuid.uuid4().hex
+        while True:
+            claim = Claim(number=self.check_is_free(), id=id_, holder=holder, at_s=self._now())
+            if self._add(claim):
+                break
+        self._take_over_record()  # it may have been resumed, and have ended, since it was opened
+
+    def reclaim(self, *, id_: str) -> bool:
+        """Goes on with the claim of an earlier incarnation of this controller; False if it is taken over."""
+        newest = self._claims.newest()
+        if newest is None or newest.id != id_:
+            return False
+        self._take(newest)
+        return True
+
+    def write_record(self, record: RunRecord) -> None:
+        """Replaces run.json, by the holder of the claim.
+
+        Raises:
+          ClusterError: Nothing was written for so long that another process has taken the run over, or the
+            run had ended and was resumed.
+          StorageError: As RunRecordStore has it.
+        """
+        written = self.record.written_state
+        is_over = written is not None and written.is_terminal  # and may be resumed by anybody since
+        if is_over or self._now() - self._written_s >= LIVES_WITHIN_S / 2:
+            self._check_is_held()
+        self.record.replace(dataclasses.replace(record, claim=self.claim_number))
+        self._written_s = self._now()
+
+    def _check_is_held(self) -> None:
+        newest = self._claims.newest()
+        if newest is None or self.claim_number is None or newest.number <= self.claim_number:
+            return
+        self._is_overtaken = True
+        raise ClusterError(
+            f"run {self._storage.run} has been taken over by {newest.who}, as this process had not written "
+            f"run.json for {self._now() - self._written_s:.0f} s; its own tasks are stopped"
+        )
+
+    def release(self) -> None:
+        """Gives the claim back. Where run.json says that the run has ended, nothing has to be done."""
+        if self._held is None:
+            return
+        let_go(self._held.id)
+        if self.record.written_state is None or not self.record.written_state.is_terminal:
+            try:
+                self._claims.remove(self._held.number)
+            except StorageError as error:  # why the run did not come about is worth more
+                logger.warning("the claim of run %s could not be given up: %s", self._storage.run, error)
+        self._held = None
+
+    def store_code(self, code: bytes, *, owner: str) -> None:
+        """Keeps the packed working directory for attempts that begin once its submitter is gone."""
+        self._storage.write_bytes(self._storage.code(owner), code)
+
+    def read_code(self, *, owner: str) -> bytes:
+        return self._storage.read_bytes(self._storage.code(owner))
+
+    def remove_code(self, *, owner: str) -> None:
+        self._storage.delete(self._storage.code(owner))
+
+    def keep_code(self, code: bytes) -> str:
+        """Stores a copy of the code that stays with the run; returns its path below the run's folder."""
+        key = self._storage.kept_code(hashlib.sha256(code).hexdigest())
+        if not self._storage.exists(key):
+            self._storage.write_bytes(key, code)
+        return key.removeprefix(f"{self._storage.run}/")
+
+    def abandon(self, *, owner: str) -> None:
+        """Takes back what was stored for a run that did not come about; an earlier one of that name stays."""
+        self.remove_code(owner=owner)
+        if self.reclaim(id_=owner):
+            self.release()
+
+    def task_logs(self, task: TaskId, attempt: int) -> str:
+        """Returns the URI of a task's log folder."""
+        return self._storage.uri(self._storage.task_logs(task, attempt=attempt))
+
+    @contextlib.contextmanager
+    def open_events(self) -> Iterator[EventWriter]:
+        """Opens the run's events, and writes the last of them in the end."""
+        events = EventWriter.open(self._storage)
+        try:
+            yield events
+        finally:
+            try:
+                if not self._is_overtaken:  # the number of the segment may be taken
+                    events.flush()
+            except StorageError as error:  # how the run ended is worth more
+                logger.warning("the last events of the run could not be written: %s", error)
+
+    def _add(self, claim: Claim) -> bool:
+        hold(claim.id)  # first: other threads of this process see the claim as soon as it is stored
+        try:
+            if self._claims.add(claim):
+                self._take(claim)
+        finally:
+            if self._held is None:
+                let_go(claim.id)
+        return self._held is not None
+
+    def _take(self, claim: Claim) -> None:
+        self._held, self.claim_number, self._written_s = claim, claim.number, self._now()
+
+    def _is_in_the_way(self, record: RunRecord | None) -> bool:
+        """Whether there is something that this run neither goes on from nor may be added to."""
+        if self._resume is True or (self._resume and record is not None):
+            return False
+        names = set(self._storage.list_names(self._storage.run))
+        if self._resume:  # the process before may have died, or been preempted, before its first record
+            return not all(self._storage.may_precede_record(name) for name in names)
+        # A claim alone is of a process that died before the run began.
+        return record is not None or bool(names - {CLAIMS})
+
+    def _take_over_record(self) -> None:
+        if self._resume is True or (self._resume and self.record.exists()):
+            record = self.record.read()
+            self.first_attempt = record.attempts
+            self.best = record.best
+            self.datasets = record.datasets
+            self.was_detached = record.is_detached
+            self.evidence = {"environment": record.environment, "versions": record.versions}
+
+    def _read_record(self) -> RunRecord | None:
+        if not self.record.exists():
+            return None
+        try:
+            return self.record.read()
+        except StorageError as error:
+            if self._resume:
+                raise
+            raise SpecError(self._exists()) from error
+
+    def _exists(self) -> str:
+        return (
+            f"name is {self._storage.run!r}, which {self._storage.uri()} has already; "
+            "choose another --name, or continue that run with --resume"
+        )
+
+    def _is_taken(self, claim: Claim | None, record: RunRecord | None) -> str:
+        return (
+            f"name is {self._storage.run!r}, and the run of that name in {self._storage.uri()} "
+            f"is driven by {_who(claim, record)}; choose another --name"
+        )
+
+    def _goes_on(self, claim: Claim | None, record: RunRecord | None) -> str:
+        run, state = self._storage.run, RunState.STARTING
+        if record is not None and is_of(claim, record):
+            state = record.state
+        return (
+            f"run {run} is still running ({state}), driven by {_who(claim, record)}; "
+            f"wait for its end, or stop it first: raydist stop {run}"
+        )
+
+
+def _who(claim: Claim | None, record: RunRecord | None) -> str:
+    if claim is not None:
+        return claim.who
+    return "nobody" if record is None else record.driver_name
