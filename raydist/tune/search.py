@@ -171,13 +171,14 @@ def run_search(search: Search, *, tell: Callable[[str], None], show: Callable[[T
             trials = _fit(search, packed, study, storage, store, parallel)
         # Ray is still there: a trial that was stopped has stored its last record by now.
         rows = tuple(state.row_of(trial) for trial in trials)
-        left_out = [] if state.is_done else state.left_out()
+        not_ended = [row.run for row in rows if not row.has_ended]
     if state.problem is not None:
         raise state.problem
-    if left_out:
+    if (not_ended or len(rows) < search.num_trials) and not state.is_interrupted:
+        named = f", and these have not ended: {', '.join(not_ended)}" if not_ended else ""
         raise ClusterError(
-            f"of the {search.num_trials} trials of study {study} some have not ended: {', '.join(left_out)}; "
-            f"to continue them, add --study {study} --resume"
+            f"{len(rows)} of the {search.num_trials} trials of study {study} have begun{named}; to continue, "
+            f"add --study {study} --resume"
         )
     return Study(
         name=study,
@@ -203,7 +204,11 @@ def _fit(
         # What Tune has stored may be cut off, as on a full disk.
         with contextlib.suppress(Exception):
             restored = tune.Tuner.restore(
-                path, trainable, param_space=space, restart_errored=True, storage_filesystem=filesystem
+                path,
+                trainable,
+                param_space=space,
+                resume_errored=True,  # to restart them would give them another id, and so another run
+                storage_filesystem=filesystem,
             )
             state.fit(restored)
     if not state.is_done:
@@ -344,22 +349,14 @@ class _Searching:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do: each trial was made and has ended, or something stops the search."""
-        return self.problem is not None or self.is_interrupted or not self.left_out()
+        """Whether Tune has nothing left to run: each trial is complete or failed now, or something stops all.
 
-    def left_out(self) -> list[str]:
-        """Returns the runs of trials that Tune takes for ended and that have not, and how many were not made.
-
-        So it is after a full disk, where Tune has stored less than the runs, or the runs less than Tune.
+        After a full disk Tune may have stored less than the runs, or the runs less than Tune.
         """
-        found = []
-        for trial in self.trials:
-            row = self.row_of(trial)
-            has_ended = row.state is not None and RunState(row.state).is_terminal
-            if not has_ended and trial.status != Trial.ERROR:
-                found.append(row.run)
-        num_missing = self._search.num_trials - len(self.trials)
-        return [*found, *([f"{num_missing} more"] if num_missing else [])]
+        if self.problem is not None or self.is_interrupted:
+            return True
+        left = [one for one in self.trials if one.status != Trial.ERROR and not self.row_of(one).is_complete]
+        return not left and len(self.trials) == self._search.num_trials
 
     def step_begins(self) -> None:
         """Has Ctrl-C noted. Tune sets a handler of its own when it begins, and takes it back at the first."""
@@ -400,11 +397,13 @@ class _Searching:
 
     def row_of(self, trial: Trial, *, error: BaseException | None = None) -> TrialRow:
         """Returns what is known of a trial: of its training by Tune, of its end by the run's record."""
+        if error is None and trial.status == Trial.ERROR:
+            error = error_of(_error_text(trial))
         search, last = self._search, trial.last_result or {}
         run = run_name(trial.trial_id, study=self._study)
         store = RunRecordStore(RunStorage(self._storage, run=run))
         record = store.read() if store.exists() else None
-        state = None if record is None else record.state.value
+        state = None if record is None else record.state
         metrics = {
             name: float(value)
             for name, value in last.items()
@@ -415,11 +414,13 @@ class _Searching:
         }
         known = trial.metric_analysis.get(search.metric or "", {})
         failed = None if record is None else record.error
-        if failed is None and error is not None:  # it failed before the run began
-            state, failed = "FAILED", RunError.from_exception(error, attempt=0)
+        if failed is None and error is not None:
+            failed = RunError.from_exception(error, attempt=0)
+            if state is None or not state.is_terminal:  # before the run began, or without a last record
+                state = RunState.FAILED
         return TrialRow(
             run=run,
-            state=state,
+            state=None if state is None else state.value,
             params={key: trial.config[key] for key in search.space.dimensions},
             seed=trial.config.get(SEED),
             epochs=int(last.get("training_iteration", 0)),
