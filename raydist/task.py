@@ -37,9 +37,8 @@ from raydist.spec.tasks import TaskId
 from raydist.spec.text import without_colours
 from raydist.training.cluster.gpus import check_gpus
 from raydist.training.lazy_imports import KERAS, KERAS_EXTRAS, executed_on_first_use, left_out, uncollected
-from raydist.training.reporting.advice import with_advice
-from raydist.training.reporting.commands import Commands
-from raydist.training.reporting.progress import TaskProgress
+from raydist.training.reporting.progress import Commands, TaskProgress
+from raydist.training.reporting.tf_messages import with_advice
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.input.train_data import naming_mistakes
 from raydist.training.reporting.logs import by_element
 from raydist.training.trainers.run_callbacks import callbacks_of
-from raydist.training.trainers.task_run import TaskRun
 from raydist.training.trainers.trainer import (
     EvaluateRequest,
     FitRequest,
     LoopRequest,
     PredictRequest,
+    TaskRun,
     Trainer,
 )
 

@@ -28,11 +28,11 @@ from raydist.storage.kept_state import HandedState
 from raydist.storage.run_storage import open_run
 from raydist.training import tf_private
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints
-from raydist.training.checkpointing.kept_states import StateKeeper
 from raydist.training.checkpointing.saved_state import SavedState
-from raydist.training.cluster import collective_clock, communication
+from raydist.training.checkpointing.uploads import StateKeeper
+from raydist.training.cluster import collective_clock, strategy
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
-from raydist.training.cluster.equal_state import Gather
+from raydist.training.cluster.equal_workers import Gather
 from raydist.training.cluster.script_strategy import ScriptStrategy
 from raydist.training.cluster.strategy import (
     TaskStrategy,
@@ -48,18 +48,16 @@ from raydist.training.parameter_server.sources import SharedSources
 from raydist.training.parameter_server.trainer import ParameterServerTrainer
 from raydist.training.replicas import all_reduce, gradients, loss_rules
 from raydist.training.reporting import reporter as reporting
-from raydist.training.reporting.commands import Commands
 from raydist.training.reporting.profiler import Profiler
-from raydist.training.reporting.progress import TaskProgress
+from raydist.training.reporting.progress import Commands, TaskProgress
 from raydist.training.reporting.reporter import Reporter
 from raydist.training.reporting.tensorboard import TensorBoardWriter
 from raydist.training.reporting.xla_dump import XlaDump
 from raydist.training.self_check import verdicts
-from raydist.training.trainers.evaluator import EvaluatorTrainer
+from raydist.training.trainers.evaluation import EvaluatorTrainer
 from raydist.training.trainers.export import ExportFolder
 from raydist.training.trainers.keras_fit import SynchronousTrainer
-from raydist.training.trainers.task_run import Strategies, TaskRun
-from raydist.training.trainers.trainer import Trainer
+from raydist.training.trainers.trainer import Strategies, TaskRun, Trainer
 
 # What waits to be stored, in a state that is kept in memory.
 _METRICS, _BOARD = "metrics", "board"
@@ -306,7 +304,7 @@ def _patch(assignment: TaskAssignment) -> list[str]:
         # It takes 0.1 s to import, and most jobs never do; those that do shall find it patched.
         wrapt.register_post_import_hook(functools.partial(_patch_tf_keras, job.sync_batchnorm), "tf_keras")
     loss_rules.enable_check(job.patch_keras and job.check_equality)
-    all_reduce.configure(communication.options_of(job), compression=communication.compression_of(job))
+    all_reduce.configure(strategy.options_of(job), compression=strategy.compression_of(job))
     gradients.configure(sums_rows=job.sum_embedding_rows)
     return notes
 

@@ -31,7 +31,7 @@ def steps_in_turn(ctx: Any, *, num_rounds: int, num_steps: int) -> dict[str, Any
     import tensorflow as tf
 
     from raydist.training.cluster import collective_clock
-    from raydist.training.reporting.cpu_usage import read_cpu_usage
+    from raydist.training.reporting.host_usage import read_cpu_usage
 
     strategy, layers = ctx.strategy, tf.keras.layers
     with strategy.scope():

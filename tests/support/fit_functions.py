@@ -235,7 +235,7 @@ def weights_of_labels(ctx: Any) -> dict[str, Any]:
     import tensorflow as tf
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 
-    from raydist.training.keras_patches.keras3 import class_weights
+    from raydist.training.keras_patches.keras3 import adapter
 
     numbers = examples(COUNT)[1]
     forms = {
@@ -250,7 +250,7 @@ def weights_of_labels(ctx: Any) -> dict[str, Any]:
     for name, labels in forms.items():
         for weight in ({0: 1.0, 1: 2.0}, {1: 5.0}, {2: 0.2, 0: 7.0}, {-1: 3.0, 4: 2.0}):
             data = tf.data.Dataset.from_tensor_slices((labels, labels)).batch(16)
-            parts = [part.numpy() for _, _, part in data.map(class_weights.of_batches(weight))]
+            parts = [part.numpy() for _, _, part in data.map(adapter.of_batches(weight))]
             key = f"{name} {weight}"
             found[f"{key} found"] = np.concatenate(parts)
             found[f"{key} expected"] = class_weight_to_sample_weights(labels, weight)

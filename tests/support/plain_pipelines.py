@@ -317,7 +317,7 @@ def compare(
     """
     import tensorflow as tf
 
-    from raydist.training.input import cut, own_rows
+    from raydist.training.input import cut
 
     source = _source(tf)
     wrong: list[str] = []
@@ -350,7 +350,7 @@ def compare(
             parts = []
             for worker in range(workers):
                 running[0] = worker + 1 if local == 1 and workers == 2 else -1
-                part = own_rows.OwnPart(first=worker * local, num_local=local, num_replicas=workers * local)
+                part = cut.OwnPart(first=worker * local, num_local=local, num_replicas=workers * local)
                 data = cut.part_of(make() if is_random else once, part)
                 parts.append([list(data) for _ in expected])
             wrong += [

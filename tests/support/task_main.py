@@ -55,7 +55,7 @@ def main(request: dict[str, Any]) -> None:
         while server:
             threading.Event().wait()
 
-    from raydist.training.reporting.commands import Commands
+    from raydist.training.reporting.progress import Commands
     from raydist.training.session import open_session
 
     commands = Commands()

@@ -7,7 +7,7 @@ import pytest
 import raydist
 from raydist.spec.tasks import TaskId
 from raydist.task import failure_of
-from raydist.training.reporting.advice import with_advice
+from raydist.training.reporting.tf_messages import with_advice
 from tests.support.processes import Cluster, run_function
 
 MESSAGES = "tests.support.mistake_functions:messages"

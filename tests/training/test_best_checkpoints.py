@@ -36,7 +36,7 @@ def checkpoints(*steps: int, fit: int = 0) -> list[Checkpoint]:
 def test_checkpoints_that_the_evaluator_has_yet_to_evaluate_are_kept_within_bounds(
     num_committed: int, evaluated: tuple[int, ...], expected: set[int]
 ) -> None:
-    from raydist.training.checkpointing.best_checkpoints import awaited_steps
+    from raydist.training.checkpointing.schedule import awaited_steps
 
     committed = checkpoints(*range(num_committed, 0, -1))
     values = {f"step-{step}-a0": {"val_loss": 1.0} if step < 3 else NOTHING for step in evaluated}
@@ -44,7 +44,7 @@ def test_checkpoints_that_the_evaluator_has_yet_to_evaluate_are_kept_within_boun
 
 
 def test_only_checkpoints_of_the_newest_fit_are_awaited() -> None:
-    from raydist.training.checkpointing.best_checkpoints import awaited_steps
+    from raydist.training.checkpointing.schedule import awaited_steps
 
     assert awaited_steps([*checkpoints(30, 40, fit=1), *checkpoints(10, 20)], {}) == {30, 40}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from raydist.training.parameter_server.busy_times import BusyTimes
+from raydist.training.parameter_server.closure_sizes import BusyTimes
 from tests.support.paces import worker_stragglers
 from tests.support.processes import Cluster, run_function
 

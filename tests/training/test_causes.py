@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raydist.training.reporting.causes import cause_of
+from raydist.training.reporting.tf_messages import cause_of
 
 # As TensorFlow 2.21, Keras 3.15 and tf_keras 2.21 write them.
 AUTOGRAPH = """in user code:

@@ -226,7 +226,7 @@ def test_layers_that_depend_on_the_replicas_are_named(tmp_path: Path) -> None:
     ("metric", "expected"), [("val_loss", 20), ("accuracy", 10), ("missing", None), (None, None)]
 )
 def test_best_step_knows_which_way_is_better(metric: str | None, expected: int | None) -> None:
-    from raydist.training.checkpointing.best_checkpoints import best_step
+    from raydist.training.checkpointing.schedule import best_step
 
     committed = [
         Checkpoint(
@@ -238,7 +238,7 @@ def test_best_step_knows_which_way_is_better(metric: str | None, expected: int |
 
 
 def test_best_step_is_kept_of_each_fit_and_of_those_whose_markers_name_none() -> None:
-    from raydist.training.checkpointing.best_checkpoints import best_steps
+    from raydist.training.checkpointing.schedule import best_steps
 
     values = [(1, 3.27, {}), (2, 3.1, {}), (3, 3.0, {"fit": 0}), (4, 3.2, {"fit": 0}), (5, 3.46, {"fit": 1})]
     committed = [

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from raydist.training.reporting.cpu_usage import CpuUsage, read_cpu_usage
+from raydist.training.reporting.host_usage import CpuUsage, read_cpu_usage
 
 BURNT_S = 0.3
 

@@ -55,14 +55,14 @@ def gather_of(*others: Sequence[int]) -> Callable[[Sequence[int]], list[list[int
 def test_worker_with_another_number_of_variables_is_named() -> None:
     import tensorflow as tf
 
-    from raydist.training.cluster import equal_state
+    from raydist.training.cluster import equal_workers
 
     with pytest.raises(UnsupportedError, match=r"worker/0 has 1, worker/1 has 2\).* of worker/1 differs"):
-        equal_state.check([tf.Variable(1.0)], gather_of([2, 5]), when="here")
+        equal_workers.check([tf.Variable(1.0)], gather_of([2, 5]), when="here")
 
 
 def test_only_some_of_many_variables_are_named() -> None:
-    from raydist.training.cluster import equal_state
+    from raydist.training.cluster import equal_workers
 
     found = {f"v{index}": [1] for index in range(5)}
-    assert "v0, v1, v2 and 2 more variables of worker/1 differ " in equal_state.describe(found)
+    assert "v0, v1, v2 and 2 more variables of worker/1 differ " in equal_workers.describe(found)

@@ -51,7 +51,7 @@ def test_checkpoint_and_export_of_such_weights_are_noted_and_never_the_best(tmp_
 
 
 def test_checkpoint_that_is_not_finite_is_not_the_best() -> None:
-    from raydist.training.checkpointing.best_checkpoints import best_step
+    from raydist.training.checkpointing.schedule import best_step
 
     def checkpoint(step: int, **info: object) -> Checkpoint:
         info = {"metrics": {"loss": 1.0 / step}, **info}

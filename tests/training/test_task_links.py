@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from raydist.spec.tasks import ClusterSpec, TaskType
-from raydist.training.reporting.task_links import TaskLinks
+from raydist.training.reporting.host_usage import TaskLinks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux measures connections")
 

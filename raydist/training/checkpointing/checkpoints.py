@@ -16,8 +16,9 @@ from raydist.errors import CheckpointError
 from raydist.spec.status import NOT_FINITE
 from raydist.storage.checkpoint_marker import STATE_FILE, Checkpoint, decode_state, encode_state
 from raydist.storage.checkpoints import CheckpointStore, Evaluations, EvaluationStore
-from raydist.training.checkpointing import learning_rates, variables
-from raydist.training.checkpointing.best_checkpoints import (
+from raydist.training.checkpointing import saved_state, variables
+from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays, packed_history
+from raydist.training.checkpointing.schedule import (
     age,
     awaited,
     awaited_steps,
@@ -25,12 +26,10 @@ from raydist.training.checkpointing.best_checkpoints import (
     best_steps,
     with_evaluations,
 )
-from raydist.training.checkpointing.kept_states import StateKeeper
-from raydist.training.checkpointing.saved_state import ARRAYS_FILE, SavedState, encode_arrays, packed_history
-from raydist.training.checkpointing.uploads import Uploads
-from raydist.training.cluster import equal_state
+from raydist.training.checkpointing.uploads import StateKeeper, Uploads
+from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import inconsistent_workers
-from raydist.training.cluster.equal_state import Gather, statistics_of
+from raydist.training.cluster.equal_workers import Gather, statistics_of
 from raydist.training.reporting.logs import by_element
 from raydist.training.reporting.progress import TaskProgress
 
@@ -221,7 +220,7 @@ class TaskCheckpoints:
         """
         groups = _groups(trackables)
         # A trial that goes on from another one's checkpoint has params of its own.
-        with learning_rates.kept_rates(trackables.values(), is_kept=state.is_inherited):
+        with saved_state.kept_rates(trackables.values(), is_kept=state.is_inherited):
             variables.write(groups, state.files, checkpoint=state.uri)
         if (sentence := variables.other_replicas(groups, state.files)) is not None:
             self._progress.note(sentence)
@@ -329,7 +328,7 @@ class TaskCheckpoints:
         self._check_equal([one for one in found if id(one) not in statistics], when=when)
 
     def _check_equal(self, state: Sequence[Any], *, when: str) -> None:
-        if self._gather is not None and (note := equal_state.check(state, self._gather, when=when)):
+        if self._gather is not None and (note := equal_workers.check(state, self._gather, when=when)):
             self._progress.note(note)
 
     def _await_upload(self) -> None:

@@ -20,9 +20,38 @@ from raydist.spec.job import JobSpec, Strategy
 from raydist.spec.partitioner import Partitioner
 from raydist.spec.tasks import TaskType
 from raydist.training import tf_private
-from raydist.training.cluster import communication
 from raydist.training.cluster.collectives import gather_over_workers, inconsistent_workers, is_alone
 from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy, is_virtual
+
+_COMPRESSIONS = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
+
+
+def options_of(job: JobSpec) -> tf.distribute.experimental.CommunicationOptions:
+    """Returns what MultiWorkerMirroredStrategy takes."""
+    return tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=job.bytes_per_pack or 0,
+        timeout_seconds=job.collective_timeout,
+        implementation=tf.distribute.experimental.CommunicationImplementation[job.collective.upper()],
+    )
+
+
+def cross_device_ops_of(job: JobSpec) -> Any:
+    """Returns what MirroredStrategy takes; None leaves the choice to it."""
+    match job.cross_device_ops:
+        case "nccl":
+            return tf.distribute.NcclAllReduce()
+        case "hierarchical":
+            return tf.distribute.HierarchicalCopyAllReduce()
+        case "one_device":
+            return tf.distribute.ReductionToOneDevice()
+        case _:
+            return None
+
+
+def compression_of(job: JobSpec) -> tf.DType | None:
+    """Returns the type that gradients are rounded to before their sum; None for their own."""
+    return _COMPRESSIONS[job.compress_gradients]
+
 
 # TensorFlow's own (sharded_variable.py, MinSizePartitioner).
 DEFAULT_MIN_SHARD_BYTES = 256 << 10
@@ -56,7 +85,7 @@ def new_strategy(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.di
         case Strategy.ONE_DEVICE:
             return tf.distribute.OneDeviceStrategy(_devices(assignment)[0])
         case Strategy.MIRRORED:
-            reduction = communication.cross_device_ops_of(assignment.job)
+            reduction = cross_device_ops_of(assignment.job)
             mirrored = tf.distribute.MirroredStrategy(_devices(assignment), cross_device_ops=reduction)
             return check_replicas(mirrored, len(_devices(assignment)))
         case Strategy.CENTRAL_STORAGE:
@@ -112,9 +141,7 @@ def _devices(assignment: TaskAssignment) -> list[str]:
 
 def _multi_worker(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distribute.Strategy:
     with joining_workers(assignment, start_timeout_s=start_timeout_s):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            communication_options=communication.options_of(assignment.job)
-        )
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options_of(assignment.job))
     return check_replicas(strategy, assignment.num_workers * max(assignment.num_gpus, 1))
 
 
@@ -124,7 +151,7 @@ def _virtual(assignment: TaskAssignment, *, start_timeout_s: float) -> tf.distri
     build = functools.partial(
         VirtualReplicasStrategy,
         job.virtual_replicas,
-        options=communication.options_of(job),
+        options=options_of(job),
         is_ordered=job.reduce_order == "fixed",
     )
     if assignment.strategy is not Strategy.MULTI_WORKER_MIRRORED:

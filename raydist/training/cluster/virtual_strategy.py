@@ -2,7 +2,7 @@
 
 It has K replicas, whatever computes them. Each worker runs those that fall to it, in one graph; weights and
 optimizer exist once in each worker, and what a replica keeps for itself (statistics, metrics, the states of
-random generators) once for each replica. Sums are added by a fixed tree (tree_sums.py), so their bits do
+random generators) once for each replica. Sums are added by a fixed tree (replica_tree.py), so their bits do
 not depend on the number of workers or devices. The order in which TensorFlow's ring all-reduce adds does.
 
 A model's step is traced once for each replica, as under MirroredStrategy.
@@ -22,7 +22,7 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster import replica_tree
-from raydist.training.cluster.tree_sums import TreeSums
+from raydist.training.cluster.replica_tree import TreeSums
 
 
 class VirtualReplicasStrategy(tf.distribute.Strategy):

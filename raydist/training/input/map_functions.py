@@ -1,8 +1,17 @@
-"""Whether a function of a `tf.data` pipeline makes the same of an element wherever and whenever it runs."""
+"""What a function of a `tf.data` pipeline does, as its operations show.
+
+Whether it makes the same of an element wherever and whenever it runs, and whether it treats each row of a
+batch by itself.
+"""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+import tensorflow as tf
 
 from raydist.training import tf_private
 
@@ -56,3 +65,194 @@ def _operations(graph: Any) -> set[str]:
         return found  # without a copy of the graph, whose constants may be large
     library = graph.as_graph_def().library
     return found.union(*({node.op for node in one.node_def} for one in library.function))
+
+
+class Dependence(enum.Enum):
+    """What a tensor in a function of a batch depends on.
+
+    Attributes:
+      FIXED: On nothing in the batch.
+      ROWS: Its row i on row i of the batch alone, for each row of the batch.
+      ANY: Perhaps on everything.
+    """
+
+    FIXED = enum.auto()
+    ROWS = enum.auto()
+    ANY = enum.auto()
+
+
+def is_row_wise(function: tf_private.DataFunction, element_spec: Any) -> bool:
+    """Whether a function gives the same rows for a part of a batch as for the whole of it.
+
+    Args:
+      element_spec: Of the function's batches.
+    """
+    specs = tf.nest.flatten((element_spec, function.spec))
+    if not all(isinstance(one, tf.TensorSpec) and one.shape.rank for one in specs):
+        return False
+    if operation_with_state(function) is not None:
+        return False
+    graph: Any = function.graph
+    # What follows them among the inputs is captured from outside.
+    known = {one.name: Dependence.ROWS for one in graph.inputs[: len(tf.nest.flatten(element_spec))]}
+    for op in graph.get_operations():
+        found = _outputs_of(op, [known[one.name] for one in op.inputs])
+        for one, dependence in zip(op.outputs, found, strict=True):
+            known.setdefault(one.name, dependence)
+    return all(known[one.name] is Dependence.ROWS for one in graph.outputs)
+
+
+def _outputs_of(op: tf.Operation, inputs: list[Dependence]) -> list[Dependence]:
+    if all(one is Dependence.FIXED for one in inputs):
+        return [Dependence.FIXED] * len(op.outputs)
+    if Dependence.ANY in inputs:
+        return [Dependence.ANY] * len(op.outputs)
+    if op.type == "ParseExampleV2":
+        # Features of unknown length are padded to the longest of the batch, or not dense.
+        return [_if_rows(one.shape.rank and one.shape[1:].is_fully_defined()) for one in op.outputs]
+    rule = _RULES.get(op.type)
+    is_kept = rule is not None and rule(op, [one is Dependence.ROWS for one in inputs])
+    return [_if_rows(is_kept)] * len(op.outputs)
+
+
+def _if_rows(is_kept: Any) -> Dependence:
+    return Dependence.ROWS if is_kept else Dependence.ANY
+
+
+def _broadcasts(op: tf.Operation, is_rows: list[bool]) -> bool:
+    """Whether the rows of the inputs stay beside one another, and what is fixed beside each of them."""
+    ranks = {one.shape.rank for one, rows in zip(op.inputs, is_rows, strict=True) if rows}
+    if len(ranks) != 1 or None in ranks:
+        return False
+    [rank] = ranks
+    return all(
+        rows or (one.shape.rank is not None and (one.shape.rank < rank or _is_one_row(one, rank)))
+        for one, rows in zip(op.inputs, is_rows, strict=True)
+    )
+
+
+def _is_one_row(fixed: tf.Tensor, rank: int) -> bool:
+    return fixed.shape.rank == rank and fixed.shape[0] == 1
+
+
+def _first_alone(op: tf.Operation, is_rows: list[bool]) -> bool:
+    return is_rows[0] and not any(is_rows[1:])
+
+
+def _constant(tensor: tf.Tensor) -> np.ndarray | None:
+    value = tf.get_static_value(tensor)
+    return None if value is None else np.asarray(value)
+
+
+def _axes(tensor: tf.Tensor, rank: int | None) -> set[int] | None:
+    """Returns axes, counted from the first; None where they are not known."""
+    values = _constant(tensor)
+    return None if values is None or rank is None else {int(one) % rank for one in values.ravel()}
+
+
+def _reduces(op: tf.Operation, is_rows: list[bool]) -> bool:
+    axes = _axes(op.inputs[1], op.inputs[0].shape.rank)
+    return _first_alone(op, is_rows) and axes is not None and 0 not in axes
+
+
+def _expands(op: tf.Operation, is_rows: list[bool]) -> bool:
+    rank = op.inputs[0].shape.rank
+    axes = None if rank is None else _axes(op.inputs[1], rank + 1)
+    return _first_alone(op, is_rows) and axes is not None and 0 not in axes
+
+
+def _squeezes(op: tf.Operation, is_rows: list[bool]) -> bool:
+    rank, given = op.inputs[0].shape.rank, op.get_attr("squeeze_dims")
+    return rank is not None and bool(given) and 0 not in {axis % rank for axis in given}
+
+
+def _reshapes(op: tf.Operation, is_rows: list[bool]) -> bool:
+    shape, row = _constant(op.inputs[1]), op.inputs[0].shape[1:]
+    if not _first_alone(op, is_rows) or shape is None or not row.is_fully_defined() or len(shape) < 1:
+        return False
+    # As many values in a row as before, and as many rows as that makes.
+    return bool(shape[0] == -1 and (shape[1:] > 0).all() and np.prod(shape[1:]) == row.num_elements())
+
+
+def _transposes(op: tf.Operation, is_rows: list[bool]) -> bool:
+    order = _constant(op.inputs[1])
+    return _first_alone(op, is_rows) and order is not None and order[0] == 0
+
+
+def _joins(op: tf.Operation, is_rows: list[bool]) -> bool:
+    rank = op.inputs[0].shape.rank
+    axes = _axes(op.inputs[-1], rank)
+    return all(is_rows[:-1]) and not is_rows[-1] and axes is not None and 0 not in axes
+
+
+def _stacks(op: tf.Operation, is_rows: list[bool]) -> bool:
+    rank = op.inputs[0].shape.rank
+    return all(is_rows) and rank is not None and op.get_attr("axis") % (rank + 1) != 0
+
+
+def _encodes(op: tf.Operation, is_rows: list[bool]) -> bool:
+    return _first_alone(op, is_rows) and op.get_attr("axis") == -1
+
+
+def _looks_up(op: tf.Operation, is_rows: list[bool]) -> bool:
+    """Whether rows of indices are replaced by what a fixed tensor, or table, has there."""
+    if is_rows != [False, True, False]:
+        return False
+    if op.type.startswith("LookupTable"):
+        return op.inputs[2].shape.rank == 0
+    axis = _constant(op.inputs[2])
+    return axis is not None and int(axis) == 0 and op.get_attr("batch_dims") == 0
+
+
+def _slices(op: tf.Operation, is_rows: list[bool]) -> bool:
+    """Whether a slice such as `x[:, 2:4]` takes of all rows the same part."""
+    strides, rank = _constant(op.inputs[3]), op.inputs[0].shape.rank
+    if not _first_alone(op, is_rows) or strides is None or rank is None:
+        return False
+    is_other = op.get_attr("new_axis_mask") | op.get_attr("shrink_axis_mask") | op.get_attr("ellipsis_mask")
+    is_whole = op.get_attr("begin_mask") & op.get_attr("end_mask") & 1 and strides[0] == 1
+    return bool(is_whole) and not is_other & 1
+
+
+def _multiplies(op: tf.Operation, is_rows: list[bool]) -> bool:
+    return is_rows == [True, False] and not op.get_attr("transpose_a")
+
+
+def _has_own_last_axis(op: tf.Operation, is_rows: list[bool]) -> bool:
+    rank = op.inputs[0].shape.rank
+    return rank is not None and rank > 1
+
+
+Rule = Callable[[tf.Operation, list[bool]], bool]
+
+_ELEMENT_WISE = (
+    *("Abs", "Acos", "Add", "AddV2", "Asin", "AsString", "Atan", "Atan2", "BitwiseAnd", "BitwiseOr"),
+    *("BitwiseXor", "Cast", "Ceil", "ClipByValue", "Cos", "Div", "DivNoNan", "Elu", "Equal", "Erf", "Exp"),
+    *("Expm1", "Floor", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Identity", "Inv", "IsFinite"),
+    *("IsInf", "IsNan", "LeftShift", "Less", "LessEqual", "Log", "Log1p", "LogicalAnd", "LogicalNot"),
+    *("LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "MulNoNan", "Neg", "NotEqual", "OnesLike", "Pow"),
+    *("RealDiv", "Reciprocal", "Relu", "Relu6", "RightShift", "Rint", "Round", "Rsqrt", "SelectV2"),
+    *("Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Square", "SquaredDifference", "StaticRegexReplace"),
+    *("StopGradient", "StringLength", "StringLower", "StringStrip", "StringToHashBucketFast"),
+    *("StringToNumber", "StringUpper", "Sub", "Tan", "Tanh", "TruncateDiv", "TruncateMod", "Xlogy"),
+    *("ZerosLike",),
+)
+_REDUCTIONS = ("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "ReduceJoin", "Sum")
+_RESIZES = ("ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor")
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_ELEMENT_WISE, _broadcasts),
+    **dict.fromkeys(_REDUCTIONS, _reduces),
+    **dict.fromkeys(_RESIZES, _first_alone),
+    **dict.fromkeys(("LookupTableFindV2", "GatherV2"), _looks_up),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _has_own_last_axis),
+    "ConcatV2": _joins,
+    "ExpandDims": _expands,
+    "MatMul": _multiplies,
+    "OneHot": _encodes,
+    "Pack": _stacks,
+    "Reshape": _reshapes,
+    "Squeeze": _squeezes,
+    "StridedSlice": _slices,
+    "Transpose": _transposes,
+}

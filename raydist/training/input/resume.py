@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.input import reshuffles
-from raydist.training.input.groups import Groups
+from raydist.training.replicas.accumulation import Groups
 from raydist.training.replicas.slices import Slice
 from raydist.training.reporting import reporter
 

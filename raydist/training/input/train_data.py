@@ -12,11 +12,32 @@ import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training.cluster import data_sizes
+from raydist.training.cluster import equal_workers
 from raydist.training.cluster.virtual_strategy import is_virtual
-from raydist.training.input import cut, labels, recipes
+from raydist.training.input import cut, recipes
 from raydist.training.replicas import slices
 from raydist.training.reporting.reporter import note
+
+NO_WEIGHT = (
+    "class_weight has no weight for a class of the labels, and tf_keras needs one for each class; give the "
+    "others a weight of 1.0"
+)
+
+
+def classes_of(labels: tf.Tensor) -> tf.Tensor:
+    """Returns the class of each label; of a one-hot label the place of its largest number."""
+    if labels.shape.rank == 1:
+        return _as_ints(labels)
+    return tf.cond(
+        tf.shape(labels)[-1] > 1,
+        lambda: tf.argmax(labels, axis=-1),
+        lambda: _as_ints(labels[..., 0]),
+    )
+
+
+def _as_ints(labels: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.round(labels) if labels.dtype.is_floating else labels, tf.int64)
+
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 # What TensorFlow says of `from_generator`, and Keras 3 of generators.
@@ -161,11 +182,11 @@ def _remedy(message: str) -> str | None:
             "two batches or the output_signature; let the first two batches differ in each size that may "
             "vary, or give a tf.data.Dataset.from_generator with None for it in output_signature"
         )
-    for sentence in (slices.UNLIKE_ROWS, labels.NO_WEIGHT):
+    for sentence in (slices.UNLIKE_ROWS, NO_WEIGHT):
         if sentence in message:
             return sentence
     if "When providing an infinite dataset, you must" in message:
-        return data_sizes.ENDLESS
+        return equal_workers.ENDLESS
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from raydist.training import tf_private
-from raydist.training.input import map_functions, row_wise
+from raydist.training.input import map_functions
 from raydist.training.tf_private import Transformation
 
 
@@ -86,7 +86,7 @@ def _walk_to_batch(
             return obstacle, passed, node
         if kind is Transformation.MAP:
             [function] = tf_private.functions_of(node)
-            if not row_wise.is_row_wise(function, tf_private.input_of(node).element_spec):
+            if not map_functions.is_row_wise(function, tf_private.input_of(node).element_spec):
                 return _MIXES.format(function.name), passed, node
         elif kind not in _TRANSPARENT:
             return _comes_after(node), passed, node

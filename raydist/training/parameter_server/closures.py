@@ -19,9 +19,8 @@ import tensorflow as tf
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.ps_messages import StepReads
-from raydist.training.parameter_server.busy_times import BusyTimes
-from raydist.training.parameter_server.closure_sizes import ClosureSizes
-from raydist.training.parameter_server.feeds import Feed
+from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
+from raydist.training.parameter_server.train_input import Feed
 
 Step = Callable[[Any, Any], Any]
 

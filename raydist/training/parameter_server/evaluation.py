@@ -16,15 +16,12 @@ from raydist.training import tf_private
 from raydist.training.input import train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.parameter_server.feeds import StepFeed
-from raydist.training.parameter_server.local_metrics import LocalMetrics
-from raydist.training.parameter_server.returned_scalars import ReturnedScalars
+from raydist.training.parameter_server.returned_values import LocalMetrics, ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
-from raydist.training.parameter_server.train_input import check_made_inside, checked_dataset
+from raydist.training.parameter_server.train_input import StepFeed, check_made_inside, checked_dataset
 from raydist.training.replicas import own_logs, slices
 from raydist.training.trainers import evaluation
-from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest, PredictRequest
+from raydist.training.trainers.trainer import EvaluateRequest, PredictRequest, TaskRun
 
 
 class WorkerEvaluation:

@@ -3,7 +3,7 @@
 Keras 3 has no `fit` for it (keras#20585), and tf_keras's takes one closure per `steps_per_execution`
 and keeps metrics on the ps. Here closures hold as many steps as fill half a second, and metrics
 travel with their results, so that each step of the budget is counted once (closures.py,
-local_metrics.py).
+returned_values.py).
 """
 
 from __future__ import annotations
@@ -22,22 +22,19 @@ from raydist.training.checkpointing import variables
 from raydist.training.input import recipes, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.parameter_server import train_input
-from raydist.training.parameter_server.busy_times import BusyTimes
-from raydist.training.parameter_server.closure_sizes import ClosureSizes
+from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
 from raydist.training.parameter_server.closures import PackedSteps, StepScheduler, check_variables
 from raydist.training.parameter_server.evaluation import WorkerEvaluation
-from raydist.training.parameter_server.feeds import Feed
-from raydist.training.parameter_server.local_metrics import LocalMetrics, Tally
-from raydist.training.parameter_server.returned_scalars import ReturnedScalars
+from raydist.training.parameter_server.returned_values import LocalMetrics, ReturnedScalars, Tally
 from raydist.training.parameter_server.sources import SharedSources
+from raydist.training.parameter_server.train_input import Feed
 from raydist.training.replicas import own_logs
 from raydist.training.reporting.logs import floats
-from raydist.training.stepping.callback_calls import CallbackCalls
-from raydist.training.trainers import class_weights, fit_data
+from raydist.training.stepping.callbacks import CallbackCalls
+from raydist.training.trainers import fit_data
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
-from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import FitRequest
+from raydist.training.trainers.trainer import FitRequest, TaskRun
 
 
 def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
@@ -49,7 +46,7 @@ def fit(run: TaskRun, request: FitRequest, *, sources: SharedSources) -> Any:
     position = FitPosition(run, initial_epoch=request.initial_epoch)
     skip = position.start.epoch * steps_per_epoch + position.start.step
     run.trains_on(request.train_data, resumed=position.here)
-    data = class_weights.applied(request.train_data, request)
+    data = fit_data.applied(request.train_data, request)
     recipes.check_length(data, (epochs - request.initial_epoch) * steps_per_epoch)
     feed = train_input.read(run, data, sources=sources, skip=skip)
     before, after = run_callbacks(

@@ -1,15 +1,87 @@
-"""ParameterServerTrainer: the chief of ParameterServerStrategy."""
+"""ParameterServerTrainer: the chief of ParameterServerStrategy, with its loop of the user's own steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raydist.training.parameter_server import custom_loop as worker_steps, evaluation, fit
+import numpy as np
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.parameter_server import evaluation, fit, train_input
+from raydist.training.parameter_server.closure_sizes import BusyTimes, ClosureSizes
+from raydist.training.parameter_server.closures import PackedSteps, StepScheduler
+from raydist.training.parameter_server.returned_values import ReturnedScalars
 from raydist.training.parameter_server.sources import SharedSources
+from raydist.training.reporting.logs import LoopReports, checked_scalars
 from raydist.training.trainers import custom_loop
-from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest, PredictRequest
+from raydist.training.trainers.custom_loop import Span
+from raydist.training.trainers.trainer import (
+    EvaluateRequest,
+    FitRequest,
+    LoopRequest,
+    PredictRequest,
+    TaskRun,
+)
+
+
+def run_steps(
+    run: TaskRun, request: LoopRequest, span: Span, *, sources: SharedSources
+) -> Mapping[str, float]:
+    """Runs the steps; returns the scalars of the closure that was done last."""
+    feed = train_input.read(run, request.train_data, sources=sources, skip=span.skip)
+    # Users write `if tensor:` in their own step.
+    converted = tf.__internal__.autograph.tf_convert(
+        request.step_fn, tf.__internal__.autograph.control_status_ctx()
+    )
+    scalars = ReturnedScalars(run.strategy, lambda batch: checked_scalars(converted(batch)))
+    traced = scalars.probe(feed.element_spec)
+    run.note_unsaved(tf_private.changed_variables(traced))
+    staleness = run.assignment.job.ps_staleness
+    steps = PackedSteps(
+        run.strategy,
+        run.coordinator,
+        lambda element, state: (state[0] + scalars.run(element),),
+        feed=feed,
+        zeros=lambda: (tf.zeros([len(scalars.names)]),),
+        variables=tf_private.captured_variables(traced),
+        staleness=staleness,
+    )
+    num_workers = run.assignment.num_workers
+    sizes = ClosureSizes(
+        num_workers=num_workers,
+        total=span.last_step - span.done,
+        fixed=request.steps_per_call,
+        staleness=staleness,
+    )
+    scheduler = StepScheduler(
+        run.coordinator,
+        steps,
+        sizes,
+        num_workers=num_workers,
+        times=BusyTimes(num_workers, report=run.reporter.progress.workers_paced),
+        first_step=span.skip,
+    )
+    reports = LoopReports(run.reporter, done=span.done, last_step=span.last_step, check=run.checkpoints.check)
+
+    def on_done(count: int, state: Sequence[np.ndarray]) -> None:
+        means = state[0] / count
+        reports.completed(count, dict(zip(scalars.names, map(float, means), strict=True)))
+
+    def is_save_wanted() -> bool:
+        return run.wants_registered_save(reports.done)
+
+    while reports.done < span.last_step:
+        left = min(span.last_step - reports.done, run.steps_to_checkpoint(reports.done))
+        scheduler.run(left, on_done, should_pause=is_save_wanted)
+        run.reporter.progress.repeated(run.steps_repeated + scheduler.num_repeated)
+        if is_save_wanted() or run.steps_to_checkpoint(reports.done - 1) == 1:
+            run.save_registered(step=reports.done, **span.saved())
+    run.steps_repeated += scheduler.num_repeated
+    run.save_registered(step=reports.done, **span.saved())
+    run.checkpoints.finish()
+    return reports.metrics
 
 
 class ParameterServerTrainer:
@@ -36,4 +108,4 @@ class ParameterServerTrainer:
         span = custom_loop.begin(self._run, request)
         if span is None:
             return {}
-        return worker_steps.run_steps(self._run, request, span, sources=self._sources)
+        return run_steps(self._run, request, span, sources=self._sources)

@@ -1,22 +1,60 @@
-"""One update from the gradients of several batches: what a replica keeps of each until the last one.
-
-The weight of a batch is its share of all examples of the update, over batches and replicas, just as a
-replica's share of one batch. So the sums over batches and replicas are the gradient of one batch that holds
-them all.
-"""
+"""One update from the gradients of several batches: whether a model allows it, and what each batch leaves."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from raydist.errors import UnsupportedError
+from raydist.training import tf_private
 from raydist.training.replicas import slices
-from raydist.training.replicas.gradients import added, comes_from_half, overflown_as_half
-from raydist.training.replicas.replica_share import SHARE_TYPE, weighted_gradient
+from raydist.training.replicas.gradient_probe import Probe, Update
+from raydist.training.replicas.gradients import added, comes_from_half, is_processed, overflown_as_half
+from raydist.training.replicas.replica_share import SHARE_TYPE, RecordedAmounts, use_share, weighted_gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """How the batches of a `fit` are grouped; one group makes one step.
+
+    A group never reaches from one epoch into the next: the last one of an epoch may have fewer batches.
+
+    Attributes:
+      size: Batches of a group.
+      batches_per_epoch: Where one iterator goes through all epochs, so that the data do not show an
+        epoch's end; else None.
+    """
+
+    size: int = 1
+    batches_per_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise UnsupportedError(f"ctx.fit got accumulate={self.size!r}; give a whole number from 1 on")
+
+    def num_steps(self, num_batches: int) -> int:
+        """Returns the steps that `num_batches` batches make."""
+        return -(-num_batches // self.size)
+
+    def next_call(self, step: int, left: int, *, num_batches: int | None) -> tuple[int, int]:
+        """Returns how many steps the next call may have, and how many batches each of them.
+
+        Args:
+          step: Steps of this pass over the data that are done.
+          left: The most steps that it may have, at least 1.
+          num_batches: Batches of this pass; None where it has as many as are taken.
+        """
+        if num_batches is None:
+            return left, self.size
+        num_full, rest = divmod(num_batches, self.size)
+        if step < num_full:
+            return min(left, num_full - step), self.size
+        return 1, rest or self.size
 
 
 class Group(NamedTuple):
@@ -128,7 +166,7 @@ def halves_of(gradients: Sequence[Any]) -> list[bool]:
     return [comes_from_half(one) for one in gradients]
 
 
-def overflown(sums: Sequence[Any]) -> list[Any]:
+def overflowed(sums: Sequence[Any]) -> list[Any]:
     """Returns the sums of an update over replicas, and batches, with infinity where one device's overflow.
 
     It changes nothing but gradients that were divided by a loss scale before they were added.
@@ -181,3 +219,70 @@ def _added(total: Any, gradient: Any) -> Any:
 def _joined(total: Any) -> Any:
     """Returns sparse gradients as one."""
     return added(total) if isinstance(total, list) else total
+
+
+class UpdateCheck:
+    """A trace of a training step outside of the strategy, none of whose effects are executed.
+
+    Attributes:
+      updates: What the step gave to its optimizers.
+      num_amounts: How many amounts its losses divide by that are known only from the data, such as the valid
+        entries of a mask; see `replica_share.in_proportion`.
+    """
+
+    def __init__(self, step: Callable[[Any], Any], *, strategy: tf.distribute.Strategy, spec: Any) -> None:
+        """Traces `step(batch)` for batches of `spec`, the structure of one replica's batch.
+
+        Raises:
+          Exception: Whatever the step raises.
+        """
+        self.updates: list[Update] = []
+        self.num_amounts = 0
+        self._step, self._spec, self._probe = step, spec, Probe(strategy)
+        signature = [
+            tf.TensorSpec(one.shape, one.dtype) for one in tf.nest.flatten(spec, expand_composites=True)
+        ]
+        self._run, graph = tf_private.without_effects(self._trace, signature)
+        self.assigned = tf_private.assigned_variables(graph)
+        self.is_processed = any(is_processed(one) for update in self.updates for one in update.gradients)
+
+    def amounts(self, batch: Any) -> list[tf.Tensor]:
+        """Returns the amounts of a batch in the order in which its losses ask for them."""
+        if self.num_amounts == 0:
+            return []
+        return list(self._run(*tf.nest.flatten(batch, expand_composites=True)))
+
+    def _trace(self, *flat: tf.Tensor) -> Sequence[tf.Tensor]:
+        batch = tf.nest.pack_sequence_as(self._spec, list(flat), expand_composites=True)
+        recorded = RecordedAmounts()
+        with (
+            tf_private.as_one_of(1),
+            use_share(tf.constant(1.0, SHARE_TYPE), is_model_step=True, amounts=recorded),
+        ):
+            self.updates = self._probe.collect(lambda: self._step(batch))
+        self.num_amounts = len(recorded.found)
+        return recorded.found or [tf.constant(0.0, SHARE_TYPE)]
+
+    def problem(self, weights: Sequence[Any], known: Sequence[Any]) -> str | None:
+        """Returns what keeps several batches from making one update; None where nothing does.
+
+        Args:
+          weights: Variables of layers that training changes, also frozen ones.
+          known: Variables that change with each batch by themselves: of metrics, and of layers.
+        """
+        if len(self.updates) != 1:
+            return f"updates weights {len(self.updates)} times in a step"
+        if self.updates[0].is_reduced:
+            return "adds up its gradients over replicas by itself"
+        if self.is_processed:
+            return "clips or rescales the gradients of each batch by itself"
+        is_weight, is_known = _ids(weights), _ids(known)
+        changed = [one for one in self.assigned if id(one) in is_weight or id(one) not in is_known]
+        if changed:
+            return f"assigns to {', '.join(str(one.name) for one in changed[:3])} after each batch"
+        return None
+
+
+def _ids(variables: Sequence[Any]) -> set[int]:
+    plain = (one if isinstance(one, tf.Variable) else one.value for one in variables)
+    return {id(tf_private.distributed(one)) for one in plain if isinstance(one, tf.Variable)}

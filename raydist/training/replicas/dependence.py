@@ -1,10 +1,19 @@
-"""What in a traced step depends on its batch: read from the graph, without running it."""
+"""What depends on the other examples of a batch: parts of a traced step, and layers of the forward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
+from raydist.training import tf_private
+from raydist.training.replicas import slices
+from raydist.training.replicas.loss_verdict import TOLERANCE
 from raydist.training.tf_private import ASSIGNMENTS
 
 # Each replica draws other numbers by these, other than by a seed that all of them count alike.
@@ -75,3 +84,132 @@ class _Spread:
         called = [attr.func.name for attr in node.attr.values() if attr.HasField("func")]
         called += [one.name for attr in node.attr.values() for one in attr.list.func]
         return [self._functions[name] for name in called if name in self._functions]
+
+
+# A difference that is none of rounding, not in half precision either.
+_CLEAR = 1e-2
+_OTHER_SHAPE = 1e9
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a layer was given, and what it made of that: flat tensors of the trace."""
+
+    layer: Any
+    inputs: Sequence[tf.Tensor]
+    outputs: Sequence[tf.Tensor]
+
+
+def mixing_layers(model: Any, inputs: Any, spec: Any, suspects: Sequence[Any]) -> tuple[list[Any], bool]:
+    """Returns those of `suspects` that give other values to the halves of a batch than to the whole of it.
+
+    The innermost ones, and `model` itself if none of them can be told; nothing if the model's own outputs are
+    the same. And whether that is sure: a mask may leave out what some outputs have more of.
+
+    Args:
+      inputs: The model's, for a batch.
+      spec: Their structure, with any number of rows.
+
+    Raises:
+      Exception: Whatever the model raises on a part of a batch.
+    """
+    calls: list[_Call] = []
+    num_outputs = 0
+
+    def forward(*flat: tf.Tensor) -> list[tf.Tensor]:
+        nonlocal num_outputs
+        given = tf.nest.pack_sequence_as(spec, list(flat), expand_composites=True)
+        others = [one for one in suspects if one is not model]
+        with (
+            tf_private.as_one_of(1),
+            tf_private.constant_draws(lambda: None),
+            _observed(others, calls.append),
+        ):
+            outputs = _tensors(model(given, training=True))
+        num_outputs = len(outputs)
+        recorded = [tensor for call in calls for tensor in (*call.inputs, *call.outputs)]
+        return [tf.identity(one) for one in (*outputs, *recorded)]
+
+    signature = [tf.TensorSpec(one.shape, one.dtype) for one in tf.nest.flatten(spec, expand_composites=True)]
+    run, _ = tf_private.without_effects(forward, signature)
+    size = int(slices.num_rows(inputs)) // 2
+    whole, first, second = (
+        run(*tf.nest.flatten(_rows(inputs, start, count), expand_composites=True))
+        for start, count in ((0, 2 * size), (0, size), (size, size))
+    )
+    changes = [_change(*(one.numpy() for one in values)) for values in zip(whole, first, second, strict=True)]
+    own = changes[:num_outputs]
+    if max(own, default=0.0) <= TOLERANCE:
+        return [], True
+    left = iter(one > TOLERANCE for one in changes[num_outputs:])
+    found = []
+    for call in calls:
+        of_inputs = list(itertools.islice(left, len(call.inputs)))
+        of_outputs = list(itertools.islice(left, len(call.outputs)))
+        if any(of_outputs) and not any(of_inputs):
+            found.append(call.layer)
+    found = [one for index, one in enumerate(found) if all(one is not other for other in found[:index])]
+    innermost = [one for one in found if not _holds_any(one, found)]
+    return innermost or [model], any(_CLEAR < one < _OTHER_SHAPE for one in own)
+
+
+def _observed_call(
+    layer: Any, call: Callable[..., Any], graph: tf.Graph, record: Callable[[_Call], None]
+) -> Callable[..., Any]:
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        outputs = call(*args, **kwargs)
+        # Not those inside of a loop or a condition, which nothing outside of it can read.
+        if tf.compat.v1.get_default_graph() is graph:
+            record(_Call(layer, _tensors((args, kwargs)), _tensors(outputs)))
+        return outputs
+
+    return observed
+
+
+@contextlib.contextmanager
+def _observed(layers: Sequence[Any], record: Callable[[_Call], None]) -> Iterator[None]:
+    # Past __setattr__, by which both Kerases track what a layer has.
+    before = [vars(layer).get("call") for layer in layers]
+    for layer in layers:
+        observed = _observed_call(layer, layer.call, tf.compat.v1.get_default_graph(), record)
+        object.__setattr__(layer, "call", observed)
+    try:
+        yield
+    finally:
+        for layer, call in zip(layers, before, strict=True):
+            if call is None:
+                object.__delattr__(layer, "call")
+            else:
+                object.__setattr__(layer, "call", call)
+
+
+def _tensors(structure: Any) -> list[tf.Tensor]:
+    return [one for one in tf.nest.flatten(structure, expand_composites=True) if tf.is_tensor(one)]
+
+
+def _rows(batch: Any, start: int, size: int) -> Any:
+    return tf.nest.map_structure(lambda component: slices.rows(component, start, size), batch)
+
+
+def _change(whole: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
+    """Returns how far what was made of the halves is from that of the whole, relative to its largest value.
+
+    `_OTHER_SHAPE` where they cannot be compared, example by example.
+    """
+    if whole.ndim == 0 or len(whole) != len(first) + len(second):
+        is_same = whole.shape == first.shape == second.shape and bool((whole == first).all())
+        return 0.0 if is_same and (whole == second).all() else _OTHER_SHAPE
+    if first.shape[1:] != whole.shape[1:] or second.shape[1:] != whole.shape[1:]:
+        return _OTHER_SHAPE
+    halves = np.concatenate([first, second])
+    if whole.dtype.kind not in "fV":  # bfloat16 is none of NumPy's own types
+        return float((halves != whole).any())
+    one, other = halves.astype(np.float64), whole.astype(np.float64)
+    largest = np.abs(other).max(initial=0.0)
+    return float(np.abs(one - other).max(initial=0.0) / largest) if largest > 0 else 0.0
+
+
+def _holds_any(layer: Any, others: Sequence[Any]) -> bool:
+    inner = getattr(layer, "_flatten_layers", None)
+    held = {id(one) for one in inner(include_self=False)} if inner is not None else set()
+    return any(id(one) in held for one in others)

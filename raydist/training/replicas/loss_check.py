@@ -22,11 +22,7 @@ from raydist.training import tf_private
 from raydist.training.replicas import dependence, own_logs, slices
 from raydist.training.replicas.gradient_probe import Probe, Update
 from raydist.training.replicas.gradients import is_processed, with_unique_rows
-from raydist.training.replicas.loss_verdict import (
-    TOLERANCE,
-    TOLERANCE_OF_DOUBLES,
-    UNKNOWN,
-)
+from raydist.training.replicas.loss_verdict import TOLERANCE, TOLERANCE_OF_DOUBLES, UNKNOWN
 from raydist.training.replicas.replica_share import use_share
 
 # Metrics of a step whose scalars are compared.

@@ -15,17 +15,17 @@ from raydist.errors import UnsupportedError
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import findings_of_workers
 from raydist.training.replicas import (
-    forward_check,
+    code_names,
+    dependence,
     gradient_probe,
     layer_notes,
     loss_check,
-    loss_sentences,
-    loss_sources,
     loss_verdict,
     own_logs,
     replica_share,
     slices,
 )
+from raydist.training.replicas.accumulation import UpdateCheck
 from raydist.training.replicas.code_names import is_keras
 from raydist.training.replicas.loss_check import MOST_MEANS
 from raydist.training.replicas.loss_verdict import (
@@ -35,7 +35,6 @@ from raydist.training.replicas.loss_verdict import (
     LossRule,
     LossVerdict,
 )
-from raydist.training.replicas.update_check import UpdateCheck
 from raydist.training.reporting import reporter
 
 logger = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ def is_undecided(model: Any, strategy: tf.distribute.Strategy, *, is_group: bool
     if not _CheckSettings.checks or model in _rules:
         return False
     has_replicas = strategy.num_replicas_in_sync > 1
-    has_losses = (is_group or has_replicas) and loss_sources.has_own_losses(model)
+    has_losses = (is_group or has_replicas) and code_names.has_own_losses(model)
     may_differ = has_replicas and (layer_notes.with_own_state(model) or layer_notes.may_compare(model))
     return has_losses or bool(may_differ)
 
@@ -112,7 +111,7 @@ def is_evaluation_undecided(model: Any, strategy: tf.distribute.Strategy) -> boo
     if not _CheckSettings.checks or strategy.num_replicas_in_sync == 1 or model in _evaluation_rules:
         return False
     is_own = not is_keras(type(model).test_step)
-    return is_own or (model not in _rules and loss_sources.has_own_losses(model))
+    return is_own or (model not in _rules and code_names.has_own_losses(model))
 
 
 def update_check_of(model: Any) -> UpdateCheck:
@@ -133,7 +132,7 @@ def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> N
     strategy = model.distribute_strategy
     # A distributed dataset's spec holds one for each local replica.
     own = tf.nest.map_structure(lambda one: getattr(one, "_value_specs", [one])[0], element_spec)
-    where = loss_sentences.described(type(model).train_step)
+    where = loss_verdict.described(type(model).train_step)
     try:
         spec = tf.nest.map_structure(slices.relaxed_spec, slices.own_rows_of(own))
         with gradient_probe.counters_kept(model):
@@ -160,9 +159,9 @@ def check_update(model: Any, step: Callable[[Any], Any], element_spec: Any) -> N
 
 def check_rule(model: Any) -> None:
     """Raises UnsupportedError for losses of a model's own that no batch's share can weight."""
-    if rule_of(model) is not LossRule.SCALED or not loss_sources.has_own_losses(model):
+    if rule_of(model) is not LossRule.SCALED or not code_names.has_own_losses(model):
         return
-    source = loss_sentences.described(next(loss_sources.own_sources(model)))
+    source = loss_verdict.described(next(code_names.own_sources(model)))
     raise UnsupportedError(
         f"ctx.fit got accumulate, and the losses in {source} are "
         "scaled for several replicas, or could not be checked, so raydist cannot weight each batch by its "
@@ -201,7 +200,7 @@ def decide(
     strategy = model.distribute_strategy
     given = slices.own_rows_of(strategy.experimental_local_results(element)[0])
     step, batch = slices.on_own_rows(strategy, step, element)
-    has_losses = loss_sources.has_own_losses(model)
+    has_losses = code_names.has_own_losses(model)
     check: loss_check.StepCheck | None = None
     errors = [UNKNOWN] * 3
     try:
@@ -217,7 +216,7 @@ def decide(
     if check is not None or has_losses:  # else what the traced step shows is all that is known
         _rules[model] = LossRule.SCALED
     if has_losses:
-        source = next(loss_sources.own_sources(model))
+        source = next(code_names.own_sources(model))
         _rules[model] = _find_rule(
             source,
             check,
@@ -225,7 +224,7 @@ def decide(
             batch,
             strategy=strategy,
             num_batches=num_batches,
-            has_own_losses=loss_sources.are_losses_own(model),
+            has_own_losses=code_names.are_losses_own(model),
             is_normed=layer_notes.is_normed_by_replica(model),
         )
     for sentence in _notes_on_step(model, check):
@@ -268,9 +267,9 @@ def decide_evaluation(
     rule = next((one for one in by_preference if shows_batch[rules.index(one)] == 1), None)
     if rule is None or check is None:
         source = type(model).test_step
-        source = next(loss_sources.own_sources(model)) if is_keras(source) else source
+        source = next(code_names.own_sources(model)) if is_keras(source) else source
         is_known, num_replicas = comparing == 1, strategy.num_replicas_in_sync
-        sentence = loss_sentences.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known)
+        sentence = loss_verdict.describe_evaluation(source, num_replicas=num_replicas, is_known=is_known)
         reporter.note(sentence)
         return
     _evaluation_rules[model] = rule
@@ -293,7 +292,7 @@ def _comparing_layers(model: Any, check: loss_check.StepCheck | None, given: Any
     try:
         spec = tf.nest.map_structure(slices.relaxed_spec, inputs)
         with gradient_probe.counters_kept(model):
-            found, is_sure = forward_check.mixing_layers(model, inputs, spec, suspects)
+            found, is_sure = dependence.mixing_layers(model, inputs, spec, suspects)
             return found if is_sure or _compares_examples(check, batch) else []
     except Exception as error:  # the user's code, on a part of a batch
         logger.info("the layers of %s could not be checked: %s", model.name, error, exc_info=True)
@@ -329,9 +328,9 @@ def rule_of_loop(
     may_divide = any(np.isclose(one, (num_replicas, 1 / num_replicas)).any() for one in numbers)
     rule = _find_rule(step_fn, check, errors, batch, strategy=strategy, is_loop=True, may_divide=may_divide)
     if check is not None and check.draws_elsewhere:
-        reporter.note(loss_sentences.describe_draws(step_fn))
+        reporter.note(loss_verdict.describe_draws(step_fn))
     if check is not None and check.processes_gradients:
-        reporter.note(loss_sentences.describe_processing(step_fn))
+        reporter.note(loss_verdict.describe_processing(step_fn))
     return rule
 
 
@@ -394,7 +393,7 @@ def _find_rule(
         set_takers_of_sums(LossRule.SCALED)
         is_shown = comparing < 1 or shows_batch[list(LossRule).index(LossRule.SCALED)] == 1
         if not is_shown and not is_normed and num_drawing == 0:
-            reporter.note(loss_sentences.describe_shown(source, parts=parts))
+            reporter.note(loss_verdict.describe_shown(source, parts=parts))
         return LossRule.SCALED
     sums, knowing = values[: len(errors)], values[len(errors) :]
     means = [total / share if share else UNKNOWN for total, share in zip(sums, knowing, strict=True)]
@@ -413,13 +412,13 @@ def _find_rule(
         finding = dataclasses.replace(finding, compares_examples=num_comparing > 0)
     logger.info("%s: %s, errors %s", source, finding, means)
     set_takers_of_sums(finding.rule)
-    sentence = loss_sentences.describe(finding, function=source, parts=parts)
+    sentence = loss_verdict.describe(finding, function=source, parts=parts)
     if sentence is not None:
         reporter.note(sentence)
     is_shown = comparing < 1 or shows_batch[list(LossRule).index(finding.rule)] == 1
     is_noted = finding.verdict in (LossVerdict.UNEQUAL, LossVerdict.UNKNOWN)
     if not is_shown and not is_noted and not finding.is_random:
-        reporter.note(loss_sentences.describe_shown(source, parts=parts))
+        reporter.note(loss_verdict.describe_shown(source, parts=parts))
     return finding.rule
 
 
@@ -457,11 +456,11 @@ def _notes_on_step(model: Any, check: loss_check.StepCheck | None) -> Iterator[s
         yield layer_notes.describe_state(stateful, is_sure=True)
     if has_replicas:
         yield from _notes_on_draws(model, check)
-    source = next(loss_sources.own_sources(model), None)
+    source = next(code_names.own_sources(model), None)
     if check.processes_gradients:
-        yield loss_sentences.describe_processing(source)
+        yield loss_verdict.describe_processing(source)
     if source is not None and (drifting := _drifting(model, fed)):
-        yield loss_sentences.describe_assignments(source, drifting)
+        yield loss_verdict.describe_assignments(source, drifting)
 
 
 def _notes_on_draws(model: Any, check: loss_check.StepCheck) -> Iterator[str]:
@@ -471,8 +470,8 @@ def _notes_on_draws(model: Any, check: loss_check.StepCheck) -> Iterator[str]:
         yield layer_notes.describe_draws(drawing)
     functions = [check.drawing_function]
     if check.draws_elsewhere:
-        functions.append(next(loss_sources.own_sources(model), None))
-    yield from (loss_sentences.describe_draws(one) for one in functions if one is not None)
+        functions.append(next(code_names.own_sources(model), None))
+    yield from (loss_verdict.describe_draws(one) for one in functions if one is not None)
 
 
 def _is_noted_to_draw(operation: Any) -> bool:

@@ -1,10 +1,15 @@
-"""What the errors of a step's gradients say about how its losses are written; see loss_check.py."""
+"""What the errors of a step's gradients say about how its losses are written, and the notes about it.
+
+loss_check.py measures the errors.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import inspect
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # Relative difference of gradients that are equal up to rounding. Those that are not differ by a factor of 2.
 TOLERANCE = 1e-3
@@ -114,3 +119,131 @@ def decide(
     else:
         rule = LossRule.SCALED if is_scaled else LossRule.LOCAL_MEAN
     return LossFinding(verdict=verdict, rule=rule, is_random=is_random)
+
+
+def described(function: Any) -> str:
+    """Returns the name of a function or class, and where it is."""
+    return f"{function.__qualname__} ({location_of(function)})"
+
+
+def describe(finding: LossFinding, *, function: Any, parts: str) -> str | None:
+    """Returns the sentence for the run's notes; None where the step is right as it is written.
+
+    Args:
+      function: The user's function or class that the loss comes from.
+      parts: Of what gradients are summed: `the 2 replicas`.
+    """
+    where = described(function)
+    if finding.verdict in (LossVerdict.EITHER, LossVerdict.SCALED, LossVerdict.SUM):
+        return None
+    averaged = (
+        f"the losses in {where} are means over a replica's part of the batch, so gradients are averaged over "
+        f"{parts} by their number of examples, as one device does; if they are divided "
+        "by a number of replicas that was read outside of it, use --no-check-equality"
+    )
+    if finding.verdict is LossVerdict.LOCAL_MEAN:
+        return averaged
+    if finding.verdict is LossVerdict.DIVIDED:
+        return (
+            f"the losses in {where} are means over a replica's part of the batch, and gradients are summed "
+            f"over {parts}, which is right only if the losses are divided by the number of replicas. The "
+            "function has that number from outside; divide by ctx.strategy.num_replicas_in_sync inside of "
+            "it, or do not divide"
+        )
+    if finding.reduces_itself:
+        return (
+            f"whether {where} gives the gradients of one device could not be shown, because it adds them up "
+            f"over {parts} by itself; if its losses are means over a replica's part, "
+            "divide them by the number of replicas; an optimizer adds gradients up by itself, unless it is "
+            "one of tf_keras with skip_gradients_aggregation=True"
+        )
+    is_averaged = finding.rule is LossRule.LOCAL_MEAN
+    done = "averaged over" if is_averaged else "summed over"
+    remedy = (
+        "if it divides by the number of replicas or by the global batch size, use --no-check-equality"
+        if is_averaged
+        else "if its losses are means over a replica's part, divide them by the number of replicas"
+    )
+    if finding.compares_examples:
+        return (
+            f"{where} compares the examples of a batch, each replica those of its own part alone, so "
+            f"results depend on the number of replicas; gradients are {done} {parts}: {remedy}"
+        )
+    if finding.verdict is LossVerdict.UNKNOWN:
+        cause = "it could not be run on a part of a batch, or its first gradients are zero or not finite"
+    elif finding.is_random:
+        cause = "the step draws random numbers"
+    else:
+        cause = "its losses depend on how a batch is divided"
+    return (
+        f"whether {where} gives the gradients of one device could not be shown, because {cause}; gradients "
+        f"are {done} {parts}: {remedy}"
+    )
+
+
+def describe_evaluation(function: Any, *, num_replicas: int, is_known: bool) -> str:
+    """Returns the sentence for losses of a test step that may not be those of one device.
+
+    Args:
+      is_known: Whether the step could be run on a part of a batch.
+    """
+    if not is_known:
+        return (
+            f"whether evaluations show the losses in {described(function)} as one device does could not be "
+            "shown, because they could not be computed for a part of a batch"
+        )
+    return (
+        f"what evaluations show of the losses in {described(function)} depends on how a batch is divided "
+        f"over the {num_replicas} replicas, so it may differ from what one device shows"
+    )
+
+
+def describe_shown(function: Any, *, parts: str) -> str:
+    """Returns the sentence for a training step whose scalars are not what one device shows."""
+    return (
+        f"what {described(function)} returns, or gives to a Mean metric, depends on how a batch is divided "
+        f"over {parts}, so what is shown of it may differ from one device's; weights do not depend on it"
+    )
+
+
+def describe_derived(function: Any, names: Collection[str]) -> str:
+    """Returns the sentence for a step that returns what it works out from the results of metrics."""
+    return (
+        f"{described(function)} works out {', '.join(sorted(names))} from results of metrics, on each "
+        "replica from its own, so what is shown is the replicas' mean and may differ from one device's; let "
+        "it be the result of a metric of your own"
+    )
+
+
+def describe_draws(function: Any) -> str:
+    """Returns the sentence for a loss or a step that draws random numbers."""
+    return (
+        f"{described(function)} draws random numbers, so results repeat only with the same number of replicas"
+    )
+
+
+def describe_processing(function: Any) -> str:
+    """Returns the sentence for a step that clips its gradients."""
+    return (
+        f"{described(function)} clips or rescales its gradients by itself, each "
+        "replica its own part before they are summed, so results depend on the number of replicas; give the "
+        "optimizer clipnorm, global_clipnorm or clipvalue, which apply to the sum"
+    )
+
+
+def describe_assignments(function: Any, variables: Sequence[Any]) -> str:
+    """Returns the sentence for a step that assigns to variables, on each replica what that one has."""
+    names = ", ".join(str(variable.name) for variable in variables)
+    return (
+        f"{described(function)} assigns to {names} on each replica, from its own "
+        "part of the batch, so the replicas' values differ and results depend on their number; make them "
+        "with aggregation=tf.VariableAggregation.MEAN or SUM"
+    )
+
+
+def location_of(thing: Any) -> str:
+    """Returns `file:line` of a function or class; the file alone where there is no source to look into."""
+    try:
+        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
+    except (OSError, TypeError):
+        return str(getattr(thing, "__module__", "unknown file"))

@@ -1,9 +1,6 @@
 """Finds out which metrics of the user's own are wrong on several replicas.
 
-TensorFlow adds up what the replicas have in a metric's variables. That is right for sums and counts, which
-all of Keras's metrics are made of, and wrong for a maximum, or for the mean of something that is computed for
-a batch as a whole. Before the first step this check gives a metric what the step gives it for a batch, once
-as a whole and once in two parts whose variables it adds up.
+A metric's variables are swapped for tensors, so that updating a metric is a function of its state.
 """
 
 from __future__ import annotations
@@ -12,6 +9,8 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,124 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import findings_of_workers
-from raydist.training.replicas import (
-    code_names,
-    gradient_probe,
-    loss_rules,
-    loss_sentences,
-    metric_cells,
-    slices,
-)
+from raydist.training.replicas import code_names, gradient_probe, loss_rules, loss_verdict, slices
 from raydist.training.replicas.replica_share import use_share
 from raydist.training.reporting import reporter
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a metric holds a variable: `holder.name` is `variable`."""
+
+    holder: Any
+    name: str
+    variable: tf.Variable
+
+    def zeros(self) -> tf.Tensor:
+        return tf.zeros(self.variable.shape, self.variable.dtype)
+
+
+def slots_of(metric: Any) -> list[Slot]:
+    """Returns where a metric of either Keras, and those inside of it, hold their variables, each once.
+
+    A variable that a metric of tf_keras keeps in a list is not found.
+    """
+    slots: dict[int, Slot] = {}
+    variables = metric.variables
+    for variable in variables:
+        if not isinstance(variable, tf.Variable):  # Keras 3 wraps it
+            slots[id(variable)] = Slot(variable, "_value", variable.value)
+    if not slots and variables:
+        for holder in metric._flatten_layers():  # a metric may hold others
+            for name, value in vars(holder).items():
+                if any(value is variable for variable in variables):
+                    slots[id(value)] = Slot(holder, name, value)
+    return list(slots.values())
+
+
+@contextmanager
+def swapped(slots: Sequence[Slot], state: Sequence[tf.Tensor]) -> Iterator[list[Cell]]:
+    """Has the metrics find cells in place of their variables inside the block, which begin with `state`."""
+    cells = [Cell(slot.variable, value) for slot, value in zip(slots, state, strict=True)]
+    try:
+        # Past __setattr__, by which both Kerases track what is a variable.
+        for slot, cell in zip(slots, cells, strict=True):
+            vars(slot.holder)[slot.name] = cell
+        yield cells
+    finally:
+        for slot in slots:
+            vars(slot.holder)[slot.name] = slot.variable
+
+
+class Cell:
+    """Stands for a metric's variable while something is traced: one tensor for each replica."""
+
+    def __init__(self, variable: tf.Variable, value: tf.Tensor) -> None:
+        self.name = variable.name
+        self.dtype = variable.dtype
+        self.shape = variable.shape
+        # The others begin with nothing: the parts of the replicas are summed.
+        self._values: dict[int, tf.Tensor] = {0: value}
+
+    def total(self) -> tf.Tensor:
+        return tf.add_n(list(self._values.values())) if len(self._values) > 1 else self._values[0]
+
+    def read_value(self) -> tf.Tensor:
+        return self._values.setdefault(_replica(), tf.zeros(self.shape, self.dtype))
+
+    value = read_value
+
+    def numpy(self) -> np.ndarray:
+        return self.read_value().numpy()
+
+    def assign(self, value: Any, **options: object) -> tf.Tensor:
+        self._values[_replica()] = tf.ensure_shape(tf.cast(value, self.dtype), self.shape)
+        return self.read_value()
+
+    def assign_add(self, delta: Any, **options: object) -> tf.Tensor:
+        return self.assign(self.read_value() + tf.cast(delta, self.dtype))
+
+    def assign_sub(self, delta: Any, **options: object) -> tf.Tensor:
+        return self.assign(self.read_value() - tf.cast(delta, self.dtype))
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        value = self.read_value()
+        return value if dtype is None or dtype == value.dtype else tf.cast(value, dtype)
+
+    def __getitem__(self, key: Any) -> tf.Tensor:
+        return self.read_value()[key]
+
+    def __add__(self, other: Any) -> tf.Tensor:
+        return self.read_value() + other
+
+    def __sub__(self, other: Any) -> tf.Tensor:
+        return self.read_value() - other
+
+    def __mul__(self, other: Any) -> tf.Tensor:
+        return self.read_value() * other
+
+    def __truediv__(self, other: Any) -> tf.Tensor:
+        return self.read_value() / other
+
+    def __radd__(self, other: Any) -> tf.Tensor:
+        return other + self.read_value()
+
+    def __rsub__(self, other: Any) -> tf.Tensor:
+        return other - self.read_value()
+
+    def __rmul__(self, other: Any) -> tf.Tensor:
+        return other * self.read_value()
+
+    def __rtruediv__(self, other: Any) -> tf.Tensor:
+        return other / self.read_value()
+
+
+def _replica() -> int:
+    context = tf.distribute.get_replica_context()
+    return 0 if context is None else int(tf.get_static_value(context.replica_id_in_sync_group))
+
 
 # Relative difference of results that are equal up to rounding.
 _TOLERANCE = 1e-3
@@ -62,7 +167,7 @@ def check(model: Any, step: Callable[[Any], Any], element: Any) -> None:
     # One decision for all: each worker has looked at other examples.
     flat = findings_of_workers(strategy, [value for one in found for value in one])
     for metric, is_wrong, is_unknown in zip(metrics, flat[::2], flat[1::2], strict=True):
-        where = loss_sentences.described(_source(metric))
+        where = loss_verdict.described(_source(metric))
         if is_wrong:
             reporter.note(
                 f"metric {metric.name} from {where} is no sum or mean over examples: several replicas' "
@@ -80,7 +185,7 @@ def note_sums(model: Any) -> None:
     """Notes what the metrics of the user's own have to be where no batch is at hand to try them on."""
     if metrics := _unknown(model):
         _looked_at.update(metrics)
-        named = ", ".join(f"{one.name} from {loss_sentences.described(_source(one))}" for one in metrics)
+        named = ", ".join(f"{one.name} from {loss_verdict.described(_source(one))}" for one in metrics)
         reporter.note(
             f"what the workers have of the metrics {named} is added up, which is right for sums and means "
             "over examples alone"
@@ -162,9 +267,9 @@ def _recorded(metrics: Sequence[Any]) -> Iterator[list[list[_Call]]]:
 
 def _results(metric: Any, calls: Sequence[_Call]) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns a metric's results, as vectors: after the calls, and of what two parts of them add up to."""
-    slots = metric_cells.slots_of(metric)
+    slots = slots_of(metric)
     with tf_private.as_one_of(1):
-        with metric_cells.swapped(slots, [slot.zeros() for slot in slots]) as cells:
+        with swapped(slots, [slot.zeros() for slot in slots]) as cells:
             metric.reset_state()
             first = [cell.total() for cell in cells]
         whole = _after(metric, slots, first, calls, part=None)
@@ -179,14 +284,14 @@ def _results(metric: Any, calls: Sequence[_Call]) -> tuple[tf.Tensor, tf.Tensor]
 
 def _after(
     metric: Any,
-    slots: Sequence[metric_cells.Slot],
+    slots: Sequence[Slot],
     state: Sequence[tf.Tensor],
     calls: Sequence[_Call],
     *,
     part: int | None,
 ) -> list[tf.Tensor]:
     """Returns a metric's state after the calls, or after one of the two parts of them."""
-    with metric_cells.swapped(slots, state) as cells:
+    with swapped(slots, state) as cells:
         for call in calls:
             args, kwargs = (
                 call if part is None else tf.nest.map_structure(lambda one: _part_of(one, part), call)
@@ -196,8 +301,8 @@ def _after(
         return [cell.total() for cell in cells]
 
 
-def _result(metric: Any, slots: Sequence[metric_cells.Slot], state: Sequence[tf.Tensor]) -> tf.Tensor:
-    with metric_cells.swapped(slots, state):
+def _result(metric: Any, slots: Sequence[Slot], state: Sequence[tf.Tensor]) -> tf.Tensor:
+    with swapped(slots, state):
         values = tf.nest.flatten(metric.result())
     return tf.concat([tf.reshape(tf.cast(one, tf.float64), [-1]) for one in values], axis=0)
 

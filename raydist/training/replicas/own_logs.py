@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.replicas import loss_sentences, slices
+from raydist.training.replicas import loss_verdict, slices
 from raydist.training.reporting import reporter
 
 # What the step of a model shows that runs, or ran last.
@@ -61,7 +61,7 @@ class Results:
     def note_derived(self, function: Any) -> None:
         """Notes the values of `function`, the step, that are worked out from metrics, if there are any."""
         if self.derived:
-            reporter.note(loss_sentences.describe_derived(function, self.derived))
+            reporter.note(loss_verdict.describe_derived(function, self.derived))
 
     def own_scalars(self, outputs: Any) -> list[tf.Tensor]:
         """Returns the numbers in logs that do not depend on metrics."""

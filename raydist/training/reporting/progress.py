@@ -1,4 +1,7 @@
-"""What a task knows of its own progress: written by the training thread, read by the status thread."""
+"""What a task knows of its own progress, and what it has been asked for, shared between its threads.
+
+The training thread writes progress and looks at commands; the status thread reads the one and sets the other.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,39 @@ from typing import Any
 from raydist.spec.best import Best, best_of
 from raydist.spec.quantities import write_bytes
 from raydist.spec.secrecy import dump_plain_json
-from raydist.spec.status import Report, TaskFailure, TaskPace, TaskState, TaskStatus, Training
+from raydist.spec.status import Command, Report, TaskFailure, TaskPace, TaskState, TaskStatus, Training
 from raydist.spec.tasks import TaskId
 from raydist.spec.text import without_colours
 from raydist.spec.value import MAX_BYTES, NotKeptError, encode_value
+
+
+class Commands:
+    """Commands that have come in. Taken by any thread.
+
+    Attributes:
+      save: Set while a checkpoint is asked for. `finish`: set once training is done, for an evaluator;
+        for the chief once the evaluator was given up.
+      profile: Set while there may be a request for a profile on storage.
+    """
+
+    def __init__(self) -> None:
+        self.save = threading.Event()
+        self.finish = threading.Event()
+        self.profile = threading.Event()
+
+    def take(self, command: Command) -> bool:
+        """Notes a command; returns whether it is one for the train function."""
+        match command:
+            case Command.SAVE:
+                self.save.set()
+            case Command.PROFILE:
+                self.profile.set()
+            case Command.FINISH:
+                self.finish.set()
+            case _:
+                return False
+        return True
+
 
 # A train function may call `fit` for each of thousands of epochs. The status holds so many, and a curve
 # shows no more of them either.

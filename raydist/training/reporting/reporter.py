@@ -16,9 +16,9 @@ from raydist.metrics.records import MetricRow, Scope
 from raydist.planning.assignment import TaskAssignment
 from raydist.spec.status import NOT_FINITE
 from raydist.spec.tasks import TaskType
+from raydist.training.reporting.host_usage import TaskLinks
 from raydist.training.reporting.profiler import Profiler
 from raydist.training.reporting.progress import TaskProgress
-from raydist.training.reporting.task_links import TaskLinks
 from raydist.training.reporting.tensorboard import TensorBoardWriter
 
 # A loop without steps that take time fills no memory.

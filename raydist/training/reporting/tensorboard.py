@@ -1,14 +1,18 @@
-"""TensorBoardWriter: a run's values and params as event files on storage."""
+"""TensorBoardWriter: a run's values and params as event files on storage, made with TensorFlow alone."""
 
 from __future__ import annotations
 
 import json
 import logging
+import struct
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from raydist.errors import StorageError
 from raydist.planning.assignment import TaskAssignment
@@ -17,7 +21,110 @@ from raydist.spec.secrecy import dump_plain_json
 from raydist.spec.tasks import TaskType
 from raydist.storage.run_storage import RunStorage
 from raydist.storage.segments import SegmentWriter, next_seq
-from raydist.training.reporting import event_protos
+
+logger = logging.getLogger(__name__)
+
+# tensorboard/plugins/hparams/metadata.py and plugin_data.proto.
+_PARAMS_PLUGIN = "hparams"
+_START_TAG, _START_FIELD = "_hparams_/session_start_info", 3
+_END_TAG, _END_FIELD = "_hparams_/session_end_info", 4
+_SUCCESS = 1
+_BUCKETS = 30  # as many as tf.summary.histogram has
+_BYTES, _FIXED64, _VARINT = 2, 1, 0  # protobuf's wire types
+
+
+def event_file(events: Sequence[bytes]) -> bytes:
+    """Returns a whole event file with these events; files can be appended to each other."""
+    version = tf.compat.v1.Event(file_version="brain.Event:2").SerializeToString()
+    with tempfile.TemporaryDirectory(prefix="raydist-events-") as folder:
+        path = Path(folder) / "events"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for event in (version, *events):
+                writer.write(event)
+        return path.read_bytes()
+
+
+def scalars(values: Mapping[str, float], *, step: int, wall_time: float) -> bytes:
+    """Returns the event of a step's values by their tags."""
+    summary = tf.compat.v1.Summary(
+        value=[{"tag": tag, "simple_value": value} for tag, value in values.items()]
+    )
+    return tf.compat.v1.Event(step=step, wall_time=wall_time, summary=summary).SerializeToString()
+
+
+def histogram(tag: str, values: np.ndarray, *, step: int, wall_time: float) -> bytes:
+    """Returns the event with a histogram of values that are finite, as TensorBoard's plugin keeps it."""
+    counts, edges = np.histogram(values, bins=_BUCKETS)
+    buckets = np.stack([edges[:-1], edges[1:], counts.astype(np.float64)], axis=1)
+    return _tensor(tag, tf.make_tensor_proto(buckets), plugin="histograms", step=step, wall_time=wall_time)
+
+
+def layers(model_json: str, *, step: int, wall_time: float) -> bytes:
+    """Returns the event with the layers of a Keras model."""
+    tensor = tf.make_tensor_proto(model_json, dtype=tf.string)
+    plugin = "graph_keras_model"
+    return _tensor("keras", tensor, plugin=plugin, content=b"1", step=step, wall_time=wall_time)
+
+
+def _tensor(
+    tag: str, tensor: Any, *, plugin: str, step: int, wall_time: float, content: bytes = b""
+) -> bytes:
+    metadata = {"plugin_data": {"plugin_name": plugin, "content": content}}
+    summary = tf.compat.v1.Summary(value=[{"tag": tag, "metadata": metadata, "tensor": tensor}])
+    return tf.compat.v1.Event(step=step, wall_time=wall_time, summary=summary).SerializeToString()
+
+
+def restart(*, step: int, wall_time: float) -> bytes:
+    """Returns the event that makes TensorBoard drop what it has of `step` and later."""
+    log = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+    return tf.compat.v1.Event(step=step, wall_time=wall_time, session_log=log).SerializeToString()
+
+
+def params_start(params: Mapping[str, bool | float | str], *, group: str, wall_time: float) -> bytes:
+    """Returns the event by which the HParams plugin knows a run's params; runs of one `group` are trials."""
+    entries = [
+        _field(1, _field(1, name.encode()) + _field(2, _value(value))) for name, value in params.items()
+    ]
+    info = b"".join(entries) + _field(4, group.encode()) + _double(5, wall_time)
+    return _params_event(_START_TAG, _field(_START_FIELD, info), wall_time)
+
+
+def params_end(*, wall_time: float) -> bytes:
+    """Returns the event by which the HParams plugin knows that a run succeeded."""
+    info = bytes([1 << 3 | _VARINT, _SUCCESS]) + _double(2, wall_time)
+    return _params_event(_END_TAG, _field(_END_FIELD, info), wall_time)
+
+
+def _params_event(tag: str, content: bytes, wall_time: float) -> bytes:
+    metadata = {"plugin_data": {"plugin_name": _PARAMS_PLUGIN, "content": content}}
+    nothing = tf.make_tensor_proto(0, dtype=tf.float32, shape=(0,))
+    summary = tf.compat.v1.Summary(value=[{"tag": tag, "metadata": metadata, "tensor": nothing}])
+    return tf.compat.v1.Event(wall_time=wall_time, summary=summary).SerializeToString()
+
+
+def _value(value: bool | float | str) -> bytes:
+    """Returns a google.protobuf.Value."""
+    match value:
+        case bool():
+            return bytes([4 << 3 | _VARINT, value])
+        case str():
+            return _field(3, value.encode())
+        case _:
+            return _double(2, value)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | _BYTES]) + _varint(len(content)) + content
+
+
+def _double(number: int, value: float) -> bytes:
+    return bytes([number << 3 | _FIXED64]) + struct.pack("<d", value)
+
+
+def _varint(value: int) -> bytes:
+    low, high = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
+
 
 PARAMS = ""
 TRAIN = "chief/train"
@@ -29,8 +136,6 @@ _MIN_AGE_S = 5.0
 _MAX_AGE_S = 60.0
 _AGE_SHARE = 0.05
 _VALIDATION = "val_"
-
-logger = logging.getLogger(__name__)
 
 
 class TensorBoardWriter:
@@ -77,7 +182,7 @@ class TensorBoardWriter:
                 segment_key=lambda seq, name=name: storage.tensorboard_segment(  # type: ignore[misc]
                     name, attempt=attempt, seq=seq
                 ),
-                encode=event_protos.event_file,
+                encode=event_file,
                 item_bytes=len,
                 first_seq=next_seq(
                     storage,
@@ -91,7 +196,7 @@ class TensorBoardWriter:
         writer = cls(folders, clock=clock)
         if not is_evaluator:
             params = dict(_flat(json.loads(dump_plain_json(keep_params(assignment.job.params)["params"]))))
-            start = event_protos.params_start(params, group=assignment.job.name, wall_time=time.time())
+            start = params_start(params, group=assignment.job.name, wall_time=time.time())
             folders[PARAMS].append(start)
         return writer
 
@@ -119,7 +224,7 @@ class TensorBoardWriter:
             folder_name, tag = self._place(name, of_epoch=of_epoch, is_running=is_running)
             by_folder.setdefault(folder_name, {})[tag] = value
         for folder_name, tagged in by_folder.items():
-            event = event_protos.scalars(tagged, step=step, wall_time=wall_time)
+            event = scalars(tagged, step=step, wall_time=wall_time)
             self._folders[folder_name].append(event)
 
     def append_histograms(
@@ -131,13 +236,13 @@ class TensorBoardWriter:
         for name, values in weights.items():
             finite = values[np.isfinite(values)]
             if finite.size:
-                event = event_protos.histogram(f"{name}/histogram", finite, step=step, wall_time=wall_time)
+                event = histogram(f"{name}/histogram", finite, step=step, wall_time=wall_time)
                 self._folders[TRAIN].append(event)
 
     def append_graph(self, model_json: str, *, step: int, restored_step: int, wall_time: float) -> None:
         """Takes the layers of a model, as Keras writes them."""
         self._restart(restored_step, wall_time)
-        self._folders[TRAIN].append(event_protos.layers(model_json, step=step, wall_time=wall_time))
+        self._folders[TRAIN].append(layers(model_json, step=step, wall_time=wall_time))
 
     def _restart(self, restored_step: int, wall_time: float) -> None:
         """Has TensorBoard drop what an earlier attempt wrote beyond `restored_step`, once."""
@@ -147,12 +252,12 @@ class TensorBoardWriter:
             self._restored_step = restored_step
             for name, folder in self._folders.items():
                 if name in (TRAIN, VALIDATION):
-                    folder.append(event_protos.restart(step=first, wall_time=wall_time))
+                    folder.append(restart(step=first, wall_time=wall_time))
 
     def succeeded(self) -> None:
         """Notes that the run has succeeded, as far as this task knows."""
         if PARAMS in self._folders:
-            self._folders[PARAMS].append(event_protos.params_end(wall_time=time.time()))
+            self._folders[PARAMS].append(params_end(wall_time=time.time()))
 
     def tick(self) -> None:
         """Writes files once it is time; what cannot be written is tried again at the next tick."""

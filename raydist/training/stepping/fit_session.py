@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from raydist.training.input.groups import Groups
 from raydist.training.input.resume import Resumption, Start
+from raydist.training.replicas.accumulation import Groups
 from raydist.training.stepping.packing import Means, Pauses, StepPacker, watches_batches
 
 

@@ -8,9 +8,8 @@ from raydist.spec.status import TaskPace
 from raydist.training.cluster import collective_clock
 from raydist.training.input import input_clock
 from raydist.training.input.input_clock import InputReport
-from raydist.training.reporting.cpu_usage import read_cpu_usage
+from raydist.training.reporting.host_usage import TaskLinks, read_cpu_usage
 from raydist.training.reporting.reporter import Reporter
-from raydist.training.reporting.task_links import TaskLinks
 
 # A file of each thread and the state of each connection are read for it.
 PACE_INTERVAL_S = 2.0

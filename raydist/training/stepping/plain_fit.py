@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from raydist.metrics.records import Scope
 from raydist.spec.tasks import TaskType
-from raydist.training.cluster import equal_state
+from raydist.training.cluster import equal_workers
 from raydist.training.cluster.collectives import gather_over_workers, is_alone
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
 from raydist.training.replicas import layer_notes, loss_rules, model_summaries
@@ -136,9 +136,9 @@ class _Reports:
     def _check_equal(self, strategy: Any) -> None:
         if is_alone(strategy):
             return
-        statistics = {id(one) for one in equal_state.statistics_of(self.model)}
+        statistics = {id(one) for one in equal_workers.statistics_of(self.model)}
         found = [*_variables_of(self.model), *_variables_of(self.model.optimizer)]
-        note = equal_state.check(
+        note = equal_workers.check(
             [one for one in found if id(one) not in statistics],
             functools.partial(gather_over_workers, strategy),
             when="before the first step of this fit",

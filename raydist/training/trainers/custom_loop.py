@@ -16,13 +16,12 @@ from raydist.training import tf_private
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import input_clock, recipes, train_data
-from raydist.training.replicas import layer_notes, loss_rules, slices
+from raydist.training.replicas import compilation, layer_notes, loss_rules, slices
 from raydist.training.replicas.loss_verdict import LossRule
-from raydist.training.reporting.loop_reports import LoopReports, checked_scalars
-from raydist.training.stepping import compilation, reach
+from raydist.training.reporting.logs import LoopReports, checked_scalars
+from raydist.training.stepping import model_access
 from raydist.training.stepping.pace_report import PaceReport
-from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import LoopRequest
+from raydist.training.trainers.trainer import LoopRequest, TaskRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +240,7 @@ def _make_call(
         left, before = count, None
         if rule is None:
             element = input_clock.next_element(iterator)
-            numbers = reach.numbers_of(step_fn, attributes={"num_workers": num_workers})
+            numbers = model_access.numbers_of(step_fn, attributes={"num_workers": num_workers})
             rule = loss_rules.rule_of_loop(step_fn, element, strategy=strategy, numbers=numbers)
             left, before = count - 1, first_step(element)
         if before is None:

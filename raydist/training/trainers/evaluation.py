@@ -1,21 +1,29 @@
-"""Evaluation and prediction by Keras's own functions, with the data that `fit` takes."""
+"""Evaluation and prediction by Keras's own functions; EvaluatorTrainer evaluates beside the training."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training.input import arrays, recipes, train_data
+from raydist.training.checkpointing.saved_state import SavedState
+from raydist.training.input import recipes, resume, train_data
 from raydist.training.keras_patches import adapters
 from raydist.training.reporting import reporter
-from raydist.training.reporting.logs import numbers
+from raydist.training.reporting.logs import by_element, numbers
 from raydist.training.trainers import fit_data
-from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest, PredictRequest
+from raydist.training.trainers.trainer import (
+    EvaluateRequest,
+    FitRequest,
+    LoopRequest,
+    PredictRequest,
+    TaskRun,
+)
 
 OF_EVALUATE = ("steps", "data of ctx.evaluate")
 DATA_OF_PREDICT = "data of ctx.predict"
@@ -82,10 +90,10 @@ def data_to_predict(request: PredictRequest) -> Any:
         if data.seed is not None:
             reporter.note(_SHUFFLED)
         return data
-    if not arrays.is_arrays(data):
+    if not recipes.is_arrays(data):
         return data
-    rows = arrays.Rows.of(data, floatx=floatx)
-    return tf.data.Dataset.from_tensor_slices(rows.structure).batch(arrays.BATCH_SIZE)
+    rows = recipes.Rows.of(data, floatx=floatx)
+    return tf.data.Dataset.from_tensor_slices(rows.structure).batch(recipes.BATCH_SIZE)
 
 
 _SHUFFLED = (
@@ -114,10 +122,10 @@ def predicted(request: PredictRequest, dataset: Any) -> Any:
 
 def with_batches(request: EvaluateRequest) -> EvaluateRequest:
     """Returns the request with arrays, `x` or `(x, y)` or `(x, y, sample_weight)`, as batches."""
-    if not arrays.is_arrays(request.data):
+    if not recipes.is_arrays(request.data):
         return request
     floatx = adapters.adapter_of(request.model).library.backend.floatx()
-    return dataclasses.replace(request, data=arrays.batches_of(request.data, floatx=floatx))
+    return dataclasses.replace(request, data=recipes.batches_of(request.data, floatx=floatx))
 
 
 def num_steps(data: Any, asked: int | None, *, names: tuple[str, str] = OF_EVALUATE) -> int | None:
@@ -146,3 +154,76 @@ def verbosity(run: TaskRun, asked: int | str | None, *, default: int) -> int | s
     if not run.assignment.is_chief:
         return 0
     return default if asked is None else asked
+
+
+POLL_S = 0.5
+
+
+class EvaluatorTrainer:
+    """What an evaluator makes of the calls by which the others train."""
+
+    def __init__(self, run: TaskRun) -> None:
+        self._run = run
+
+    def fit(self, request: FitRequest) -> Any:
+        """Evaluates the checkpoints of this `fit` until training is done; returns a Keras `History`.
+
+        Reports `val_` values at the checkpoint's step, with `evaluator_lag_steps`, by how many steps the
+        newest checkpoint was ahead when the evaluation was done, and `evaluator_lag_s`, the seconds since
+        the evaluated one was found.
+        """
+        run, model = self._run, request.model
+        data = fit_data.resolved(request, seed=run.data_seed).validation_data
+        if data is None:
+            raise UnsupportedError(
+                "the evaluator has nothing to evaluate: give ctx.fit validation_data, or use --no-evaluator"
+            )
+        adapter = adapters.adapter_of(model)
+        adapters.check(model, run.strategy)
+        steps = num_steps(data, request.validation_steps, names=OF_VALIDATION)
+        dataset = train_data.read(data, run.strategy, auto_shard=run.auto_shard, name="validation_data")
+        adapter.build(model, resume.element_spec(dataset))  # or nothing could be restored
+        history = adapter.library.callbacks.History()
+        history.set_model(model)
+        history.on_train_begin()
+        number = run.num_fits
+        run.num_fits += 1
+        seen: SavedState | None = None
+        while True:
+            # Asked before the look at storage: what was committed by then is seen.
+            is_last = run.commands.finish.is_set()
+            state = run.checkpoints.next_to_evaluate(seen)
+            if state is None and is_last and not history.history:
+                state = run.checkpoints.newest_after(0)  # evaluated by the process before this one
+            seen = state or seen
+            if state is not None and state.fit == number:
+                self._evaluate(model, dataset, state, history, num_steps=steps)
+            elif is_last or (state is not None and state.fit > number):
+                return history
+            else:
+                run.commands.finish.wait(POLL_S)
+
+    def evaluate(self, request: EvaluateRequest) -> dict[str, Any]:
+        return evaluate(self._run, request)
+
+    def predict(self, request: PredictRequest) -> Any:
+        return predict(self._run, request)
+
+    def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
+        raise UnsupportedError("the evaluator evaluates what ctx.fit trains; use --no-evaluator")
+
+    def _evaluate(
+        self, model: Any, data: Any, state: SavedState, history: Any, *, num_steps: int | None
+    ) -> None:
+        run = self._run
+        found_at_s = time.time()
+        run.checkpoints.restore(state, {"model": model})
+        # The data are read anew each time, so a generator or a shuffle begins at its beginning.
+        logs = numbers(model.evaluate(data, steps=num_steps, verbose=0, return_dict=True))
+        lag_steps = max(0, run.checkpoints.newest_step() - state.step)
+        metrics = {f"val_{name}": value for name, value in logs.items()}
+        lag = {"evaluator_lag_steps": float(lag_steps), "evaluator_lag_s": time.time() - found_at_s}
+        run.checkpoints.evaluated(state, by_element(metrics))
+        run.reporter.progress.evaluated(state.step, lag_steps=lag_steps)
+        run.reporter.report({**by_element(metrics), **lag}, step=state.step, epoch=state.epoch)
+        history.on_epoch_end(state.epoch - 1, metrics)

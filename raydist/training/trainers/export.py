@@ -21,8 +21,8 @@ from raydist.storage.run_storage import RunStorage
 from raydist.training.checkpointing import variables
 from raydist.training.checkpointing.checkpoints import TaskCheckpoints, non_finite_note
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.reporting.causes import cause_of
 from raydist.training.reporting.reporter import Reporter
+from raydist.training.reporting.tf_messages import cause_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,23 +1,67 @@
-"""What Keras's `fit` takes beside datasets: arrays, and Python objects that yield batches."""
+"""What Keras's `fit` takes beside datasets: arrays, Python objects that yield batches, and `class_weight`."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
-from raydist.training.input import arrays, worker_order
+from raydist.training.input import recipes, train_data, worker_order
 from raydist.training.input.py_datasets import is_py_dataset, num_batches_of
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.reporting import reporter
 from raydist.training.trainers.trainer import FitRequest
+
+
+def applied(data: Any, request: FitRequest) -> Any:
+    """Returns `data` with weights by the request's classes; as they are where it has none.
+
+    Raises:
+      UnsupportedError: They are distributed already.
+    """
+    if not request.class_weight:
+        return data
+    weighted = adapter_of(request.model).class_weights(request.class_weight)
+    if isinstance(data, Batches):
+        return data.map(weighted)
+    if callable(data):
+        return _mapped(data, weighted)
+    return _weighted(data, weighted)
+
+
+def _weighted(data: Any, weighted: Callable[..., Any]) -> Any:
+    if isinstance(data, tf.data.Dataset):
+        return data.map(weighted)
+    raise UnsupportedError(
+        f"class_weight cannot be given for a {type(data).__name__}; map it to (x, y, weight) before "
+        "it is distributed"
+    )
+
+
+def _mapped(function: Callable[..., Any], weighted: Callable[..., Any]) -> Callable[..., Any]:
+    if train_data.takes_input_context(function):
+
+        @functools.wraps(function)
+        def of_context(context: tf.distribute.InputContext) -> Any:
+            return _weighted(function(context), weighted)
+
+        return of_context
+
+    @functools.wraps(function)
+    def of_nothing() -> Any:
+        return _weighted(function(), weighted)
+
+    return of_nothing
+
 
 # Batches that are looked at for the sizes in which they differ, as Keras 3 does.
 _NUM_PEEKED = 2
@@ -34,10 +78,10 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
     """
     floatx = adapter_of(request.model).library.backend.floatx()
     validation = request.validation_data
-    if validation is not None and arrays.is_arrays(validation):
+    if validation is not None and recipes.is_arrays(validation):
         size = request.validation_batch_size or request.batch_size
-        validation = arrays.batches_of(validation, batch_size=size, floatx=floatx)
-    if not arrays.is_arrays(request.train_data):
+        validation = recipes.batches_of(validation, batch_size=size, floatx=floatx)
+    if not recipes.is_arrays(request.train_data):
         _refuse_beside_batches(request)
         return dataclasses.replace(request, validation_data=validation)
     if isinstance(request.train_data, tuple) and request.y is None:
@@ -45,7 +89,7 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
             f"train_data is a tuple of {len(request.train_data)}; give the labels by themselves, "
             "ctx.fit(model, x, y), or a list where all of them are inputs"
         )
-    rows = arrays.Rows.of(request.train_data, request.y, request.sample_weight, floatx=floatx)
+    rows = recipes.Rows.of(request.train_data, request.y, request.sample_weight, floatx=floatx)
     if request.class_weight and request.sample_weight is not None:
         raise UnsupportedError("class_weight and sample_weight are both given; give one of them, as to Keras")
     held_out = None
@@ -57,7 +101,7 @@ def resolved(request: FitRequest, *, seed: int) -> FitRequest:
         note_order("arrays")
     size, steps = request.batch_size, request.steps_per_epoch
     if not size:
-        size = math.ceil(len(rows) / steps) if steps else arrays.BATCH_SIZE
+        size = math.ceil(len(rows) / steps) if steps else recipes.BATCH_SIZE
     num_batches = math.ceil(len(rows) / size)
     if steps and steps != num_batches and adapter_of(request.model).continues_py_datasets:
         note_passes(request, "arrays", num_batches=num_batches, steps=steps)
@@ -216,7 +260,7 @@ def _batch(batch: Any, floatx: str) -> Any:
     parts = tuple(batch) if isinstance(batch, list) else batch
     if isinstance(parts, tuple):
         parts = tuple(one for one in parts if one is not None)
-    return arrays.mapped(parts, lambda one: arrays.of_floatx(one, floatx))
+    return recipes.mapped(parts, lambda one: recipes.of_floatx(one, floatx))
 
 
 def first_batches(data: Any) -> list[Any]:

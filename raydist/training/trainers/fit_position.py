@@ -1,18 +1,20 @@
-"""FitPosition: where one `fit` of the train function stands, and what of it is in checkpoints."""
+"""FitPosition: where one `fit` of the train function stands, what of it is in checkpoints; earlier fits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
+
+import tensorflow as tf
 
 from raydist.errors import UnsupportedError
 from raydist.training import tf_private
-from raydist.training.checkpointing import callback_state
-from raydist.training.checkpointing.learning_rates import rate_of
-from raydist.training.checkpointing.saved_state import FitLength
-from raydist.training.input import resume
-from raydist.training.trainers import model_state, random_state
-from raydist.training.trainers.task_run import TaskRun
+from raydist.training.checkpointing import saved_state
+from raydist.training.checkpointing.saved_state import FitLength, rate_of
+from raydist.training.input import reshuffles, resume
+from raydist.training.keras_patches import adapters
+from raydist.training.trainers import model_state
+from raydist.training.trainers.trainer import FitRequest, LoopRequest, TaskRun
 
 
 class FitPosition:
@@ -103,7 +105,7 @@ class FitPosition:
         if not self.is_done:
             run.reporter.step = max(run.reporter.step, state.step)  # ctx.step, before the first step is done
         with run.strategy.scope():
-            random_state.make_global_generators(saved.intersection(random_state.GROUPS))
+            model_state.make_global_generators(saved.intersection(model_state.GROUPS))
         groups = _groups_beside(model)
         known = {name: variables for name, variables in groups.items() if name in saved}
         run.checkpoints.restore(state, {"model": model, "optimizer": model.optimizer, **known})
@@ -126,8 +128,8 @@ class FitPosition:
         """Gives the user's callbacks their states back. A `fit` that is done has them from its own time."""
         if self.state is None or self.is_done:
             return
-        states = callback_state.unpack(dict(self.state.callbacks), self.state.arrays())
-        sentences = callback_state.restore(callbacks, states)
+        states = saved_state.unpack(dict(self.state.callbacks), self.state.arrays())
+        sentences = saved_state.restore(callbacks, states)
         if self.run.assignment.is_chief:  # others may have fewer callbacks, and the checkpoint is the chief's
             for sentence in sentences:
                 self.run.reporter.note(sentence)
@@ -156,15 +158,15 @@ class FitPosition:
         if self.step_in_epoch:
             trackables["metrics"] = list(model.metrics)
         # Asked in every task, because a callback may read a metric for it, which is a collective.
-        states = callback_state.states_of(callbacks)
-        packed, arrays = callback_state.pack(states) if self.run.assignment.is_chief else ({}, {})
+        states = saved_state.states_of(callbacks)
+        packed, arrays = saved_state.pack(states) if self.run.assignment.is_chief else ({}, {})
         return trackables, {
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,
             "history": tuple(self.history),
             "fit": self.number,
             "accumulate": self._accumulate,
-            "is_stopped": callback_state.has_stopped(callbacks),
+            "is_stopped": saved_state.has_stopped(callbacks),
             "callbacks": packed,
             "arrays": arrays,
             "eager_seeds": tf_private.eager_seeds(),
@@ -184,15 +186,89 @@ def _groups_of_earlier(model: Any, prefix: str) -> dict[str, Any]:
     """Returns the groups of a model that an earlier fit has trained, and that a later one may train on."""
     own = {
         "optimizer": model.optimizer,
-        **random_state.groups_of_layers(model),
+        **model_state.groups_of_layers(model),
         **model_state.groups_of(model),
     }
     return {prefix: model, **{f"{prefix}-{name}": one for name, one in own.items()}}
 
 
-_GROUPS_BESIDE = (*random_state.GROUPS, model_state.GROUP)
+_GROUPS_BESIDE = (*model_state.GROUPS, model_state.GROUP)
 
 
 def _groups_beside(model: Any) -> dict[str, list[Any]]:
     """Returns what a checkpoint has beside the variables that Keras lists, in groups."""
-    return {**random_state.groups_of(model), **model_state.groups_of(model)}
+    return {**model_state.random_groups_of(model), **model_state.groups_of(model)}
+
+
+# Data as Keras's `fit` gets them, and their steps per epoch; None where the data's end ends an epoch.
+Data: TypeAlias = tuple[Any, int | None]
+
+
+def continue_from(run: TaskRun, request: FitRequest, position: FitPosition, *data: Data) -> None:
+    """Brings the shuffles of a `fit`'s data to where they were at the checkpoint, but for its own epochs.
+
+    Args:
+      data: The training and the validation data.
+    """
+    run.ended.continue_with(*(dataset for dataset, _ in data))
+    _take_validations(request, position.start.epoch, data[1])
+
+
+def fit_ended(run: TaskRun, request: FitRequest, position: FitPosition, *data: Data, group_size: int) -> None:
+    """Takes note of a `fit` that has ended; `data` as of `continue_from`."""
+    dataset, steps_per_epoch = data[0]
+    if not isinstance(dataset, tf.data.Dataset):
+        return
+    epochs, length = epochs_of(position, request), run.fit_lengths.get(position.number)
+    counted = length.steps if length else None
+    seeds = reshuffles.seeds_of_fit(
+        dataset,
+        epochs=epochs,
+        steps_per_epoch=steps_per_epoch,
+        steps=counted if counted is not None else epochs * (steps_per_epoch or 0),
+        unread=adapters.adapter_of(request.model).unread,
+        group_size=group_size,
+    )
+    if position.is_done:
+        run.ended.add(dataset, seeds)
+        run.ended.add(data[1][0], lambda: _take_validations(request, epochs, data[1]))
+    elif seeds is None:
+        run.ended.add(dataset, None)
+
+
+def epochs_of(position: FitPosition, request: FitRequest) -> int:
+    """Returns how many epochs a `fit` had that has ended; a callback may have stopped it early."""
+    length = position.run.fit_lengths.get(position.number)
+    return length.epochs if length else request.epochs - request.initial_epoch
+
+
+def loop_ended(run: TaskRun, request: LoopRequest, *, is_done: bool) -> None:
+    """Takes note of a loop of `ctx.train_steps` that has ended, before a resume if `is_done`."""
+    if not isinstance(request.train_data, tf.data.Dataset):
+        return
+    seeds = reshuffles.seeds_of_loop(request.train_data, num_steps=request.num_steps)
+    if is_done or seeds is None:
+        run.ended.add(request.train_data, seeds)
+
+
+def _take_validations(request: FitRequest, num_epochs: int, data: Data) -> None:
+    """Takes the seeds of the validations after the first epochs of a `fit`."""
+    dataset, steps = data
+    if not isinstance(dataset, tf.data.Dataset):
+        return
+    epochs = range(request.initial_epoch, request.initial_epoch + num_epochs)
+    count = sum(map(request.validates, epochs))
+    adapter = adapters.adapter_of(request.model)
+    if steps is not None and adapter.continues_validation:
+        seeds = reshuffles.seeds_of_fit(
+            dataset, epochs=count, steps_per_epoch=steps, steps=count * steps, unread=adapter.unread
+        )
+        if seeds is not None:
+            seeds()
+        return
+    for _ in range(count):
+        seeds = reshuffles.seeds_of_fit(
+            dataset, epochs=1, steps_per_epoch=steps, steps=steps or 0, unread=adapter.unread
+        )
+        if seeds is not None:
+            seeds()

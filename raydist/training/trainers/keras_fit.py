@@ -12,13 +12,18 @@ import tensorflow as tf
 from raydist.data.batches import Batches
 from raydist.errors import UnsupportedError
 from raydist.training.input import py_datasets, recipes, resume, train_data, worker_order
-from raydist.training.input.groups import Groups
 from raydist.training.keras_patches import adapters
-from raydist.training.trainers import class_weights, custom_loop, earlier_trainings, evaluation, fit_data
+from raydist.training.replicas.accumulation import Groups
+from raydist.training.trainers import custom_loop, evaluation, fit_data, fit_position
 from raydist.training.trainers.fit_position import FitPosition
 from raydist.training.trainers.run_callbacks import run_callbacks
-from raydist.training.trainers.task_run import TaskRun
-from raydist.training.trainers.trainer import EvaluateRequest, FitRequest, LoopRequest, PredictRequest
+from raydist.training.trainers.trainer import (
+    EvaluateRequest,
+    FitRequest,
+    LoopRequest,
+    PredictRequest,
+    TaskRun,
+)
 
 _REREAD = (
     "train_data is a generator, which cannot be rewound: a resumed run reads it again from its beginning "
@@ -66,7 +71,7 @@ class SynchronousTrainer:
         validation_data, validation_steps = self._validation_data(request)
         in_all = (dataset, steps_per_epoch), (validation_data, validation_steps)
         if not position.is_done:
-            earlier_trainings.continue_from(run, request, position, *in_all)
+            fit_position.continue_from(run, request, position, *in_all)
         before, after = run_callbacks(
             position,
             base,
@@ -87,7 +92,7 @@ class SynchronousTrainer:
             callbacks=[before, *request.callbacks, after],
             verbose=evaluation.verbosity(run, request.verbose, default=2),
         )
-        earlier_trainings.fit_ended(run, request, position, *in_all, group_size=groups.size)
+        fit_position.fit_ended(run, request, position, *in_all, group_size=groups.size)
         if not position.is_done:  # a later one exports
             run.reporter.first_step = max(run.reporter.first_step, position.step)
             spec = data.exported_spec or data.element_spec or position.element_spec
@@ -106,11 +111,11 @@ class SynchronousTrainer:
         span = custom_loop.begin(run, request)
         request = dataclasses.replace(request, train_data=train_data.made(request.train_data))
         if span is None:
-            earlier_trainings.loop_ended(run, request, is_done=True)
+            fit_position.loop_ended(run, request, is_done=True)
             return {}
         run.ended.continue_with(request.train_data)
         metrics = custom_loop.run_steps(run, request, span)
-        earlier_trainings.loop_ended(run, request, is_done=False)
+        fit_position.loop_ended(run, request, is_done=False)
         return metrics
 
     def _groups(self, request: FitRequest) -> Groups:
@@ -140,7 +145,7 @@ class SynchronousTrainer:
             data, specs = fit_data.dataset_of_train_generator(request)
             if position.start != resume.Start():
                 self._run.reporter.note(_REREAD)
-        data = class_weights.applied(data, request)
+        data = fit_data.applied(data, request)
         if not isinstance(data, Batches):
             dataset = train_data.read(data, strategy, auto_shard=self._run.auto_shard)
         else:
@@ -190,7 +195,7 @@ def _py_dataset(request: FitRequest, position: FitPosition) -> _TrainData:
     data, steps = request.train_data, request.steps_per_epoch
     adapter = adapters.adapter_of(request.model)
     # Those of a fit that is done have been called as well.
-    done = resume.Start(epoch=earlier_trainings.epochs_of(position, request))
+    done = resume.Start(epoch=fit_position.epochs_of(position, request))
     start = done if position.is_done else position.start
     num_batches = py_datasets.num_batches_of(data)
     if num_batches is None and steps is None:

@@ -1,8 +1,4 @@
-"""All that training changes beside a model's own variables, its optimizer's, its metrics and random state.
-
-Keras lists the variables of layers and of the compiled optimizer. A GAN's two optimizers are attributes of
-the model, a moving average of weights may be a plain `tf.Variable`: Keras trains with them and lists neither.
-"""
+"""What training changes beside the variables of a model, its optimizer and its metrics; and random state."""
 
 from __future__ import annotations
 
@@ -14,7 +10,35 @@ import tensorflow as tf
 from raydist.training import tf_private
 from raydist.training.checkpointing import step_trace, variables
 from raydist.training.keras_patches.adapters import adapter_of
-from raydist.training.trainers import random_state
+from raydist.training.keras_patches.keras3 import adapter
+
+_KERAS, _TENSORFLOW, _LAYERS = "random-keras", "random-tensorflow", "random-layers"
+GROUPS: tuple[str, ...] = (_KERAS, _TENSORFLOW, _LAYERS)
+
+
+def random_groups_of(model: Any) -> dict[str, list[Any]]:
+    """Returns the variables that hold random state beside the model's own, in groups of a checkpoint."""
+    found = {
+        _KERAS: adapter.global_random_variables(),
+        _TENSORFLOW: tf_private.global_random_variables(),
+        **groups_of_layers(model),
+    }
+    return {name: variables for name, variables in found.items() if variables}
+
+
+def groups_of_layers(model: Any) -> dict[str, list[Any]]:
+    """Returns what of `groups_of` belongs to this model alone: none or one group."""
+    variables = adapter_of(model).random_variables(model)
+    return {_LAYERS: variables} if variables else {}
+
+
+def make_global_generators(names: set[str]) -> None:
+    """Makes the global generators that a checkpoint has, if nothing has been drawn from them yet."""
+    if _KERAS in names:
+        adapter.make_global_generator()
+    if _TENSORFLOW in names:
+        tf_private.make_global_generator()
+
 
 GROUP = "state"
 
@@ -27,7 +51,7 @@ def groups_of(model: Any) -> dict[str, list[Any]]:
         for trackable in listed
         for one in variables.variables_of("", trackable)
     }
-    for group in random_state.groups_of(model).values():
+    for group in random_groups_of(model).values():
         known.update(id(tf_private.distributed(one)) for one in group)
     found: dict[int, Any] = {}
     for variable in _all_variables(model):

@@ -12,15 +12,15 @@ from raydist.metrics.records import Scope
 from raydist.training.checkpointing.schedule import KeepSchedule
 from raydist.training.cluster import collectives
 from raydist.training.input import resume
-from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.adapters import adapter_of
 from raydist.training.replicas import layer_notes, loss_rules, model_summaries
+from raydist.training.replicas.accumulation import Groups
 from raydist.training.reporting.logs import LOCAL_REPORT_INTERVAL_S, by_element, floats, numbers
 from raydist.training.stepping import fit_session, packing
 from raydist.training.stepping.pace_report import PaceReport
 from raydist.training.trainers import model_state
 from raydist.training.trainers.fit_position import FitPosition
-from raydist.training.trainers.task_run import TaskRun
+from raydist.training.trainers.trainer import TaskRun
 
 
 def run_callbacks(

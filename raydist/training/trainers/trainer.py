@@ -1,10 +1,30 @@
-"""Trainer: how a task trains. A session chooses one, by the kind of task and the strategy."""
+"""Trainer: how a task trains, chosen by its kind and the strategy; and TaskRun: what trainers share."""
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import tensorflow as tf
+
+from raydist.data.batches import Batches
+from raydist.errors import UnsupportedError
+from raydist.planning.assignment import TaskAssignment
+from raydist.training import tf_private
+from raydist.training.checkpointing.checkpoints import TaskCheckpoints
+from raydist.training.checkpointing.saved_state import FitLength, SavedState
+from raydist.training.checkpointing.schedule import CheckpointSchedule, KeepSchedule
+from raydist.training.checkpointing.variables import Sums, variables_of
+from raydist.training.cluster.collectives import copies_of_replicas, sums_over_replicas
+from raydist.training.cluster.kinds import is_central
+from raydist.training.cluster.virtual_strategy import VirtualReplicasStrategy
+from raydist.training.input.reshuffles import EndedTrainings
+from raydist.training.reporting.progress import Commands
+from raydist.training.reporting.reporter import Reporter, note
+from raydist.training.trainers.export import ExportFolder, export
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +101,221 @@ class Trainer(Protocol):
 
     def train_steps(self, request: LoopRequest) -> Mapping[str, float]:
         """Runs the steps; returns the scalars of the last ones."""
+
+
+_MOST_NAMED = 3
+# How the names of raydist's own variables begin, such as those of its clocks.
+_OWN = "raydist_"
+
+
+class Strategies(Protocol):
+    """Where a task's strategy and its coordinator come from: a script builds them while it runs."""
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy: ...
+    @property
+    def coordinator(self) -> Any: ...
+
+
+class TaskRun:
+    """One task of a run, while its train function runs: where it is, what it saves and when.
+
+    Attributes:
+      assignment: What the task is to do.
+      reporter: Where steps and values go.
+      schedule: When a checkpoint is due.
+      commands: What the controller asks of this task.
+      restored: The checkpoint that the train function restored by itself.
+      num_fits: Calls of `fit` so far. `num_loops`: calls of `train_steps`.
+      fitted: Number and model of those that have ended.
+      fit_lengths: How long each `fit` was, by number, those before a resume included.
+      ended: Trainings that have ended, as far as the shuffles of later ones depend on them.
+      steps_repeated: Steps applied twice, by trainings that are done; under parameter_server.
+    """
+
+    def __init__(
+        self,
+        assignment: TaskAssignment,
+        *,
+        strategies: Strategies,
+        reporter: Reporter,
+        checkpoints: TaskCheckpoints,
+        commands: Commands,
+        export_folder: ExportFolder | None,
+    ) -> None:
+        job = assignment.job
+        self.assignment = assignment
+        self._strategies = strategies
+        self.reporter = reporter
+        self.checkpoints = checkpoints
+        self.commands = commands
+        self._export_folder = export_folder
+        self.schedule = CheckpointSchedule(job.checkpoint_every, each_epoch=job.keep_best is not None)
+        self.auto_shard = job.auto_shard
+        self.restored: SavedState | None = None
+        self.num_fits = 0
+        self.num_loops = 0
+        self.fitted: list[tuple[int, Any]] = []
+        self.fit_lengths: dict[int, FitLength] = {}
+        self.ended = EndedTrainings(reporter.note)
+        self.steps_repeated = 0
+        self._fingerprint: int | None = None  # what SavedState.data is to be
+        self._registered: dict[str, Any] = {}
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the order of arrays that the next `fit` is given."""
+        return self.data_seed_of(self.num_fits)
+
+    def data_seed_of(self, fit: int) -> int:
+        """Returns the seed of a `fit`'s order: several on the same data shuffle them differently."""
+        return self.assignment.job.seed + fit
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        return self._strategies.strategy
+
+    @property
+    def coordinator(self) -> Any:
+        """The ClusterCoordinator; None except under ParameterServer."""
+        return self._strategies.coordinator
+
+    def trains_on(self, data: Any, *, resumed: SavedState | None) -> None:
+        """Takes note of what is trained on from here, which checkpoints will name.
+
+        Args:
+          resumed: The checkpoint that this training goes on from.
+
+        Raises:
+          UnsupportedError: It was trained on other batches of raydist.data.
+        """
+        self._fingerprint = data.fingerprint() if isinstance(data, Batches) else None
+        if resumed is None or self._fingerprint is None or resumed.data in (None, self._fingerprint):
+            return
+        raise UnsupportedError(
+            f"train_data are other batches than those that checkpoint {resumed.uri} was trained on: the "
+            "examples (files, their sizes), the seed, the batch size or window_mb have changed, so examples "
+            "would be trained on twice, or never; give the data as they were, or begin a new run"
+        )
+
+    def save(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
+        """Saves, in every task; `position` has the other fields of SavedState.
+
+        Outside of a `fit` or a loop it is the number of those that have ended.
+        """
+        # Before the copy is made, so that a command that comes in later is kept for the next step.
+        self.commands.save.clear()
+        described = self._described(position)
+        self.checkpoints.save(trackables, step=step, sums=self._sums, copies=self._copies, **described)
+
+    def keep(self, trackables: Mapping[str, Any], *, step: int, **position: Any) -> None:
+        """Keeps in memory what `save` stores, in every task."""
+        described = self._described(position)
+        self.checkpoints.keep(trackables, step=step, sums=self._sums, copies=self._copies, **described)
+
+    def keep_by(self, schedule: KeepSchedule, keep: Callable[[], None]) -> None:
+        """Calls `keep` if that is due, in every task, and has the schedule know what it has cost."""
+        if not schedule.is_due:
+            return
+        begun_at_s = time.perf_counter()
+        keep()
+        schedule.kept(time.perf_counter() - begun_at_s if self.assignment.is_chief else 0.0)
+        if self.checkpoints.has_given_up_keeping:
+            schedule.end()
+
+    @property
+    def _sums(self) -> Sums | None:
+        strategy = self.strategy
+        if strategy.num_replicas_in_sync == 1 or self.coordinator is not None or is_central(strategy):
+            return None
+        if isinstance(strategy, (tf.distribute.TPUStrategy, VirtualReplicasStrategy)):
+            return None  # a TPU sums no float64, and of virtual replicas all copies are saved
+        return functools.partial(sums_over_replicas, strategy=strategy)
+
+    @property
+    def _copies(self) -> Sums | None:
+        strategy = self.strategy
+        if not isinstance(strategy, VirtualReplicasStrategy):
+            return None
+        return functools.partial(copies_of_replicas, strategy=strategy)
+
+    def _described(self, position: Mapping[str, Any]) -> dict[str, Any]:
+        lengths = [(number, *length) for number, length in self.fit_lengths.items()]
+        counts = {"fit": self.num_fits, "loop": self.num_loops}
+        return {**counts, "data": self._fingerprint, "fit_lengths": lengths, **position}
+
+    def wants_save(self, step: int) -> bool:
+        """Whether this task wants a checkpoint after `step` steps: on command, or by the chief's clock."""
+        if self.checkpoints.last_saved_step == step:
+            return False
+        is_due = self.assignment.is_chief and self.schedule.is_due_after(self.checkpoints.seconds_since_save)
+        return is_due or self.commands.save.is_set()
+
+    def register(self, trackables: Mapping[str, Any]) -> None:
+        """Takes what the train function saves and restores by itself; its loops save that by schedule."""
+        self._registered = dict(trackables)
+
+    def note_unsaved(self, changed: Sequence[Any]) -> None:
+        """Notes what of the variables that a loop changes its checkpoints will not have.
+
+        Args:
+          changed: `tf.Variable`s, as a trace of the loop's step shows them.
+        """
+        changed = [one for one in changed if not one.name.startswith(_OWN)]
+        remedy = "call ctx.restore(model=model, optimizer=optimizer) first, with all that the step changes"
+        if changed and not self._registered:
+            note(
+                "train_steps saves no checkpoints, because ctx.restore was given nothing to save, and a new "
+                f"attempt begins anew; {remedy}"
+            )
+            return
+        saved = [one for name, given in self._registered.items() for one in variables_of(name, given)]
+        names = [one.name.partition(":")[0] for one in changed if not tf_private.is_among(one, saved)]
+        if names:
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            note(
+                "train_steps changes variables that ctx.restore was not given "
+                f"({', '.join(names[:_MOST_NAMED])}{more}): checkpoints do not have them, and a new attempt "
+                f"begins them anew; {remedy}"
+            )
+
+    def steps_to_checkpoint(self, step: int) -> int:
+        """Returns how many steps may run from `step` on before a checkpoint is due, at least 1."""
+        return self.schedule.steps_left(step) if self._registered else 1 << 30
+
+    @property
+    def has_registered(self) -> bool:
+        """Whether the train function has said what it saves and restores."""
+        return bool(self._registered)
+
+    def keep_registered(self, *, step: int, **position: Any) -> None:
+        """Keeps in memory what is registered; `position` as of `save`."""
+        self.keep(self._registered, step=step, **position)
+
+    def save_registered(self, *, step: int, **position: Any) -> None:
+        """Saves what is registered, if anything, and if it is new; `position` as of `save`."""
+        if self._registered and self.checkpoints.last_saved_step != step:
+            self.save(self._registered, step=step, **position)
+
+    def wants_registered_save(self, step: int) -> bool:
+        """Whether this task asks for a checkpoint, and the train function has said of what."""
+        return bool(self._registered) and self.wants_save(step)
+
+    def export(self, model: Any, *, fit: int, element_spec: Any) -> None:
+        """Exports what a `fit` has trained, if the job asks for it. Every task calls it at its end.
+
+        Args:
+          element_spec: The structure of a batch.
+        """
+        self.checkpoints.settle_best(fit=fit, is_alone=self.commands.finish.is_set)
+        if self._export_folder is not None:
+            is_chief, reporter = self.assignment.is_chief, self.reporter
+            export(
+                model,
+                self._export_folder,
+                fit=fit,
+                element_spec=element_spec,
+                checkpoints=self.checkpoints,
+                is_chief=is_chief,
+                reporter=reporter,
+            )

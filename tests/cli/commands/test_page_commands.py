@@ -97,10 +97,10 @@ def test_ui_serves_until_it_is_stopped_and_frees_its_port(
         free.bind(("127.0.0.1", port))
 
 
-def test_commands_of_pages_import_neither_ray_nor_tensorflow() -> None:
+def test_reading_commands_import_neither_ray_nor_tensorflow() -> None:
     code = (
-        "import sys, raydist.cli.main, raydist.cli.commands.pages, raydist.page.server, raydist.page.html\n"
-        "print(*[m for m in ('ray', 'tensorflow') if m in sys.modules])"
+        "import sys, raydist.cli.main, raydist.cli.commands.pages, raydist.page.server, "
+        "raydist.page.html\nprint(*[m for m in ('ray', 'tensorflow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("\n", 0)

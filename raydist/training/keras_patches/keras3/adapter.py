@@ -2,20 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src import backend
 from keras.src.backend.common import global_state
 from keras.src.random import seed_generator
 
+from raydist.errors import UnsupportedError
 from raydist.training.input.reshuffles import Unread
 from raydist.training.input.resume import Start
-from raydist.training.keras_patches.keras3 import build, class_weights, epochs, serving, trainer
+from raydist.training.input.train_data import classes_of
+from raydist.training.keras_patches.keras3 import epochs, trainer
 from raydist.training.stepping.fit_session import FitSession
+
+
+def of_batches(class_weight: Mapping[int, float]) -> Callable[..., Any]:
+    """Returns a function of `(x, y)` that adds the weight of each label's class; 1.0 if it has none."""
+    classes = np.array(sorted(class_weight), np.int64)
+    weights = np.array([class_weight[one] for one in sorted(class_weight)], keras.backend.floatx())
+
+    @tf.autograph.experimental.do_not_convert  # which would put its own words around an error
+    def weighted(*batch: Any) -> Any:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        if sample_weight is not None:
+            raise UnsupportedError(
+                "class_weight is given, and the batches hold sample weights (x, y, sample_weight); give one "
+                "of them, as to Keras"
+            )
+        if tf.nest.is_nested(y):
+            raise UnsupportedError(
+                "class_weight is given, and the labels are several; Keras takes it for models with one output"
+            )
+        labels = classes_of(y)
+        # The first class that is not below the label.
+        places = tf.minimum(tf.searchsorted(classes, tf.reshape(labels, [-1])), len(classes) - 1)
+        places = tf.reshape(places, tf.shape(labels))
+        is_known = tf.gather(classes, places) == labels
+        return x, y, tf.where(is_known, tf.gather(weights, places), tf.ones([], weights.dtype))
+
+    function: Callable[..., Any] = weighted
+    return function
+
+
+@contextmanager
+def serving(model: Any) -> Iterator[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
+    """Yields a function of a batch's inputs, and plain variables to fill for it; see `KerasAdapter.serving`.
+
+    The variables stand for `model.variables`, in their order. Enter it outside of every strategy's scope.
+    """
+    values = [tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False) for one in model.variables]
+    # A `call` may update metrics, whose own variables only all workers together can read.
+    metrics = [(one, tf.zeros(one.shape, one.dtype)) for one in model.metrics_variables]
+
+    def serve(inputs: Any) -> Any:
+        held = [(old, tf.identity(new)) for old, new in zip(model.variables, values, strict=True)]
+        with keras.StatelessScope(state_mapping=[*held, *metrics]):
+            return model(inputs, training=False)
+
+    yield serve, values, []
 
 
 class Keras3:
@@ -35,7 +84,7 @@ class Keras3:
         return epochs.in_whole_calls(asked, model.steps_per_execution)
 
     def build(self, model: Any, element_spec: Any) -> None:
-        build.build(model, element_spec)
+        trainer.build(model, element_spec)
 
     def begin_fit(self, model: Any, element_spec: Any, *, first: Start, session: FitSession | None) -> None:
         # `fit` has built the model, and ctx.fit has said where it begins.
@@ -49,7 +98,7 @@ class Keras3:
         model.optimizer.finalize_variable_values(model.trainable_variables)
 
     def class_weights(self, class_weight: Mapping[int, float]) -> Callable[..., Any]:
-        return class_weights.of_batches(class_weight)
+        return of_batches(class_weight)
 
     def is_optimizer(self, value: Any) -> bool:
         return isinstance(value, keras.optimizers.Optimizer)
@@ -69,10 +118,10 @@ class Keras3:
     def serving(
         self, model: Any
     ) -> AbstractContextManager[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
-        return serving.serving(model)
+        return serving(model)
 
     def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return build.converted(model, step)
+        return trainer.converted_step(model, step)
 
 
 def global_random_variables() -> list[tf.Variable]:

@@ -15,11 +15,11 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from raydist.known_versions import version_of
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.cluster.data_sizes import check_sizes
+from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.cluster.kinds import is_distributed, is_parameter_server
 from raydist.training.input import cut, py_datasets, recipes, reshuffles, resume, worker_order
-from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.replacement import Replacement
+from raydist.training.replicas.accumulation import Groups
 from raydist.training.stepping import fit_session, step_calls
 
 _FIXED = (ArrayDataAdapter, TFDatasetAdapter)  # what makes the same batches in each process

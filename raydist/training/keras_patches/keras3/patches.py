@@ -19,12 +19,10 @@ from keras.src.trainers import trainer as base_trainer
 from raydist.training import tf_private
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.keras3 import (
-    build,
     epochs,
     losses,
     optimizers,
     replica_threads,
-    statistics,
     trainer,
     variables,
 )
@@ -48,7 +46,7 @@ def patch(
     note = replacement.apply(replacements(), library=keras, check=check, newer=newer)
     tf_private.prepare_replica_threads(replica_threads.prepare)
     if sync_batchnorm:
-        statistics.synchronize_batchnorm()
+        variables.synchronize_batchnorm()
     return note
 
 
@@ -68,7 +66,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="_maybe_symbolic_build",
             parameters="self iterator data_batch",
             fingerprints=("92a504f5eba9", "181752273e37"),  # the latter in 3.10
-            make=build.make_symbolic_build,
+            make=trainer.make_symbolic_build,
             reason="strategy.reduce takes no nests: fit fails on `PerReplica` (keras#20585)",
         ),
         Replacement(
@@ -99,7 +97,7 @@ def replacements() -> tuple[Replacement, ...]:
                 owner=model,
                 name=name,
                 parameters="self ...",
-                make=statistics.make_with_equal_statistics,
+                make=variables.make_with_equal_statistics,
                 reason="BatchNormalization's moving statistics drift apart per replica",
             )
             for name in ("evaluate", "predict", "test_on_batch", "predict_on_batch")

@@ -1,9 +1,10 @@
-"""Keras 3's `fit`, and the functions that it makes of a model's steps."""
+"""Keras 3's `fit`, the functions that it makes of a model's steps, and building a model before them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,13 +14,59 @@ from keras.src import tree
 from keras.src.backend.tensorflow import trainer as tf_trainer
 
 from raydist.errors import UnsupportedError
+from raydist.training import tf_private
+from raydist.training.checkpointing import step_trace
 from raydist.training.cluster.collectives import is_alone
 from raydist.training.cluster.kinds import is_central, is_distributed, is_parameter_server
-from raydist.training.keras_patches.keras3 import build
-from raydist.training.keras_patches.keras3.statistics import EqualStatistics
-from raydist.training.replicas import code_names, own_logs, slices, user_batches
-from raydist.training.stepping import compilation, fit_session, model_steps, plain_fit, worker_callbacks
-from raydist.training.stepping.callback_calls import in_run_order
+from raydist.training.input import resume
+from raydist.training.keras_patches.keras3 import optimizers
+from raydist.training.keras_patches.keras3.variables import EqualStatistics
+from raydist.training.replicas import code_names, compilation, own_logs, slices
+from raydist.training.stepping import callbacks as worker_callbacks, fit_session, model_steps, plain_fit
+from raydist.training.stepping.callbacks import in_run_order
+
+logger = logging.getLogger(__name__)
+
+
+def build(model: Any, element_spec: Any) -> None:
+    """Builds a model, its optimizers and metrics from the structure of a batch, in the strategy's scope.
+
+    A model with its own `train_step` may have no `call`, or one for other inputs. Its step then builds it.
+    """
+    has_own_step = type(model).train_step is not keras.Model.train_step
+    with model.distribute_strategy.scope():
+        try:
+            model._symbolic_build(data_batch=element_spec)
+        except Exception as error:
+            if not has_own_step:
+                raise
+            logger.info("%s is built by its train_step: %s", model.name, error)
+    is_new = model.train_function is None or not step_trace.has_traced(model)
+    if has_own_step and model.optimizer is not None and is_new:
+        step = converted_step(model, model.train_step)
+        step_trace.trace_step(model, step, element_spec, build=optimizers.build)
+
+
+def converted_step(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a model's step as Keras would trace it: from 3.12 on without `tf.experimental.Optional`s."""
+    convert = getattr(model, "_autoconvert_optionals", None)
+    found: Callable[[Any], Any] = step if convert is None else convert(step)
+    return found
+
+
+def make_symbolic_build(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        strategy = self._distribute_strategy
+        if strategy is None or tf_private.is_default(strategy):
+            original(self, iterator, data_batch)
+            return
+        if iterator is not None:
+            # Shapes and types are enough; reading a batch would also advance a shuffle's seed.
+            data_batch = resume.element_spec(iterator.data_adapter.get_tf_dataset())
+        build(self, data_batch)
+
+    return _maybe_symbolic_build
 
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
@@ -92,7 +139,7 @@ def make_step_function(original: Callable[..., Any]) -> Callable[..., Any]:
         strategy = self.distribute_strategy
         if not is_distributed(strategy):
             return original(self, step_function)
-        converted, shown = build.converted(self, step_function), own_logs.Results(self)
+        converted, shown = converted_step(self, step_function), own_logs.Results(self)
         is_own = not code_names.is_keras(step_function)
         return model_steps.make_step_function(
             self,
@@ -115,7 +162,7 @@ def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
         strategy = self.distribute_strategy
         if not is_distributed(strategy):
             return original(self, force)
-        step_on_batch = build.converted(self, self.predict_step)
+        step_on_batch = converted_step(self, self.predict_step)
         if compilation.is_compiled(self, strategy) and not self.run_eagerly:
             step_on_batch = tf.function(step_on_batch, reduce_retracing=True, jit_compile=True)
 
@@ -136,7 +183,7 @@ def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
             predict_function = tf.function(predict_function, reduce_retracing=True)
         # `predict_on_batch` gives a batch that is not distributed.
         self.predict_function = lambda elements: predict_function(
-            [user_batches.for_replicas(element, strategy) for element in elements]
+            [slices.for_replicas(element, strategy) for element in elements]
         )
         return None
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -11,11 +11,57 @@ import tf_keras
 from tf_keras.src.engine import data_adapter
 
 from raydist.training.cluster.kinds import is_parameter_server
-from raydist.training.input.labels import NO_WEIGHT, classes_of
 from raydist.training.input.reshuffles import Unread
 from raydist.training.input.resume import Start
-from raydist.training.keras_patches.tf_keras import build, serving
+from raydist.training.input.train_data import NO_WEIGHT, classes_of
+from raydist.training.keras_patches.tf_keras import build
 from raydist.training.stepping.fit_session import FitSession
+from raydist.training.tf_private import ShardedVariable
+
+
+@contextmanager
+def serving(model: Any) -> Iterator[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
+    """Yields a function of a batch's inputs, and plain variables to fill for it; see `KerasAdapter.serving`.
+
+    Inside of the block the plain variables are in the places of the model's own, so trace the function there.
+    """
+    own = [one for one in model.variables if isinstance(one, (tf.Variable, ShardedVariable))]
+    values = [_plain(one) for one in own]
+    plain = {id(old): new for old, new in zip(own, values, strict=True)}
+    # A `call` may update metrics, whose own variables only all workers together can read.
+    metrics = {id(one): _plain(one) for metric in model.metrics for one in metric.variables}
+    metrics = {key: one for key, one in metrics.items() if key not in plain}
+    plain.update(metrics)
+
+    def serve(inputs: Any) -> Any:
+        return model(inputs, training=False)
+
+    changed: list[tuple[dict[str, Any], str, Any]] = []
+    try:
+        for one in (model, *model.submodules):
+            attributes = vars(one)  # past tf_keras's tracking
+            for name, value in list(attributes.items()):
+                replaced = _replaced(value, plain)
+                if replaced is not value:
+                    changed.append((attributes, name, value))
+                    attributes[name] = replaced
+        yield serve, values, list(metrics.values())
+    finally:
+        for attributes, name, value in reversed(changed):
+            attributes[name] = value
+
+
+def _plain(variable: Any) -> tf.Variable:
+    return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+
+
+def _replaced(value: Any, plain: dict[int, tf.Variable]) -> Any:
+    """Returns a value with plain variables in it; itself where it has none."""
+    if isinstance(value, (list, tuple)) and any(id(one) in plain for one in value):
+        return [plain.get(id(one), one) for one in value]
+    if isinstance(value, dict) and any(id(one) in plain for one in value.values()):
+        return {key: plain.get(id(one), one) for key, one in value.items()}
+    return plain.get(id(value), value)
 
 
 class TfKeras:
@@ -88,7 +134,7 @@ class TfKeras:
     def serving(
         self, model: Any
     ) -> AbstractContextManager[tuple[Callable[[Any], Any], list[Any], list[Any]]]:
-        return serving.serving(model)
+        return serving(model)
 
     def converted(self, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return build.converted(step)

@@ -12,10 +12,10 @@ from tf_keras.src.engine import data_adapter
 
 from raydist.training import tf_private
 from raydist.training.cluster.collectives import means_over_workers
-from raydist.training.cluster.data_sizes import check_sizes
+from raydist.training.cluster.equal_workers import check_sizes
 from raydist.training.input import cut, py_datasets, reshuffles, resume
-from raydist.training.input.groups import Groups
 from raydist.training.keras_patches.tf_keras import build
+from raydist.training.replicas.accumulation import Groups
 from raydist.training.stepping import fit_session, step_calls
 
 

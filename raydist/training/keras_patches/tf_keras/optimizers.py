@@ -234,7 +234,7 @@ def _make_all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
             found = iter(gradients.joined_over_replicas(given, tf.distribute.get_replica_context()))
             summed = [None if one is None else next(found) for one, _ in pairs]
         variables = [variable for _, variable in pairs]
-        return list(zip(accumulation.overflown(summed), variables, strict=True))
+        return list(zip(accumulation.overflowed(summed), variables, strict=True))
 
     return all_reduce_sum_gradients
 

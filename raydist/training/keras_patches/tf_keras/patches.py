@@ -17,7 +17,7 @@ from tf_keras.src.utils import metrics_utils
 
 from raydist.training.keras_patches import replacement
 from raydist.training.keras_patches.replacement import Replacement
-from raydist.training.keras_patches.tf_keras import data_handler, metrics, optimizers, random_layers, trainer
+from raydist.training.keras_patches.tf_keras import data_handler, optimizers, random_layers, trainer
 
 
 def patch(
@@ -130,7 +130,7 @@ def replacements() -> tuple[Replacement, ...]:
             owner=metrics_utils,
             name="update_state_wrapper",
             parameters="update_state_fn",
-            make=metrics.make_update_state_wrapper,
+            make=trainer.make_update_state_wrapper,
             reason="a metric cannot be updated where the check of a model's own losses traces the step",
         ),
         Replacement(
@@ -138,7 +138,7 @@ def replacements() -> tuple[Replacement, ...]:
             name="result_wrapper",
             parameters="result_fn",
             fingerprints=_FINGERPRINTS["result_wrapper"],
-            make=metrics.make_result_wrapper,
+            make=trainer.make_result_wrapper,
             reason="reading a metric in a step is an all-reduce per variable",
         ),
     )

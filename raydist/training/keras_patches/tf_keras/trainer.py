@@ -1,9 +1,10 @@
-"""tf_keras's `fit`, and the functions that it makes of a model's steps."""
+"""tf_keras's `fit`, the functions that it makes of a model's steps, and metrics inside of a step."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,17 +17,70 @@ from raydist.training import tf_private
 from raydist.training.cluster.kinds import is_central, is_parameter_server
 from raydist.training.cluster.virtual_strategy import is_virtual
 from raydist.training.input import recipes
-from raydist.training.keras_patches.tf_keras import build, metrics
-from raydist.training.replicas import code_names, gradients, own_logs, slices, user_batches
+from raydist.training.keras_patches.tf_keras import build
+from raydist.training.replicas import code_names, compilation, gradient_probe, gradients, own_logs, slices
 from raydist.training.stepping import (
-    compilation,
+    callbacks as worker_callbacks,
     fit_session,
     model_steps,
     plain_fit,
     step_calls,
-    worker_callbacks,
 )
-from raydist.training.stepping.callback_calls import in_run_order
+from raydist.training.stepping.callbacks import in_run_order
+
+
+class _LocalResults(threading.local):
+    """Whether `metric.result()` means this replica's own value, in the thread that traces a step."""
+
+    active = False
+
+
+_local_results = _LocalResults()
+
+
+class local_metric_results:
+    def __enter__(self) -> None:
+        _local_results.active = True
+
+    def __exit__(self, *exc_info: object) -> None:
+        _local_results.active = False
+
+
+def make_update_state_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def update_state_wrapper(update_state_fn: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = original(update_state_fn)
+
+        def decorated(metric_obj: Any, *args: Any, **kwargs: Any) -> Any:
+            probe = gradient_probe.active()
+            if probe is None:
+                return wrapped(metric_obj, *args, **kwargs)
+            is_scalar = bool(args) and getattr(args[0], "shape", None) == ()
+            if is_scalar and isinstance(metric_obj, tf_keras.metrics.Mean):
+                is_weighted = len(args) > 1 or kwargs.get("sample_weight") is not None
+                (probe.weighted_means if is_weighted else probe.means).append((metric_obj, args[0]))
+            return tf.no_op()
+
+        return tf.__internal__.decorator.make_decorator(update_state_fn, decorated)
+
+    return update_state_wrapper
+
+
+def make_result_wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def result_wrapper(result_fn: Callable[..., Any]) -> Callable[..., Any]:
+        merged = original(result_fn)
+
+        def decorated(metric_obj: Any, *args: Any) -> Any:
+            if not _local_results.active:
+                return merged(metric_obj, *args)
+            result = tf.nest.map_structure(tf.identity, result_fn(*args))
+            metric_obj._call_result = result
+            return result
+
+        return tf.__internal__.decorator.make_decorator(result_fn, decorated)
+
+    return result_wrapper
 
 
 def check_supported(model: Any, strategy: tf.distribute.Strategy) -> None:
@@ -72,7 +126,7 @@ def _step_function(model: Any, kind: str) -> Callable[[Any], Any]:
     shown = own_logs.Results(model)
 
     def local_step(batch: Any) -> Any:
-        with metrics.local_metric_results():
+        with local_metric_results():
             return shown.noted(converted(batch))
 
     return model_steps.make_step_function(
@@ -157,7 +211,7 @@ def _predict_on_batch(model: Any) -> Callable[[Any], Any]:
         return training.reduce_per_replica(outputs, strategy, reduction="concat")
 
     traced = predict if model.run_eagerly else tf.function(predict, reduce_retracing=True)
-    return lambda batch: traced(user_batches.for_replicas(batch, strategy))
+    return lambda batch: traced(slices.for_replicas(batch, strategy))
 
 
 class _SlicedPredictStep:

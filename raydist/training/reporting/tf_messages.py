@@ -1,6 +1,8 @@
-"""What to do about messages of TensorFlow that are right, and that do not say it."""
+"""Errors and messages of TensorFlow and Keras: the one line that counts, and what to do about it."""
 
 from __future__ import annotations
+
+from raydist.spec.text import without_colours
 
 _ADVICE = {
     "for loss reduction when losses are used with `tf.distribute.Strategy`": (
@@ -29,3 +31,32 @@ def with_advice(message: str) -> str:
     """Returns an error's message, with a sentence of what to do where there is one."""
     found = [advice for text, advice in _ADVICE.items() if text in message]
     return "\n".join([message.rstrip(), *found]) if found else message
+
+
+_OF_AUTOGRAPH = "in user code:"
+_OF_KERAS = "Exception encountered when calling"
+
+
+def cause_of(error: BaseException) -> str:
+    """Returns the error's type and the first line of what was raised in the user's code."""
+    name = type(error).__name__
+    told = _first_told([line for line in without_colours(str(error)).splitlines() if line.strip()])
+    if not told:
+        return name
+    return told if told.startswith(f"{name}:") else f"{name}: {told}"
+
+
+def _first_told(lines: list[str]) -> str:
+    """Returns the first line that is neither a wrapper's nor of the frames that AutoGraph lists."""
+    frame_indent = None
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if line.lstrip().startswith('File "'):
+            frame_indent = indent
+        elif frame_indent is not None and indent > frame_indent:  # the source of a frame
+            continue
+        elif line.strip() != _OF_AUTOGRAPH and _OF_KERAS not in line:
+            return line.strip()
+        else:
+            frame_indent = None
+    return lines[0].strip() if lines else ""

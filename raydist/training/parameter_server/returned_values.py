@@ -1,21 +1,67 @@
-"""Metrics that a closure keeps to itself, and returns.
-
-Under ParameterServer a metric's variables live on a ps. Updating them there costs several messages a
-step, Keras 3 loses updates, because it reads, adds and assigns, and a closure that ran twice counts
-twice. Here a closure begins with zeros in place of the variables and returns what it has
-added; the chief sums what arrives, once for each closure.
-"""
+"""What closures return: scalars of the user's steps, and the metrics that a closure keeps to itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from raydist.training.replicas import metric_cells, metric_check
+from raydist.training import tf_private
+from raydist.training.replicas import metric_check, own_logs
 from raydist.training.reporting.logs import numbers
+
+
+class ReturnedScalars:
+    """Runs a step on each replica and packs the scalars that it returns into one tensor.
+
+    Attributes:
+      names: Their names, sorted; known once the step is probed.
+      shown: Which of them are results of metrics; known once the step is probed.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, step: Callable[[Any], Any], *, model: Any = None
+    ) -> None:
+        """Takes `step(element) -> dict of scalars`, converted to a graph's terms already.
+
+        Args:
+          model: Whose step it is; None for that of a loop.
+        """
+        self._strategy = strategy
+        self._step = step
+        self.names: tuple[str, ...] = ()
+        self.shown = own_logs.Results(model)
+        # Looked at in the first trace only: in others a metric's variables may have stand-ins.
+        self._is_seen = model is None
+
+    def probe(self, element_spec: Any) -> tf.Graph:
+        """Traces one step for its names, and for the variables that an optimizer makes in it.
+
+        Returns the trace.
+
+        Args:
+          element_spec: The structure of one replica's batch.
+        """
+        with tf_private.traced_for_workers(self._strategy):
+            return tf.function(self.run, autograph=False).get_concrete_function(element_spec).graph
+
+    def run(self, element: Any) -> tf.Tensor:
+        """Runs the step on `element`; returns float32 `[len(names)]`, the means over replicas."""
+        packed = self._strategy.run(self._packed_step, args=(element,))
+        per_replica = self._strategy.experimental_local_results(packed)
+        return tf.add_n(list(per_replica)) / len(per_replica)
+
+    def _packed_step(self, batch: Any) -> tf.Tensor:
+        scalars = self._step(batch)
+        if not self._is_seen:
+            self.shown.look_at(scalars)
+            self._is_seen = True
+        self.names = tuple(sorted(scalars)) if isinstance(scalars, Mapping) else ()
+        if not self.names:
+            return tf.zeros([0])
+        return tf.stack([tf.cast(tf.reduce_mean(scalars[name]), tf.float32) for name in self.names])
 
 
 class LocalMetrics:
@@ -25,7 +71,7 @@ class LocalMetrics:
         self._model = model
         metric_check.note_sums(model)
         # A variable that is not found stays on its ps, and is updated there.
-        slots = (slot for metric in model.metrics for slot in metric_cells.slots_of(metric))
+        slots = (slot for metric in model.metrics for slot in metric_check.slots_of(metric))
         self._slots = list({id(slot.variable): slot for slot in slots}.values())
 
     def zeros(self) -> tuple[tf.Tensor, ...]:
@@ -43,13 +89,13 @@ class LocalMetrics:
 
         Runs inside a `tf.function`; `update` may call `strategy.run`, whose replicas' parts are summed.
         """
-        with metric_cells.swapped(self._slots, state) as cells:
+        with metric_check.swapped(self._slots, state) as cells:
             returned = update()
             return tuple(cell.total() for cell in cells), returned
 
     def results(self, tally: Tally) -> dict[str, Any]:
         """Returns the metrics' values by name, without asking a ps."""
-        with metric_cells.swapped(self._slots, [tf.constant(value) for value in self._narrow(tally)]):
+        with metric_check.swapped(self._slots, [tf.constant(value) for value in self._narrow(tally)]):
             logs = self._model.get_metrics_result()
         return numbers(logs)
 
