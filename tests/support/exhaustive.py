@@ -179,7 +179,22 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "training/test_late_build.py": {
         r"\[(multi_worker_mirrored|central_storage)-": "[mirrored-2-keras3]",
     },
-    "training/test_loss_rules.py": {r"2 workers(-3)?\]": DEVICES},
+    "training/test_loss_rules.py": {
+        r"2 workers(-3)?\]": DEVICES,
+        r"of_one_device\[(function, each|step, average loss|step, loss object and mean)-": (
+            "[function, sum], [step, divided by replicas], [step, mean]"
+        ),
+        r"or_told\[step, (loss object and mean|average loss|divided by replicas|random)-": (
+            "[step, mean], [step, divided by three], and the same losses in `fit`"
+        ),
+        r"or_told\[loop, number of its own-": "[loop, divided outside]",
+        r"nothing_else\[(a layer that draws|a sum and a dropout|a loss that draws)-": "[a dropout]",
+        r"nothing_else\[an? (pruned|averaged) layer and Keras's loss-": "the same with a loss of the user's",
+        r"nothing_else\[(a layer that slices|a model that compares|text under a mask)-": (
+            "[a layer that compares], [text as long as the longest]"
+        ),
+        r"nothing_else\[(a layer of the user's|Keras's layers)-": "[a model of Keras's layers]",
+    },
     "training/test_model_summaries.py": {
         r"\[(multi_worker_mirrored|parameter_server)-3": "[mirrored-3]",
     },
@@ -218,7 +233,12 @@ EXHAUSTIVE: Mapping[str, Mapping[str, str]] = {
     "training/test_slow_links.py": {
         r"\[(loss|two machines)": "[delay], [no slow link]; tests/stragglers",
     },
-    "training/test_sparse_gradients.py": {r"\[.*-multi_worker_mirrored-[23]-keras3": DEVICES},
+    "training/test_sparse_gradients.py": {
+        r"\[.*-multi_worker_mirrored-[23]-keras3": DEVICES,
+        r"\[(AMSGrad|AdamW|Adadelta|Adamax|RMSprop|Adafactor|clipvalue|clipnorm)-": (
+            "Adam, Adagrad, Nadam, Ftrl, SGD, global_clipnorm, EMA: rows are summed before any of them"
+        ),
+    },
     "training/test_train_data.py": {r"are_named\[auto": "[file]"},
     "training/test_unusual_batches.py": {
         r"TestAsOnOneDevice::.*mirrored-3": WORKERS,
